@@ -1,0 +1,65 @@
+# The verbs of this repository; `make` alone lists them. Needs python3 (3.10 or newer) and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROFILE ?= local_dev
+RAM_FLOOR ?= 5GB
+
+.DEFAULT_GOAL := help
+.PHONY: help setup tune test lint format docs bench endurance clean distclean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+
+setup: $(READY) ## make .venv with everything in it, from the tested versions
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "make: there is no '$(PYTHON)'. Install Python 3.10 to 3.13, or name one:" \
+	    "make setup PYTHON=python3.12" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "make: '$(PYTHON)' is $$($(PYTHON) --version 2>&1); autoloader needs Python 3.10 to" \
+	    "3.13. Name one: make setup PYTHON=python3.12" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  rm -rf $(VENV); \
+	  echo "make: '$(PYTHON) -m venv' fails. On Debian and Ubuntu: apt install python3-venv" >&2; \
+	  exit 2; }
+	@echo "installing into $(VENV) (TensorFlow and torch are large: this takes minutes)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+tune: $(READY) ## find the knobs that suit this machine, on the demo mixture
+	$(BIN)/autoloader.tune --host-profile $(PROFILE) --ram-floor $(RAM_FLOOR) $(ARGS)
+
+test: $(READY) ## run the whole test suite
+	$(BIN)/pytest $(ARGS)
+
+lint: $(READY) ## check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## rewrite files in the style that lint wants
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## check links, commands and field tables of README.md and docs/
+	$(BIN)/python docs/check.py $(ARGS)
+
+bench: $(READY) ## measure against plain tf.data; prints ratios of one run
+	$(BIN)/python -m bench $(ARGS)
+	$(BIN)/python -m bench.endurance --only trainer state ring
+
+endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
+	$(BIN)/python -m bench.endurance $(ARGS)
+
+clean: ## remove caches and build outputs
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
+
+distclean: clean ## remove .venv as well
+	rm -rf $(VENV)

@@ -1,0 +1,65 @@
+"""A batch as the trainer sees it: a dict of tensors over a ring slot, without a copy.
+
+Tensors are made through NumPy (``torch.from_numpy`` keeps the array, and with it the slot, alive;
+``torch.frombuffer`` would not). A slot is lent until the last tensor over it is gone.
+
+Not here: the slot itself (``runtime.ring``), moving to a device (``lightning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+Batch = dict[str, Any]
+"""What iterating a loader yields; keys, shapes and types in ``assemble``."""
+
+
+def assemble(
+    views: Mapping[str, np.ndarray],
+    texts: list[bytes],
+    *,
+    rows: int,
+    metadata: Literal["none", "dataset_only", "full"],
+    wrap: Callable[[np.ndarray], Any],
+) -> Batch:
+    """The batch over a slot's arrays.
+
+    Returns:
+        images: camera → ``[B, F, H, W, 3] uint8``.
+        frame_mask: camera → ``[B, F] bool``, false where padded or the camera is missing.
+        frame_offset: ``[B, F] int32``, as realised.
+        action, action_mask: ``[B, H, A] float32`` zero-padded, ``bool``.
+        state, state_mask: ``[B, Fs, S] float32`` zero-padded, ``bool``.
+        language: list of B str.
+        dataset_index: ``[B] int64`` (not with metadata none).
+        provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
+    """
+    batch: Batch = {"images": {}, "frame_mask": {}}
+    for name, view in views.items():
+        part, _, camera = name.partition("/")
+        if camera:
+            batch[part][camera] = wrap(view[:rows])
+    for name in ("frame_offset", "action", "action_mask", "state", "state_mask"):
+        batch[name] = wrap(views[name][:rows])
+    batch["language"] = [text.decode("utf-8", "replace") for text in texts]
+    if metadata != "none":
+        batch["dataset_index"] = wrap(views["dataset_index"][:rows])
+    if metadata == "full":
+        batch["provenance"] = wrap(views["provenance"][:rows])
+    return batch
+
+
+def wrapper(output: Literal["torch", "numpy"]) -> Callable[[np.ndarray], Any]:
+    """What turns an array into the batch's element: a torch tensor over it, or itself."""
+    if output == "numpy":
+        return _itself
+    import torch
+
+    return torch.from_numpy
+
+
+def _itself(array: np.ndarray) -> np.ndarray:
+    return array

@@ -1,0 +1,30 @@
+"""What is on disk: version directories, splits, features, episode lengths; no framework involved.
+
+TFDS metadata is plain JSON and TFRecord framing is a few bytes a record, so nothing here imports
+TensorFlow. Not here: what a user asks for (``autoloader.spec``) and how it is streamed
+(``autoloader.graph``).
+"""
+
+from __future__ import annotations
+
+from autoloader.catalog.features import Feature, parse_features
+from autoloader.catalog.lengths import EpisodeLengths, episode_lengths
+from autoloader.catalog.metadata import (
+    Shard,
+    ShardSlice,
+    VersionDirectory,
+    locate_version,
+    open_version,
+)
+
+__all__ = [
+    "EpisodeLengths",
+    "Feature",
+    "Shard",
+    "ShardSlice",
+    "VersionDirectory",
+    "episode_lengths",
+    "locate_version",
+    "open_version",
+    "parse_features",
+]

@@ -1,0 +1,393 @@
+"""A TFDS version directory: its name, features, splits and shard files, read from plain JSON.
+
+Not here: the feature tree (``autoloader.catalog.features``), split expressions
+(``autoloader.catalog.splits``), what is in the shards (``autoloader.catalog.lengths``).
+
+A version directory holds ``dataset_info.json``, ``features.json`` and the shard files, and lies at
+``<data_dir>/<name>[/<config>]/<major.minor.patch>``. The number of shards of a split is the number
+of its ``shardLengths``; a shard's file name comes from the split's ``filepathTemplate``. Very old
+metadata has ``numShards`` alone: there the records are counted by walking the record headers.
+
+All text is read through :func:`read_text`, so that other file systems have one place to enter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoloader.catalog.features import Feature, parse_features
+from autoloader.catalog.splits import resolve_split
+from autoloader.catalog.tfrecord import scan_records
+from autoloader.errors import SourceError, SpecError, nearest
+
+INFO_FILE = "dataset_info.json"
+FEATURES_FILE = "features.json"
+DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+
+_VERSION = re.compile(r"\d+\.\d+\.\d+")
+_TFDS_NAME = re.compile(
+    r"(?P<name>\w[\w-]*)(/(?P<config>[\w.+=-]+(/[\w.+=-]+)*?))?(:(?P<version>[\d.*]+))?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One file of a split; ``records`` as the metadata says."""
+
+    path: str
+    index: int
+    records: int
+    split: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSlice:
+    """Records [``start``, ``stop``) of one shard file; ``index`` is the shard's in its split."""
+
+    path: str
+    index: int
+    start: int
+    stop: int
+    split: str
+
+    @property
+    def records(self) -> int:
+        """Number of records, which is the number of episodes."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class VersionDirectory:
+    """What a TFDS version directory says about itself.
+
+    Attributes:
+        name: TFDS's name of the dataset, with "/config" where it has one.
+        version: "major.minor.patch".
+        path: absolute path of the directory.
+        features: by path, see :class:`Feature`.
+        splits: shards of every split, in the metadata's order.
+        file_format: always "tfrecord".
+        dataset: the name that the spec gives this dataset, for messages.
+    """
+
+    name: str
+    version: str
+    path: str
+    features: Mapping[str, Feature]
+    splits: Mapping[str, tuple[Shard, ...]]
+    file_format: str
+    dataset: str = ""
+
+    def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
+        """The slices of shard files that a split expression names, in TFDS's order.
+
+        Only the files that are named need to be there: a directory of which a few shards were
+        copied serves ``train[:3shard]``.
+
+        Args:
+            split: a split expression, such as "train[:90%]" or "train+val".
+            field: path of the spec field that holds it, for messages.
+
+        Raises:
+            SpecError: the expression is wrong, or holds no episode.
+            SourceError: a shard file that it names is missing.
+        """
+        counts = {name: [shard.records for shard in shards] for name, shards in self.splits.items()}
+        slices = []
+        for part in resolve_split(split, counts, field=field):
+            shard = self.splits[part.split][part.shard]
+            slices.append(ShardSlice(shard.path, shard.index, part.start, part.stop, part.split))
+        _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
+        return tuple(slices)
+
+    def episodes(self, split: str, *, field: str = "split") -> int:
+        """Number of episodes that a split expression names. Raises as :meth:`resolve`."""
+        return sum(part.records for part in self.resolve(split, field=field))
+
+
+def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
+    """Reads the metadata of a TFDS version directory.
+
+    Args:
+        path: the directory that holds ``dataset_info.json`` and ``features.json``.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: it does not exist, is not a TFDS version directory, is broken, or its
+            records are not TFRecords.
+    """
+    directory = _local_directory(path, dataset=dataset)
+    if not (directory / INFO_FILE).is_file():
+        raise _not_a_version(directory, dataset=dataset)
+    info = _read_json(directory / INFO_FILE, dataset=dataset)
+    features = parse_features(
+        _read_json(directory / FEATURES_FILE, dataset=dataset),
+        source=f"dataset {dataset}: {directory / FEATURES_FILE}",
+    )
+    file_format = _file_format(info, directory, dataset=dataset)
+    name = str(info.get("name") or _name_from_place(directory))
+    config = info.get("configName")
+    entries = info.get("splits")
+    if not isinstance(entries, list):
+        raise _broken(directory / INFO_FILE, "it lists no splits", dataset=dataset)
+    splits: dict[str, tuple[Shard, ...]] = {}
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not entry.get("name"):
+            raise _broken(directory / INFO_FILE, "a split has no name", dataset=dataset)
+        splits[str(entry["name"])] = _shards(
+            entry, directory=directory, name=name, suffix=file_format, dataset=dataset
+        )
+    return VersionDirectory(
+        name=f"{name}/{config}" if config else name,
+        version=str(info.get("version") or directory.name),
+        path=str(directory),
+        features=features,
+        splits=splits,
+        file_format=file_format,
+        dataset=dataset,
+    )
+
+
+def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> Path:
+    """The version directory of a TFDS name below ``data_dir``.
+
+    Args:
+        tfds_name: "name", "name:1.0.0", "name/config" or "name/config:1.0.0". Without a version,
+            or with one like "1.*.*", the newest that fits.
+        data_dir: the directory that holds the datasets.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SpecError: the name is not a TFDS name.
+        SourceError: there is no such dataset, config or version.
+    """
+    match = _TFDS_NAME.fullmatch(tfds_name)
+    if match is None or ".." in tfds_name:
+        field = f"datasets.{dataset}.tfds"
+        raise SpecError(
+            f"{field}: {tfds_name!r} is not a TFDS name",
+            remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
+            path=field,
+        )
+    root = _local_directory(data_dir, dataset=dataset)
+    home = root / match["name"]
+    if not home.is_dir():
+        raise SourceError(
+            f"dataset {dataset}: {root} has no {match['name']!r}",
+            remedy=nearest(match["name"], _directories(root)),
+            dataset=dataset,
+        )
+    if match["config"]:
+        if not (home / match["config"]).is_dir():
+            raise SourceError(
+                f"dataset {dataset}: {home} has no config {match['config']!r}",
+                remedy=nearest(match["config"], _directories(home)),
+                dataset=dataset,
+            )
+        home = home / match["config"]
+    versions = _versions(home)
+    if not versions:
+        raise _not_a_version(home, dataset=dataset)
+    wanted = match["version"]
+    if wanted:
+        pattern = re.compile(re.escape(wanted).replace(r"\*", r"\d+"))
+        fitting = [name for name in versions if pattern.fullmatch(name)]
+        if not fitting:
+            raise SourceError(
+                f"dataset {dataset}: {home} has no version {wanted}",
+                remedy=f"choose one of: {', '.join(versions)}",
+                dataset=dataset,
+            )
+        versions = fitting
+    return home / versions[-1]
+
+
+def read_text(path: Path) -> str:
+    """The text of a metadata file; the one place where metadata is read. Raises OSError."""
+    return path.read_text(encoding="utf-8")
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def _local_directory(path: str | Path, *, dataset: str) -> Path:
+    text = str(path)
+    if re.match(r"[a-z][a-z0-9]+:/", text):
+        raise SourceError(
+            f"dataset {dataset}: {text} is not on a local file system",
+            remedy="copy or mount it locally; remote data is not supported yet",
+            dataset=dataset,
+        )
+    directory = Path(text).expanduser().absolute()
+    if directory.is_dir():
+        return directory
+    if directory.exists():
+        raise SourceError(
+            f"dataset {dataset}: {directory} is a file",
+            remedy=f"name the directory, such as {directory.parent}",
+            dataset=dataset,
+        )
+    there = directory.parent
+    while not there.is_dir():
+        there = there.parent
+    missing = directory.relative_to(there).parts[0]
+    raise SourceError(
+        f"dataset {dataset}: {directory} does not exist ({there} has no {missing!r})",
+        remedy=f"in {there}: {nearest(missing, _directories(there))}",
+        dataset=dataset,
+    )
+
+
+def _directories(directory: Path) -> list[str]:
+    try:
+        return sorted(child.name for child in directory.iterdir() if child.is_dir())
+    except OSError:
+        return []
+
+
+def _versions(directory: Path) -> list[str]:
+    """Version directories below ``directory``, oldest first."""
+    found = [name for name in _directories(directory) if _VERSION.fullmatch(name)]
+    return sorted(found, key=lambda name: tuple(int(part) for part in name.split(".")))
+
+
+def _not_a_version(directory: Path, *, dataset: str) -> SourceError:
+    below = [str(directory / name) for name in _versions(directory)]
+    if not below:
+        for child in _directories(directory)[:100]:
+            below += [str(directory / child / name) for name in _versions(directory / child)]
+    if len(below) == 1:
+        remedy = f"name the version directory: {below[0]}"
+    elif below:
+        shown = ", ".join(below[:8]) + (", ..." if len(below) > 8 else "")
+        remedy = f"name one of the version directories below it: {shown}"
+    else:
+        remedy = (
+            "name the directory that holds dataset_info.json and features.json, "
+            "such as .../my_dataset/1.0.0"
+        )
+    return SourceError(
+        f"dataset {dataset}: {directory} is not a TFDS version directory (no {INFO_FILE})",
+        remedy=remedy,
+        dataset=dataset,
+    )
+
+
+def _read_json(path: Path, *, dataset: str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(read_text(path))
+    except FileNotFoundError as error:
+        raise SourceError(
+            f"dataset {dataset}: {path.parent} has no {path.name}",
+            remedy="restore the file; every dataset written by tfds 4.0 or newer has one",
+            dataset=dataset,
+        ) from error
+    except OSError as error:
+        raise SourceError(
+            f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
+            remedy="check the permissions and the file system",
+            dataset=dataset,
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise _broken(path, str(error), dataset=dataset) from error
+    if not isinstance(document, Mapping):
+        raise _broken(path, "it holds no JSON object", dataset=dataset)
+    return document
+
+
+def _broken(path: Path, why: str, *, dataset: str) -> SourceError:
+    return SourceError(
+        f"dataset {dataset}: {path} is broken: {why}",
+        remedy="restore the file from where the dataset came, or write the dataset again",
+        dataset=dataset,
+    )
+
+
+# -- meaning ------------------------------------------------------------------------------------
+
+
+def _file_format(info: Mapping[str, Any], directory: Path, *, dataset: str) -> str:
+    found = str(info.get("fileFormat") or "tfrecord").lower()
+    others = info.get("alternativeFileFormats") or []
+    if found == "tfrecord" or "tfrecord" in [str(other).lower() for other in others]:
+        return "tfrecord"
+    raise SourceError(
+        f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
+        remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'",
+        dataset=dataset,
+    )
+
+
+def _name_from_place(directory: Path) -> str:
+    return directory.parent.name
+
+
+def _shards(
+    entry: Mapping[str, Any], *, directory: Path, name: str, suffix: str, dataset: str
+) -> tuple[Shard, ...]:
+    split = str(entry["name"])
+    info_file = directory / INFO_FILE
+    try:
+        lengths = [int(length) for length in entry.get("shardLengths") or []]
+        count = len(lengths) or int(entry.get("numShards") or 0)
+    except (TypeError, ValueError) as error:
+        message = f"the shard lengths of split {split!r} are no numbers"
+        raise _broken(info_file, message, dataset=dataset) from error
+    if any(length < 0 for length in lengths):
+        raise _broken(info_file, f"a shard of split {split!r} is negative", dataset=dataset)
+    template = str(entry.get("filepathTemplate") or DEFAULT_TEMPLATE)
+    shards = []
+    for index in range(count):
+        file = _shard_file(template, name, split, suffix, index, count)
+        if file is None:
+            message = f"the file name template {template!r} of split {split!r} is unknown"
+            raise _broken(info_file, message, dataset=dataset)
+        path = directory / file
+        records = lengths[index] if lengths else _count_records(path, dataset=dataset)
+        shards.append(Shard(str(path), index, records, split))
+    return tuple(shards)
+
+
+def _shard_file(
+    template: str, name: str, split: str, suffix: str, index: int, count: int
+) -> str | None:
+    """File name of a shard, or None where the template has a variable that is not known."""
+    digits = max(len(str(count)), 5)
+    values = {
+        "DATASET": name,
+        "SPLIT": split,
+        "FILEFORMAT": suffix,
+        "SHARD_INDEX": f"{index:0{digits}d}",
+        "NUM_SHARDS": f"{count:0{digits}d}",
+        "SHARD_X_OF_Y": f"{index:0{digits}d}-of-{count:0{digits}d}",
+    }
+    if any(variable not in values for variable in re.findall(r"\{(.*?)\}", template)):
+        return None
+    return re.sub(r"\{(.*?)\}", lambda match: values[match[1]], template)
+
+
+def _count_records(path: Path, *, dataset: str) -> int:
+    try:
+        return len(scan_records(path, verify="none").offsets)
+    except OSError as error:
+        raise _missing(path, 1, dataset=dataset, directory=str(path.parent)) from error
+
+
+def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) -> None:
+    missing = [Path(part.path) for part in slices if not Path(part.path).is_file()]
+    if missing:
+        raise _missing(missing[0], len(missing), dataset=dataset, directory=directory)
+
+
+def _missing(first: Path, count: int, *, dataset: str, directory: str) -> SourceError:
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return SourceError(
+        f"dataset {dataset}: shard file {first} is missing{more}",
+        remedy=f"finish the copy of {directory}, or choose a split over the shards that are there",
+        dataset=dataset,
+    )

@@ -1,0 +1,194 @@
+"""TFRecord framing without TensorFlow: where the records of a file lie, and whether they are whole.
+
+Not here: what a record means (``autoloader.catalog.example``).
+
+A record is an 8-byte little-endian payload length, a masked CRC-32C of these 8 bytes, the payload,
+and a masked CRC-32C of the payload. Nothing in the format marks where a record starts, so a broken
+length ends what can be known of the file, while a broken payload costs one record.
+
+Files are read with ``pread`` (the interpreter lock is released, no memory is mapped), in pieces of
+at most 1 MiB.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER_BYTES = 12
+FOOTER_BYTES = 4
+
+_HEADER = struct.Struct("<QI")
+_CHUNK_BYTES = 2**20
+_MASK_DELTA = 0xA282EAD8
+
+
+class MalformedRecordError(ValueError):
+    """A record that is not what it should be; the message is the reason.
+
+    Internal to the library and on purpose no ``AutoloaderError``: whoever reads records turns it
+    into a quarantined record with dataset, shard and number, and never shows it as it is.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What is wrong at one place of a file.
+
+    Attributes:
+        record: number of the record in the file; None where the rest of the file is lost.
+        offset: byte offset of the record's header.
+        reason: one clause for people.
+    """
+
+    record: int | None
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordScan:
+    """Where the records of a file are.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        offsets: ``[N] int64``, byte offset of every payload, damaged ones included.
+        lengths: ``[N] int64``, bytes of every payload.
+        damage: at most one entry without a record number, and then it is the last.
+    """
+
+    path: str
+    size: int
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    damage: tuple[Damage, ...]
+
+
+def scan_records(
+    path: str | Path, *, verify: Literal["none", "lengths", "all"] = "lengths"
+) -> RecordScan:
+    """Finds all records of a TFRecord file by walking their headers.
+
+    Args:
+        path: the file.
+        verify: "lengths" checks the CRC of every length, "all" the CRC of every payload too (it
+            reads the whole file), "none" only that records end within the file.
+
+    Raises:
+        OSError: the file cannot be opened or read.
+    """
+    offsets: list[int] = []
+    lengths: list[int] = []
+    damage: list[Damage] = []
+    with opened(path) as fd:
+        size = os.fstat(fd).st_size
+        for start, length, reason in walk_records(fd, size, verify=verify != "none"):
+            if reason is not None:
+                damage.append(Damage(None, start, reason))
+                break
+            payload = start + HEADER_BYTES
+            if verify == "all" and not payload_is_whole(fd, payload, length):
+                damage.append(Damage(len(offsets), start, "the checksum of the payload is wrong"))
+            offsets.append(payload)
+            lengths.append(length)
+    return RecordScan(
+        path=str(path),
+        size=size,
+        offsets=np.array(offsets, dtype=np.int64),
+        lengths=np.array(lengths, dtype=np.int64),
+        damage=tuple(damage),
+    )
+
+
+def walk_records(fd: int, size: int, *, verify: bool) -> Iterator[tuple[int, int, str | None]]:
+    """Yields (header offset, payload bytes, None) of every record of an open file.
+
+    Where a length cannot be trusted the last element carries the reason, and nothing follows it.
+    """
+    position, number = 0, 0
+    while position < size:
+        header = os.pread(fd, HEADER_BYTES, position)
+        lost = f"the file is lost from record {number} on"
+        if len(header) < HEADER_BYTES:
+            yield position, 0, f"truncated in the header: {lost}"
+            return
+        length, checksum = _HEADER.unpack(header)
+        if verify and masked_crc32c(header[:8]) != checksum:
+            yield position, 0, f"the checksum of the length is wrong: {lost}"
+            return
+        end = position + HEADER_BYTES + length + FOOTER_BYTES
+        if end > size:
+            left = size - position - HEADER_BYTES
+            yield position, 0, f"truncated, {left} of {length + FOOTER_BYTES} bytes: {lost}"
+            return
+        yield position, length, None
+        position, number = end, number + 1
+
+
+def payload_is_whole(fd: int, offset: int, length: int) -> bool:
+    """Whether the payload at ``offset`` fits the checksum behind it."""
+    crc, position, end = 0, offset, offset + length
+    while position < end:
+        chunk = os.pread(fd, min(_CHUNK_BYTES, end - position), position)
+        if not chunk:
+            return False
+        crc = google_crc32c.extend(crc, chunk)
+        position += len(chunk)
+    footer = os.pread(fd, FOOTER_BYTES, end)
+    return len(footer) == FOOTER_BYTES and int.from_bytes(footer, "little") == masked(crc)
+
+
+def read_record(source: int | str | Path, offset: int, length: int) -> bytes:
+    """The ``length`` payload bytes at ``offset`` of a file or an open descriptor.
+
+    Raises:
+        MalformedRecordError: the file ends before them.
+        OSError: the file cannot be opened or read.
+    """
+    if not isinstance(source, int):
+        with opened(source) as fd:
+            return read_record(fd, offset, length)
+    if offset + length > os.fstat(source).st_size:
+        raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
+    data = os.pread(source, length, offset)
+    if len(data) == length:
+        return data
+    pieces = [data]  # one call reads at most 2 GiB
+    missing = length - len(data)
+    while missing:
+        piece = os.pread(source, missing, offset + length - missing)
+        if not piece:
+            raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[int]:
+    """A read-only descriptor, closed at the end of the ``with`` block."""
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def masked_crc32c(data: bytes) -> int:
+    """CRC-32C of ``data``, rotated and offset as TFRecord files hold it."""
+    return masked(int(google_crc32c.value(data)))
+
+
+def masked(crc: int) -> int:
+    """A CRC-32C, rotated and offset as TFRecord files hold it."""
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF

@@ -1,0 +1,94 @@
+"""``autoloader index``: build the sidecar index of a mixture ahead of its first use.
+
+Not here: building it (``index.dataset``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.units import format_bytes
+
+SHOWN_DAMAGE = 20
+"""Damaged records that are named to people; ``--json`` names all."""
+
+
+def index(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    split: Annotated[str, typer.Option(help="The spec's split to index.")] = "train",
+    beside: Annotated[
+        bool,
+        typer.Option("--beside", help="Write beside the data, not into the cache directory."),
+    ] = False,
+    threads: Annotated[int, typer.Option(min=1, help="Shard files indexed at a time.")] = 2,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check all of an index that is there already.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Index where every frame lies, so that samples are read at random; builds what is missing."""
+    from autoloader.clock import SystemClock
+    from autoloader.index import open_indexes
+    from autoloader.sampling.resolve import resolve
+    from autoloader.spec import PipelineSpec
+
+    mixture = resolve(PipelineSpec.from_yaml(spec), split)
+    clock, built = SystemClock(), 0
+    begun = clock.now_s()
+    with progress_bar("indexing shard files") as advance:
+
+        def tell(done: int, total: int) -> None:
+            nonlocal built
+            built = total
+            advance(done, total)
+
+        found = open_indexes(mixture.datasets, beside=beside, progress=tell, threads=threads)
+    if verify:
+        for one in found:
+            one.verify()
+    took_s = clock.now_s() - begun
+    rows: dict[str, dict[str, Any]] = {
+        one.dataset.name: {
+            "shards": len(one.dataset.slices),
+            "episodes": one.episodes,
+            "frames": int(one.steps.sum(dtype="int64")),
+            "index_bytes": one.nbytes,
+            "damaged": [
+                {
+                    "path": one.dataset.slices[record.slice].path,
+                    "record": record.record,
+                    "reason": record.reason,
+                }
+                for record in one.damaged
+            ],
+        }
+        for one in found
+    }
+    document = {"split": split, "built_shards": built, "seconds": took_s, "datasets": rows}
+    if as_json:
+        emit_json(document)
+        return
+    emit_table(
+        ("dataset", "shards", "episodes", "frames", "damaged", "index"),
+        (
+            (
+                name,
+                row["shards"],
+                row["episodes"],
+                row["frames"],
+                len(row["damaged"]) or "",
+                format_bytes(row["index_bytes"]),
+            )
+            for name, row in rows.items()
+        ),
+    )
+    emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
+    damaged = [record for row in rows.values() for record in row["damaged"]]
+    for record in damaged[:SHOWN_DAMAGE]:
+        note(f"damaged: {record['path']}, record {record['record']}: {record['reason']}")
+    if len(damaged) > SHOWN_DAMAGE:
+        note(f"and {len(damaged) - SHOWN_DAMAGE} more; --json names all")

@@ -1,0 +1,136 @@
+"""``autoloader measure``: loader-only measurement of a spec.
+
+Not here: how it is measured (``tune.measurement``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
+from autoloader.errors import UsageError
+from autoloader.units import format_bytes, parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from autoloader.tune.measurement import Measurement
+
+ENOUGH_WARMUP = 8
+ENOUGH_BATCHES = 160
+
+
+def measure(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    profile: Annotated[
+        str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
+    ] = None,
+    warmup: Annotated[int, typer.Option(help="Batches before measuring.")] = ENOUGH_WARMUP,
+    batches: Annotated[int, typer.Option(help="Batches measured.")] = ENOUGH_BATCHES,
+    step_time: Annotated[
+        str, typer.Option(help='A trainer\'s step, such as "120ms": slept after each batch.')
+    ] = "0ms",
+    controller: Annotated[
+        bool, typer.Option("--controller", help="Let the controller move the knobs.")
+    ] = False,
+    ram_floor: Annotated[
+        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
+    ] = None,
+    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    as_json: JsonFlag = False,
+    progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
+    from autoloader.tune.progress import ProgressWriter
+
+    link = None if progress_fd is None else ProgressWriter(progress_fd)
+    try:
+        knobs = parse_sets(sets or [])
+        floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+        step_time_s = parse_seconds(step_time, name="--step-time")
+        from autoloader.tune.measurement import measure as measure_spec
+
+        measurement = measure_spec(
+            spec,
+            profile=profile,
+            sets=knobs,
+            warmup=warmup,
+            batches=batches,
+            step_time_s=step_time_s,
+            controller=controller,
+            split=split,
+            ram_floor=floor_bytes,
+            progress=None if link is None else link.send,
+        )
+        if as_json:
+            emit_json(measurement.as_dict())
+        else:
+            _show(measurement)
+            if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
+                note(
+                    f"{warmup} + {batches} batches say little; figures need a warm-up of "
+                    f"{ENOUGH_WARMUP} and {ENOUGH_BATCHES} batches"
+                )
+    finally:
+        if link is not None:
+            link.close()
+
+
+def parse_sets(words: Sequence[str]) -> dict[str, str]:
+    """``{"decode_threads": "4"}`` from "decode_threads=4"; later words win.
+
+    Raises:
+        UsageError: a word without "=".
+    """
+    values = {}
+    for word in words:
+        knob, equals, value = word.partition("=")
+        if not equals or not knob.strip() or not value.strip():
+            raise UsageError(
+                f"--set {word!r} names no knob and value",
+                remedy='write knob=value, such as "--set decode_threads=4" or '
+                '"--set bridge.cycle_length=2"',
+            )
+        values[knob.strip()] = value.strip()
+    return values
+
+
+def _milliseconds(durations_s: Iterable[float]) -> str:
+    return " / ".join(f"{duration_s * 1e3:.1f} ms" for duration_s in durations_s)
+
+
+def _show(found: Measurement) -> None:
+    latency = found.batch_latency_s
+    headroom = found.min_headroom_bytes
+    emit_table(
+        ("", ""),
+        (
+            ("samples/s", f"{found.samples_per_s:.1f}"),
+            ("batches/s", f"{found.batches_per_s:.2f}"),
+            (
+                "batch latency p50 / p90 / p99",
+                " / ".join(f"{s * 1e3:.1f} ms" for s in latency.values()),
+            ),
+            ("time to first batch", f"{found.time_to_first_batch_s:.2f} s"),
+            ("wait ratio", f"{found.wait_ratio:.3f}"),
+            ("loader's peak", format_bytes(found.peak_rss_bytes)),
+            ("least headroom", "not read" if headroom is None else format_bytes(headroom)),
+            ("samples", f"{found.samples} from {found.datasets} datasets"),
+        ),
+    )
+    emit("")
+    emit_table(
+        ("dataset", "weight", "share"),
+        (
+            (name, f"{entry['weight']:.4f}", f"{entry['share']:.4f}")
+            for name, entry in found.mixture.items()
+        ),
+    )
+    emit("")
+    emit_table(("knob", "value"), found.knobs.items())

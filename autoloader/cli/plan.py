@@ -1,0 +1,203 @@
+"""``autoloader plan``: what a loader would start with, without starting it.
+
+Not here: deciding it (``loader.plan_loader``), the document (``cli.plan_report``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoloader.cli.measure import parse_sets
+from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
+from autoloader.units import format_bytes, parse_bytes
+
+PROBE_S = 1.0
+"""Seconds of decoding that the bound is predicted from."""
+
+
+def plan(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    profile: Annotated[
+        str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
+    ] = None,
+    ram_floor: Annotated[
+        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
+    ] = None,
+    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    as_json: JsonFlag = False,
+) -> None:
+    """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
+    knobs = parse_sets(sets or [])
+    floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+    from autoloader.cli.plan_report import plan_document
+    from autoloader.clock import SystemClock
+    from autoloader.controller.headroom import HeadroomProbe
+    from autoloader.planning import plan_loader
+    from autoloader.runtime.decode_probe import probe_decode
+    from autoloader.spec import PipelineSpec
+
+    headroom = HeadroomProbe()
+    found = plan_loader(
+        PipelineSpec.from_yaml(spec),
+        profile=profile,
+        ram_floor=floor_bytes,
+        split=split,
+        knobs=knobs,
+        headroom=headroom,
+        probe_only=True,
+    )
+    document = plan_document(
+        found,
+        spec_path=spec,
+        sets=knobs,
+        costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
+        headroom=headroom.read(),
+    )
+    if as_json:
+        emit_json(document)
+    else:
+        _show(document)
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    _show_datasets(document)
+    _heading("graph")
+    emit_table(("dataset", "stream"), document["graph"]["datasets"].items())
+    emit(document["graph"]["mixture"])
+    _heading("batch")
+    emit_table(
+        ("array", "shape", "dtype"),
+        (
+            (name, "×".join(map(str, array["shape"])), array["dtype"])
+            for name, array in document["batch"].items()
+        ),
+    )
+    _heading("knobs")
+    emit_table(
+        ("knob", "value", "range", "class", "from"),
+        (
+            (
+                name,
+                knob["value"],
+                knob["range"],
+                knob["class"],
+                knob["from"] + ("" if knob["used"] else " (unused by this reader)"),
+            )
+            for name, knob in document["knobs"].items()
+        ),
+    )
+    _heading("memory, predicted")
+    emit_table(("stage", "bytes"), _memory_rows(document["bytes"]))
+    _heading("bound")
+    emit(_bound_line(document["bound"], len(document["datasets"])))
+    for line in document["notes"]:
+        note(line)
+    if document["bytes"]["left_above_floor"] < 0:
+        note(
+            "warning: these knobs would cross the RAM floor by "
+            f"{format_bytes(-document['bytes']['left_above_floor'])}; "
+            "lower ring_slots, cycle_length or stream_prefetch"
+        )
+
+
+def _show_datasets(document: Mapping[str, Any]) -> None:
+    datasets, epoch = document["datasets"], document["epoch"]
+    profile = document["profile"]
+    emit(f"spec     {document['spec']}, split {document['split']}")
+    emit(f"profile  {profile['name']} ({profile['origin']}; numbers {profile['source']})")
+    root = os.path.commonpath([entry["path"] for entry in datasets.values()])
+    emit(f"data     {root}")
+    first = next(iter(datasets.values()))
+    emit(f"reader   {first['reader']}: {first['reader_why']}")
+    if epoch["samples"] is None:
+        emit("epoch    endless")
+    else:
+        about = "about " if epoch["estimated"] else ""
+        emit(f"epoch    {about}{epoch['samples']} samples, {epoch['batches']} batches")
+    _heading("datasets")
+    emit_table(
+        (
+            *("dataset", "path", "split", "shards", "episodes", "frames", "samples", "weight"),
+            *("share", "stride", "action", "state", "decode"),
+        ),
+        (_dataset_row(name, entry, root) for name, entry in datasets.items()),
+    )
+    if epoch["estimated"]:
+        emit("≈ estimated from a few episodes; exact once a loader has counted them")
+    _heading("fields")
+    emit_table(
+        ("dataset", "cameras", "language"),
+        (
+            (name, _cameras(entry["cameras"]), " | ".join(entry["language"]) or "-")
+            for name, entry in datasets.items()
+        ),
+    )
+    lost = [(name, reason) for name, entry in datasets.items() for reason in entry["lost"]]
+    if lost:
+        _heading("frames without a sample of their own")
+        emit_table(("dataset", "why"), lost)
+
+
+def _dataset_row(name: str, entry: Mapping[str, Any], root: str) -> tuple[Any, ...]:
+    about = "≈" if entry["estimated"] else ""
+    decode_s = entry["decode_s"]
+    return (
+        name,
+        os.path.relpath(entry["path"], root),
+        entry["split"],
+        entry["shards"],
+        entry["episodes"],
+        f"{about}{entry['frames']}",
+        f"{about}{entry['samples']}",
+        f"{entry['weight']:g}",
+        f"{entry['share']:.4f}",
+        entry["stride"],
+        entry["action_width"] or "-",
+        entry["state_width"] or "-",
+        "-" if decode_s is None else f"{decode_s * 1e3:.2f} ms",
+    )
+
+
+def _cameras(cameras: Mapping[str, list[str]]) -> str:
+    return ", ".join(f"{camera}={' | '.join(paths)}" for camera, paths in cameras.items()) or "-"
+
+
+def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "TensorFlow", format_bytes(found["framework"])
+    yield "open streams", format_bytes(found["streams"])
+    yield "encoded episodes", format_bytes(found["queued"])
+    yield "ring", format_bytes(found["ring"])
+    yield "in all", format_bytes(found["total"])
+    yield f"headroom now ({found['headroom_source']})", format_bytes(found["headroom"])
+    yield "RAM floor", format_bytes(found["ram_floor"])
+    left = found["left_above_floor"]
+    yield "left above the floor", f"{'-' if left < 0 else ''}{format_bytes(abs(left))}"
+
+
+def _bound_line(bound: Mapping[str, Any], datasets: int) -> str:
+    if bound["samples_per_s"] is None:
+        return "no frame was decoded, so there is no bound to predict"
+    return (
+        f"decode stage: at most {bound['samples_per_s']:.0f} samples/s "
+        f"({_threads(bound['threads'])}, {bound['mean_decode_s'] * 1e3:.2f} ms a sample in one of "
+        f"them, probed on {bound['datasets_probed']} of {datasets} datasets). "
+        "Reading and the trainer may make it less; `autoloader measure` says what it is."
+    )
+
+
+def _threads(count: int) -> str:
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
+def _heading(text: str) -> None:
+    emit("")
+    emit(f"-- {text}")

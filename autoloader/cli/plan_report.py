@@ -1,0 +1,285 @@
+"""What ``autoloader plan`` answers, as one plain document.
+
+The bound is of the decode stage alone: decode threads that can run at once, over the seconds of
+one thread that a sample of the mixture costs (costs of the datasets, weighted by their shares). No
+run is faster; readers, memory bandwidth or the trainer may make it slower.
+
+Not here: deciding any of it (``loader.plan_loader``), showing it (``cli.plan``).
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ruamel.yaml import YAML
+
+from autoloader.catalog import episode_lengths
+from autoloader.controller.admission import price_start
+from autoloader.controller.headroom import Headroom
+from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
+from autoloader.planning import LoaderPlan, record_bytes
+from autoloader.profile import ResolvedProfile, shipped_profiles_dir
+from autoloader.runtime.decode_probe import DecodeCost
+from autoloader.sampling.counts import DatasetCount, samples_per_episode
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.units import format_bytes
+
+INDEXED_ONLY = ("io_threads", "read_ahead")
+"""Knobs that the stream reader has no use for."""
+STREAM_ONLY = (*STREAM_KNOBS, "min_ready_datasets")
+"""Knobs that the indexed reader has no use for."""
+NOBODY = ("decode_processes",)
+"""Knobs that are not built yet."""
+
+_INTERNAL = ("ledger", "language_end", "language_text")
+
+
+def plan_document(
+    plan: LoaderPlan,
+    *,
+    spec_path: Path,
+    sets: Mapping[str, Any],
+    costs: Mapping[str, DecodeCost],
+    headroom: Headroom,
+) -> dict[str, Any]:
+    """The document.
+
+    Args:
+        plan: what the loader would start with.
+        spec_path: where the spec came from.
+        sets: knob values from the command line.
+        costs: what decoding a sample costs, by dataset; may lack some.
+        headroom: a fresh reading.
+    """
+    mixture, order = plan.mixture, plan.order
+    size = mixture.spec.batch.size
+    profile = plan.profile.profile
+    return {
+        "spec": str(spec_path),
+        "split": mixture.split,
+        "profile": {
+            "name": profile.name,
+            "origin": plan.profile.origin,
+            "source": profile.provenance.source,
+        },
+        "datasets": {
+            dataset.name: _dataset(plan, dataset, costs.get(dataset.name))
+            for dataset in mixture.datasets
+        },
+        "batch": {
+            name: {"shape": list(array.shape), "dtype": array.dtype}
+            for name, array in mixture.layout.arrays.items()
+            if name not in _INTERNAL
+        },
+        "epoch": {
+            "samples": order.epoch_samples,
+            "batches": None if order.epoch_samples is None else order.epoch_samples // size,
+            "estimated": any(count.estimated for count in plan.counts.values()),
+        },
+        "graph": graph(plan),
+        "knobs": knob_origins(plan, sets),
+        "bytes": _bytes(plan, headroom),
+        "bound": _bound(plan, costs),
+        "notes": list(plan.notes),
+    }
+
+
+def _dataset(plan: LoaderPlan, dataset: ResolvedDataset, cost: DecodeCost | None) -> dict[str, Any]:
+    count = plan.counts[dataset.name]
+    return {
+        "tfds": f"{dataset.directory.name}:{dataset.directory.version}",
+        "path": dataset.directory.path,
+        "split": plan.mixture.spec.dataset(dataset.name).split[plan.mixture.split],
+        "reader": plan.knobs.reader,
+        "reader_why": plan.reader_reason,
+        "shards": len(dataset.slices),
+        "episodes": count.episodes,
+        "frames": count.frames,
+        "samples": count.samples,
+        "estimated": count.estimated,
+        "weight": dataset.weight,
+        "share": plan.order.shares[dataset.index],
+        "stride": dataset.stride,
+        "cameras": {
+            camera: [feature.path for feature in features]
+            for camera, features in dataset.cameras.items()
+        },
+        "action_width": dataset.action.width if dataset.action else 0,
+        "state_width": dataset.state.width if dataset.state else 0,
+        "language": [feature.path for feature in dataset.language],
+        "lost": _lost(dataset, count),
+        "decode_s": None if cost is None else cost.decode_s,
+        "decoded_frames": None if cost is None else cost.frames,
+        "encoded_frame_bytes": None if cost is None else cost.encoded_bytes,
+    }
+
+
+def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
+    """Why episodes or frames give no sample of their own, for people."""
+    about = "about " if count.estimated else ""
+    sample, stride = dataset.sample, dataset.stride
+    found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=True)
+    frames = np.concatenate([part[part >= 0] for part in found.lengths]).astype(np.int64)
+    strided = -(-frames // stride)
+    every = sample.model_copy(update={"per_episode": "all"})
+    outside = int(strided.sum() - samples_per_episode(every, strided).sum())
+    reasons = [f"damaged: {reason}" for reason in count.damaged]
+    if count.short_episodes:
+        reasons.append(
+            f"{about}{count.short_episodes} of {count.episodes} episodes are too short for a window"
+        )
+    if stride > 1:
+        reasons.append(f"stride {stride} takes {about}{strided.sum()} of {frames.sum()} frames")
+    if outside:
+        reasons.append(f"edges: drop leaves out {about}{outside} of {strided.sum()} frames")
+    if sample.per_episode != "all":
+        reasons.append(f"per_episode: {sample.per_episode} drawn in each episode and pass")
+    return reasons
+
+
+def graph(plan: LoaderPlan) -> dict[str, Any]:
+    """The pipeline as text: a line for each dataset up to its queue, and what all of them share."""
+    spec, layout, knobs = plan.mixture.spec, plan.mixture.layout, plan.knobs
+    streams = {}
+    indexed = knobs.reader == "indexed"
+    for dataset in plan.mixture.datasets:
+        own = knobs.for_dataset(dataset.name)
+        shards = len(dataset.slices)
+        features = len(dataset.numeric_features()) + len(dataset.language)
+        features += sum(len(choices) for choices in dataset.cameras.values())
+        shuffle = f", shuffle {own.shuffle_samples}" if own.shuffle_samples else ""
+        if indexed:
+            streams[dataset.name] = (
+                f"{_many(shards, 'shard')} → index of {_many(features, 'feature')} → global shuffle"
+            )
+            continue
+        streams[dataset.name] = (
+            f"{_many(shards, 'shard')} → interleave {min(own.cycle_length, shards)} "
+            f"({_many(own.num_parallel_calls, 'call')}) → parse {_many(features, 'feature')} "
+            f"({_many(own.parse_parallel_calls, 'call')}) → prefetch "
+            f"{_many(own.stream_prefetch, 'episode')} → queue "
+            f"{_many(own.queue_samples, 'sample')}{shuffle}"
+        )
+    cameras = ", ".join(
+        f"{name} {camera.size[0]}×{camera.size[1]} {camera.resize} {camera.fit}"
+        for name, camera in spec.cameras.items()
+    )
+    mixing = spec.mixing
+    stall = "owe" if mixing.on_stall == "auto" else mixing.on_stall
+    return {
+        "datasets": streams,
+        "mixture": (
+            (
+                f"plan (block {mixing.block_length}) → read {_many(knobs.read_ahead, 'run')} ahead "
+                f"({_many(knobs.io_threads, 'thread')}) → decode "
+                if indexed
+                else f"{_many(len(streams), 'queue')} → mix ({mixing.strategy}, block "
+                f"{mixing.block_length}, {stall}) → decode "
+            )
+            + f"({_many(knobs.decode_threads, 'thread')}; {cameras}) → ring "
+            f"({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)}) → "
+            f"batches of {layout.batch_size}"
+        ),
+    }
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every knob's value, range, class, and where the value came from."""
+    written = _written_knobs(plan.profile)
+    name, default = plan.profile.profile.name, Knobs().flat()
+    rows = {}
+    unused = NOBODY + (STREAM_ONLY if plan.knobs.reader == "indexed" else INDEXED_ONLY)
+    for key, value in plan.knobs.flat().items():
+        dataset, _, knob = key.rpartition(".")
+        cycle = f"{dataset}.cycle_length" if dataset else "cycle_length"
+        start = written.get(key, default.get(key))
+        origin = f"profile {name}" if key in written else "default"
+        if key in sets:
+            origin = "--set"
+        elif value != start and knob == "num_parallel_calls":
+            by = "--set " if cycle in sets else ""
+            origin = f"follows {by}{cycle}={plan.knobs.flat().get(cycle)}"
+        elif value != start:
+            origin += f", clamped from {start}"
+        rows[key] = {
+            "value": value,
+            "from": origin,
+            "range": knob_range(knob, of_dataset=bool(dataset)),
+            "class": KNOB_CLASS[knob],
+            "used": knob not in unused,
+        }
+    return rows
+
+
+def knob_range(knob: str, *, of_dataset: bool = False) -> str:
+    """A knob's range as text: "1–64", or its words."""
+    field = (DatasetKnobs if of_dataset else Knobs).model_fields[knob]
+    words = [word for word in typing.get_args(field.annotation) if isinstance(word, str)]
+    if words:
+        return " | ".join(words)
+    bounds = {
+        key: getattr(bound, key)
+        for bound in field.metadata
+        for key in ("ge", "le")
+        if getattr(bound, key, None) is not None
+    }
+    return f"{bounds.get('ge', 0)}–{bounds.get('le', 'datasets')}"
+
+
+def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
+    """What the profile's file says itself, by knob; what it leaves out has its default."""
+    shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
+    path = shipped if found.origin == "shipped" else Path(found.origin)
+    knobs = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")).get("knobs") or {}
+    own = knobs.pop("datasets", None) or {}
+    return knobs | {
+        f"{name}.{knob}": v for name, values in own.items() for knob, v in values.items()
+    }
+
+
+def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
+    records = record_bytes(plan.mixture)
+    price = price_start(
+        plan.knobs,
+        record_bytes=records,
+        batch_bytes=plan.mixture.layout.slot_bytes,
+        with_tensorflow=plan.knobs.reader == "stream",
+    )
+    return {
+        "framework": price.framework_bytes,
+        "streams": price.streams_bytes,
+        "queued": price.queued_bytes,
+        "ring": price.ring_bytes,
+        "total": price.total_bytes,
+        "ring_slot": plan.mixture.layout.slot_bytes,
+        "mean_episode": records,
+        "headroom": headroom.headroom_bytes,
+        "headroom_source": headroom.source,
+        "ram_floor": plan.ram_floor_bytes,
+        "left_above_floor": headroom.headroom_bytes - plan.ram_floor_bytes - price.total_bytes,
+    }
+
+
+def _bound(plan: LoaderPlan, costs: Mapping[str, DecodeCost]) -> dict[str, Any]:
+    shares = {d.name: plan.order.shares[d.index] for d in plan.mixture.datasets}
+    seconds = {d.name: 0.0 for d in plan.mixture.datasets if not d.cameras}
+    seconds |= {name: cost.decode_s for name, cost in costs.items()}
+    covered = sum(shares[name] for name in seconds)
+    mean_s = sum(shares[name] * cost for name, cost in seconds.items()) / (covered or 1.0)
+    threads = min(plan.knobs.decode_threads, plan.limits.cpus)
+    return {
+        "stage": "decode",
+        "samples_per_s": threads / mean_s if mean_s > 0 else None,
+        "mean_decode_s": mean_s if mean_s > 0 else None,
+        "threads": threads,
+        "datasets_probed": len(costs),
+        "share_probed": covered,
+    }

@@ -1,0 +1,98 @@
+"""``autoloader tune`` (also ``autoloader.tune``): the offline study.
+
+Not here: the study (``tune.offline``), what is shown of it (``tune.report``).
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from autoloader.cli.output import JsonFlag, emit_json, note, progress_bar
+from autoloader.units import parse_bytes, parse_seconds
+
+
+def tune(
+    host_profile: Annotated[
+        str | None,
+        typer.Option(
+            "--host-profile", "--profile", help="Profile to start from: a name or a path."
+        ),
+    ] = None,
+    ram_floor: Annotated[
+        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option(help="The mixture's spec file; default: the demo mixture.")
+    ] = None,
+    trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
+    budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "6m",
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Optuna storage URL, such as sqlite:///… or postgresql://…"),
+    ] = None,
+    study: Annotated[
+        str | None, typer.Option(help="Name of the study; an existing one is resumed.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="The spec's split to measure.")] = "train",
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
+    warmup: Annotated[int, typer.Option(help="Batches before each measurement.")] = 8,
+    batches: Annotated[int, typer.Option(help="Batches of each measurement.")] = 160,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
+    floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+    budget_s = parse_seconds(budget, name="--budget")
+    from autoloader.clock import SystemClock
+    from autoloader.tune.offline import TuneOptions
+    from autoloader.tune.offline import tune as run_tune
+    from autoloader.tune.report import LiveWatcher
+
+    options = TuneOptions(
+        spec_path=_demo() if spec is None else spec,
+        host_profile=host_profile,
+        floor_bytes=floor_bytes,
+        trials=trials,
+        budget_s=budget_s,
+        storage=storage,
+        study=study,
+        out=out,
+        split=split,
+        seed=seed,
+        warmup=warmup,
+        batches=batches,
+        command=_command_line(),
+    )
+    clock = SystemClock()
+    watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
+    try:
+        report = run_tune(options, watcher, clock=clock)
+    finally:
+        watcher.close()
+    if as_json:
+        emit_json(report.as_dict())
+    else:
+        report.show(Console())
+
+
+def _command_line() -> str:
+    """What was typed, whichever of the command's names it was typed under."""
+    words = sys.argv[1:]
+    return shlex.join(["autoloader.tune", *(words[1:] if words[:1] == ["tune"] else words)])
+
+
+def _demo() -> Path:
+    from autoloader.catalog.demo import ensure_demo
+
+    with progress_bar("writing the demo mixture") as advance:
+        spec_path = ensure_demo(progress=advance)
+    note(f"demo mixture: {spec_path}")
+    return spec_path

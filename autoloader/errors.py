@@ -1,0 +1,127 @@
+"""Every error a user can meet, and what each makes the command line exit with.
+
+    AutoloaderError                      70  something went wrong inside
+    ├── SpecError          (ValueError)   2  the pipeline spec says something that cannot be
+    │   └── UnsupportedError              2  legal in the language, not built yet
+    ├── ProfileError       (ValueError)   2  a host profile is missing, broken or for another host
+    ├── KnobError          (ValueError)   2  a knob value or combination that may not run
+    ├── UsageError         (ValueError)   2  a call or a command line that makes no sense
+    ├── BudgetInfeasibleError             3  the RAM floor cannot be met
+    ├── SourceError                       4  a dataset cannot be read
+    └── PipelineError                    70  a background part failed; names dataset and stage
+        └── WorkerError                  70  the loader's child is gone and cannot be brought back
+
+Every error carries a remedy: one sentence that says what to do next.
+
+Not here: translation of foreign errors (TensorFlow's, the operating system's); each package
+translates at its own boundary with ``raise ... from``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AutoloaderError(Exception):
+    """Base of all errors.
+
+    Args:
+        what: what happened, with the field path or place and the value found.
+        remedy: what the user can do about it; never empty.
+    """
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, remedy: str) -> None:
+        if not remedy:
+            raise AssertionError("an error without a remedy is a dead end")
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  → {self.remedy}"
+
+
+class SpecError(AutoloaderError, ValueError):
+    """The pipeline spec is wrong; ``path`` names the field."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, remedy: str, path: str = "") -> None:
+        super().__init__(what, remedy=remedy)
+        self.path = path
+
+
+class UnsupportedError(SpecError):
+    """The spec language knows this, the library does not do it yet."""
+
+
+class ProfileError(AutoloaderError, ValueError):
+    """A host profile cannot be found, read or used."""
+
+    exit_code = 2
+
+
+class KnobError(AutoloaderError, ValueError):
+    """A knob or a combination of knobs that would not run."""
+
+    exit_code = 2
+
+
+class UsageError(AutoloaderError, ValueError):
+    """Arguments that make no sense together."""
+
+    exit_code = 2
+
+
+class BudgetInfeasibleError(AutoloaderError):
+    """Even the smallest knobs would cross the RAM floor."""
+
+    exit_code = 3
+
+
+class SourceError(AutoloaderError):
+    """A dataset is missing, broken or too corrupt to go on."""
+
+    exit_code = 4
+
+    def __init__(self, what: str, *, remedy: str, dataset: str = "") -> None:
+        super().__init__(what, remedy=remedy)
+        self.dataset = dataset
+
+
+class PipelineError(AutoloaderError):
+    """A background part failed; ``dataset`` and ``stage`` say which."""
+
+    def __init__(self, what: str, *, remedy: str, dataset: str = "", stage: str = "") -> None:
+        super().__init__(what, remedy=remedy)
+        self.dataset = dataset
+        self.stage = stage
+
+
+class WorkerError(PipelineError):
+    """The loader's child died or hung and could not be brought back."""
+
+
+def as_fault(error: BaseException, stage: str) -> AutoloaderError:
+    """What the trainer sees of a background part's exception; our own errors as they are."""
+    if isinstance(error, AutoloaderError):
+        return error
+    fault = PipelineError(
+        f"stage {stage}: {type(error).__name__}: {error}",
+        remedy="this is a fault of the loader; please report it with this message",
+        stage=stage.rpartition(" ")[2],
+    )
+    fault.__cause__ = error
+    return fault
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A ready clause that names the closest known word, or lists them all when none is close."""
+    names = [str(name) for name in known]
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + ", ".join(sorted(names)) if names else "nothing is allowed here"

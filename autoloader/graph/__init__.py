@@ -1,0 +1,6 @@
+"""Compiles a resolved dataset into its tf.data stream, and the mixtures that live in the graph.
+
+The only package that imports TensorFlow. Foreign errors are translated here.
+
+Not here: threads that pull from a stream (``runtime``).
+"""

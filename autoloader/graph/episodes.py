@@ -1,0 +1,260 @@
+"""One dataset as a stream of episodes: shards in keyed order, interleaved, parsed, sampled.
+
+Theory of operation. The graph is, for passes first_pass, first_pass + 1, …::
+
+    shards in the pass's keyed order ─ interleave(cycle_length) ─ records
+        ─ map(parse, parse_parallel_calls) ─ prefetch(stream_prefetch)
+
+``parse`` touches only the features that the spec names; images stay compressed, and only frames
+that some drawn t needs leave it. It is traced once for a dataset, what comes before it once for
+all; place and knobs are tensors, so that opening a stream anew costs no trace. tf.data's autotuning
+is off: the knobs rule.
+
+Each element carries its place: pass, shard, record. Runs in whichever thread iterates; TensorFlow
+releases the interpreter while it waits.
+
+Not here: numeric windows of the samples (``sampling.episode``), the in-graph mixtures
+(``graph.mixture``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature
+from autoloader.graph import draws
+from autoloader.graph.records import STRUCTURE, record_stream
+from autoloader.graph.tensorflow import tf
+from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.sampling.episode import EpisodeSamples, Place, build_samples
+from autoloader.sampling.fields import is_text, text_of_points
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.source import ReaderStart
+
+converting = threading.Lock()
+"""Turning an element into samples is Python too. A mixture drains its queues evenly, so many
+readers wake together: one at a time, they leave the interpreter to the decode pool in between."""
+compiling = threading.Lock()
+"""Tracing is Python: one at a time it takes half as long, and the first streams start early."""
+
+
+class EpisodeStream:
+    """The compiled stream of one dataset; thread-safe, opened any number of times."""
+
+    def __init__(
+        self, dataset: ResolvedDataset, layout: BatchLayout, *, ordered: bool = False
+    ) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._ordered = ordered
+        self._numeric = dataset.numeric_features()
+        self._build: Any = None
+        self._structure: Any = None
+
+    def open(self, start: ReaderStart, knobs: ResolvedDatasetKnobs) -> Iterator[Mapping[str, Any]]:
+        """Raw elements from ``start`` on, without end; see ``samples_of``."""
+        return iter(self.dataset(start, knobs))
+
+    def dataset(self, start: ReaderStart, knobs: ResolvedDatasetKnobs) -> Any:
+        """The tf.data dataset of raw elements from ``start`` on."""
+        with compiling:
+            if self._build is None:
+                build = tf.function(
+                    self._variant,
+                    input_signature=[
+                        tf.TensorSpec([], tf.variant),
+                        tf.TensorSpec([], tf.int64),
+                    ],
+                    autograph=False,
+                )
+                build.get_concrete_function()
+                self._build = build
+        with tf.device("/CPU:0"):
+            variant = self._build(
+                record_stream(self._dataset, start, knobs, ordered=self._ordered),
+                tf.constant(knobs.parse_parallel_calls, tf.int64),
+            )
+            stream = tf.data.experimental.from_variant(variant, self._structure)
+        if knobs.stream_prefetch:
+            stream = stream.prefetch(knobs.stream_prefetch)
+        return stream.with_options(still_options())
+
+    def samples_of(self, element: Mapping[str, Any]) -> EpisodeSamples | None:
+        """The samples of one raw element, or ``None`` where it has none (its place is in it)."""
+        with converting:
+            return self._samples_of(element)
+
+    def _samples_of(self, element: Mapping[str, Any]) -> EpisodeSamples | None:
+        place = self.place_of(element)
+        t = element["t"].numpy()
+        if not len(t):
+            return None
+        columns = {path: _as_columns(element[f"column/{path}"].numpy()) for path in self._numeric}
+        return build_samples(
+            self._dataset,
+            self._layout,
+            place,
+            steps=int(element["steps"].numpy()),
+            t=t,
+            frames={
+                camera: element[f"frames/{camera}"].numpy().tolist()
+                for camera in self._dataset.cameras
+            },
+            frame_row=element["frame_row"].numpy(),
+            columns=columns,
+            language=self._language_of(element),
+        )
+
+    def place_of(self, element: Mapping[str, Any]) -> Place:
+        """Where a raw element lies."""
+        pass_, shard, record = element["place"].numpy().tolist()
+        return Place(self._dataset.index, pass_, shard, record)
+
+    def _language_of(self, element: Mapping[str, Any]) -> list[bytes]:
+        if not self._dataset.language:
+            return []
+        value = element["language"].numpy()
+        if value.dtype == object:
+            return list(value.tolist())
+        return [text_of_points(row) for row in value]
+
+    def _variant(self, records: Any, parse_calls: Any) -> Any:
+        stream = tf.data.experimental.from_variant(records, STRUCTURE).map(
+            self.parse, num_parallel_calls=parse_calls, deterministic=True
+        )
+        self._structure = stream.element_spec
+        return tf.data.experimental.to_variant(stream)
+
+    def parse(self, pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
+        """The raw element of one record, as operations: its drawn t and what they need."""
+        dataset = self._dataset
+        parsed = tf.io.parse_single_example(raw, self._wanted())
+        cameras = {
+            camera: [parsed[feature.key] for feature in features]
+            for camera, features in dataset.cameras.items()
+        }
+        columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
+        steps = self._agreed_steps([*[c for cs in cameras.values() for c in cs], *columns.values()])
+        strided = self._strided_count(steps)
+        t = self._draw_t(key, strided)
+        row, used = self._frames_used(t, strided)
+        element: dict[str, Any] = {
+            "place": tf.stack([pass_, shard, record]),
+            "steps": strided,
+            "t": t,
+            "frame_row": row,
+        }
+        for number, (camera, choices) in enumerate(sorted(cameras.items())):
+            chosen = self._choose(key, (PURPOSE_CAMERA, number), choices)
+            element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
+        for path, column in columns.items():
+            element[f"column/{path}"] = column if dataset.stride == 1 else column[:: dataset.stride]
+        if dataset.language:
+            element["language"] = self._language(key, parsed, self._step_of(t))
+        return element
+
+    def _strided_count(self, steps: Any) -> Any:
+        stride = self._dataset.stride
+        return steps if stride == 1 else (steps + stride - 1) // stride
+
+    def _step_of(self, t: Any) -> Any:
+        return t if self._dataset.stride == 1 else t * self._dataset.stride
+
+    def _wanted(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {}
+        every: list[Feature] = [f for fs in self._dataset.cameras.values() for f in fs]
+        for feature in (*every, *self._dataset.language):
+            if feature.kind != "image" and not is_text(feature):
+                self._want_numbers(wanted, feature)
+            elif feature.per_step:
+                wanted[feature.key] = tf.io.FixedLenSequenceFeature(
+                    [], tf.string, allow_missing=True
+                )
+            else:
+                wanted[feature.key] = tf.io.FixedLenFeature([], tf.string, default_value="")
+        for feature in self._numeric.values():
+            self._want_numbers(wanted, feature)
+        return wanted
+
+    @staticmethod
+    def _want_numbers(wanted: dict[str, Any], feature: Feature) -> None:
+        dtype = tf.float32 if "float" in feature.dtype else tf.int64
+        shape = [int(size or 1) for size in feature.shape]
+        wanted[feature.key] = (
+            tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
+            if feature.per_step
+            else tf.io.FixedLenFeature(shape, dtype)
+        )
+
+    def _agreed_steps(self, per_step: list[Any]) -> Any:
+        steps = tf.shape(per_step[0], out_type=tf.int64)[0]
+        if len(per_step) == 1:
+            return steps
+        others = tf.stack([tf.shape(other, out_type=tf.int64)[0] for other in per_step[1:]])
+        agreed = tf.debugging.Assert(
+            tf.reduce_all(tf.equal(others, steps)), ["features differ in length", steps, others]
+        )
+        with tf.control_dependencies([agreed]):
+            return tf.identity(steps)
+
+    def _draw_t(self, key: Any, steps: Any) -> Any:
+        sample = self._dataset.sample
+        offsets = (
+            *sample.frame_offsets,
+            *sample.state_offsets,
+            sample.action_start,
+            sample.action_start + sample.action_horizon - 1,
+        )
+        first = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
+        stop = steps
+        if sample.edges.end == "drop":
+            stop = tf.minimum(steps, steps - max(offsets))
+        t = draws.order(key, first, tf.maximum(stop, first))
+        return t if sample.per_episode == "all" else t[: sample.per_episode]
+
+    def _frames_used(self, t: Any, steps: Any) -> tuple[Any, Any]:
+        """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""
+        offsets = tf.constant(self._dataset.sample.frame_offsets, tf.int64)
+        wanted = tf.expand_dims(t, 1) + offsets
+        index = tf.maximum(tf.minimum(wanted, steps - 1), 0)
+        used, row = tf.unique(tf.reshape(index, [-1]), out_idx=tf.int64)
+        return tf.reshape(row, [-1, len(self._dataset.sample.frame_offsets)]), used
+
+    @staticmethod
+    def _choose(key: Any, purpose: tuple[int, ...], choices: list[Any]) -> Any:
+        if len(choices) == 1:
+            return choices[0]
+        drawn = draws.choose(draws.fold(key, *purpose), len(choices))
+        return tf.switch_case(drawn, [lambda c=choice: c for choice in choices])
+
+    def _language(self, key: Any, parsed: Mapping[str, Any], step: Any) -> Any:
+        choices = [
+            tf.gather(parsed[feature.key], step) if feature.per_step else parsed[feature.key][None]
+            for feature in self._dataset.language
+        ]
+        if len({(is_text(f), f.per_step) for f in self._dataset.language}) > 1:
+            choices = [
+                tf.broadcast_to(choice, tf.concat([tf.shape(step), tf.shape(choice)[1:]], 0))
+                for choice in choices
+            ]
+        return self._choose(key, (PURPOSE_LANGUAGE,), choices)
+
+
+def still_options() -> Any:
+    """tf.data options under which nothing tunes itself: the knobs rule."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_warm_start = False
+    return options
+
+
+def _as_columns(values: NDArray[Any]) -> NDArray[np.float32]:
+    return values.reshape(len(values), -1).astype(np.float32, copy=False)

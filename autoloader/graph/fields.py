@@ -1,0 +1,61 @@
+"""Field expressions as TensorFlow operations: ``sampling.fields`` in the graph, tested equal.
+
+Not here: the language (``spec.fields``), binding it to features (``sampling.fields``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoloader.graph.tensorflow import tf
+from autoloader.sampling.fields import NumericField
+
+
+def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any:
+    """The field's values [steps, width] float32.
+
+    Args:
+        field: a bound field.
+        columns: feature path → [steps, feature width] float32.
+        steps: int64 scalar, frames of the (strided) episode.
+    """
+    parts = []
+    for term, width in zip(field.terms, field.widths, strict=True):
+        if term.path is None:
+            parts.append(tf.zeros(tf.stack([steps, width]), tf.float32))
+            continue
+        part = columns[term.path][:, term.slice()]
+        for op in term.ops:
+            if op.name == "clip":
+                # Not clip_by_value: a NaN stays one, as in NumPy.
+                low, high = np.float32(op.values[0]), np.float32(op.values[1])
+                part = tf.where(part < low, low, part)
+                part = tf.where(part > high, high, part)
+            elif op.name == "invert":
+                part = np.float32(1) - part
+            else:
+                part = part * np.float32(op.values[0])
+        parts.append(part)
+    values = tf.concat(parts, axis=1)
+    return tf.ensure_shape(values, [None, field.width])
+
+
+def as_columns(values: Any, width: int) -> Any:
+    """A per-step feature [T, ...] as [T, width] float32."""
+    return tf.cast(tf.reshape(values, [-1, width]), tf.float32)
+
+
+def text_of_points(points: Any) -> Any:
+    """[m] UTF-8 of [m, L] code points: zeros and what is no character are left out.
+
+    Where ``sampling.fields`` keeps a noncharacter (U+FFFE and its like), TensorFlow's encoder puts
+    U+FFFD; no instruction has one.
+    """
+    points = tf.cast(points, tf.int64)
+    surrogate = (points >= 0xD800) & (points <= 0xDFFF)
+    valid = (points > 0) & (points < 0x110000) & ~surrogate
+    kept = tf.ragged.boolean_mask(tf.cast(points, tf.int32), valid)
+    return tf.strings.unicode_encode(kept, "UTF-8")

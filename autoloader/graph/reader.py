@@ -1,0 +1,155 @@
+"""The stream reader: a dataset's episodes through tf.data; damage is found, named, stepped over.
+
+tf.data drops the rest of a shard at the first broken record and does not say which record an
+error came from. Here every pass is held against the record counts of its shards: what never came
+is looked for in the file itself, read on its own where it is whole, and quarantined with its
+reason where it is not. So a record comes exactly once, or is named.
+
+Not here: the graph (``graph.episodes``), how much damage is borne (``runtime.quarantine``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+from autoloader.errors import SourceError
+from autoloader.graph.episodes import EpisodeStream
+from autoloader.graph.records import PASSES
+from autoloader.graph.tensorflow import tf
+from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.record import samples_of_record
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.source import EmptyEpisode, ReaderStart
+
+_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
+"""What a bad record makes TensorFlow raise; the last, because its message may quote the bytes."""
+
+
+class StreamReader:
+    """Reads one dataset; see ``sampling.source.EpisodeSource``.
+
+    Args:
+        dataset: what to read.
+        layout: widths to pad to.
+        ordered: whether the order of episodes must not depend on timing.
+    """
+
+    def __init__(
+        self, dataset: ResolvedDataset, layout: BatchLayout, *, ordered: bool = False
+    ) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._stream = EpisodeStream(dataset, layout, ordered=ordered)
+
+    def open(
+        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
+    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """See ``EpisodeSource.open``."""
+        while True:
+            yield from self._stretch(start, knobs)
+            start = ReaderStart(start.pass_ + PASSES, (0,) * len(self._dataset.slices))
+
+    def _stretch(
+        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
+    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """``PASSES`` passes."""
+        elements = self._stream.open(start, knobs)
+        got = _Pass(self._dataset, start.pass_, start.skip)
+        reason, failures = "", 0
+        while True:
+            try:
+                element = next(elements)
+            except StopIteration:
+                break
+            except _RECORD_ERRORS as error:
+                reason = _reason(error)
+                failures += 1
+                if failures > max(2, 2 * self._dataset.records):
+                    raise self._failed(reason) from error
+                continue
+            except tf.errors.OpError as error:
+                raise self._failed(_reason(error)) from error
+            failures = 0
+            place = self._stream.place_of(element)
+            while place.pass_ > got.pass_:
+                yield from self._missing(got, reason)
+                got = _Pass(self._dataset, got.pass_ + 1, (0,) * len(self._dataset.slices))
+            samples = self._stream.samples_of(element)
+            if samples is None and not int(element["steps"]):
+                continue  # no step, or none of the features: looked at with the missing ones
+            got.note(place)
+            yield samples or EmptyEpisode(place, None)
+        yield from self._missing(got, reason)
+        if got.pass_ < start.pass_ + PASSES - 1:
+            raise self._failed(reason or "its files hold no record any more")
+
+    def _missing(self, got: _Pass, reason: str) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """Records of a pass that the stream did not give: read on their own, or quarantined."""
+        for shard, records in got.missing().items():
+            piece = self._dataset.slices[shard]
+            try:
+                scan = scan_records(piece.path, verify="all")
+            except OSError as error:
+                raise self._failed(f"{piece.path}: {error.strerror or error}") from error
+            broken = {damage.record: damage.reason for damage in scan.damage}
+            for record in records:
+                place = Place(self._dataset.index, got.pass_, shard, record)
+                why = broken.get(record)
+                if why is None and record >= len(scan.offsets):
+                    why = broken.get(None, "the shard ends before this record")
+                if why is not None:
+                    yield EmptyEpisode(place, why)
+                    continue
+                try:
+                    payload = read_record(
+                        piece.path, int(scan.offsets[record]), int(scan.lengths[record])
+                    )
+                    samples = samples_of_record(self._dataset, self._layout, place, payload)
+                except OSError as error:
+                    raise self._failed(f"{piece.path}: {error.strerror or error}") from error
+                except MalformedRecordError as error:
+                    yield EmptyEpisode(place, str(error) or reason)
+                else:
+                    yield samples or EmptyEpisode(place, None)
+
+    def _failed(self, reason: str) -> SourceError:
+        name = self._dataset.name
+        return SourceError(
+            f"dataset {name!r} cannot be read from {self._dataset.directory.path}: {reason}",
+            remedy="check that its files are whole and readable, or take the dataset out",
+            dataset=name,
+        )
+
+
+class _Pass:
+    """Which records of one pass have come."""
+
+    def __init__(self, dataset: ResolvedDataset, pass_: int, skip: tuple[int, ...]) -> None:
+        self.pass_ = pass_
+        self._dataset = dataset
+        self._first = [piece.start + done for piece, done in zip(dataset.slices, skip, strict=True)]
+        self._came: list[set[int]] = [set() for _ in dataset.slices]
+
+    def note(self, place: Place) -> None:
+        self._came[place.shard].add(place.record)
+
+    def missing(self) -> dict[int, list[int]]:
+        """Shard → records that have not come, in order."""
+        found = {}
+        for shard, piece in enumerate(self._dataset.slices):
+            wanted = range(self._first[shard], piece.stop)
+            if len(self._came[shard]) < len(wanted):
+                found[shard] = [record for record in wanted if record not in self._came[shard]]
+        return found
+
+
+def _reason(error: Any) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "the record is no tf.train.Example"
+    words = re.sub(r"\{\{.*?\}\}|\[Op:.*$", "", " ".join(str(error.message).split()))
+    return words.strip()[:300]

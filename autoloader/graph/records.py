@@ -1,0 +1,184 @@
+"""The front of every stream: a dataset's shards, pass after pass, interleaved into records.
+
+One traced function (one more for each other form) serves all datasets: files, key, place and knobs
+are its tensor inputs, so that opening 29 streams costs one trace. An element is (pass, shard,
+record, episode key, record bytes).
+
+tf.data's parallel interleave opens inputs ahead and buffers several records of each, whatever its
+knobs say; with ``num_parallel_calls`` 1 the plain one is used, which holds one record at a time.
+
+Within a shard records keep their order; only the interleave over shards may reorder
+(``deterministic=False`` there and nowhere else, and not where strict order is asked for). A pass
+is drained before the next begins.
+
+An in-graph mixture cannot step over an error of one of its streams, so its streams are *tolerant*:
+a broken record ends its shard without an error, for whoever counts to find; and of a shard known
+to be damaged (``Span``) the whole records are read one by one, wherever they lie.
+
+Not here: what a record holds (``graph.episodes``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from autoloader.graph import draws
+from autoloader.graph.tensorflow import tf
+from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.sampling.draws import PURPOSE_ORDER, PURPOSE_SHARDS
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.rows import Span
+from autoloader.sampling.source import ReaderStart
+
+PASSES = 256
+"""Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever
+over files that were emptied while it ran."""
+_lock = threading.Lock()
+_traced: dict[tuple[bool, bool, bool], Any] = {}
+
+STRUCTURE = (
+    tf.TensorSpec([], tf.int64),
+    tf.TensorSpec([], tf.int64),
+    tf.TensorSpec([], tf.int64),
+    tf.TensorSpec([], tf.uint64),
+    tf.TensorSpec([], tf.string),
+)
+
+
+def record_stream(
+    dataset: ResolvedDataset,
+    start: ReaderStart,
+    knobs: ResolvedDatasetKnobs,
+    *,
+    ordered: bool = False,
+    tolerant: bool = False,
+    spans: Sequence[Span] = (),
+) -> Any:
+    """Variant tensor of the records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
+
+    Args:
+        dataset: whose records.
+        start: where to begin.
+        knobs: its stream knobs.
+        ordered: whether shards read side by side take turns, however late one is.
+        tolerant: whether a broken record ends its shard without an error.
+        spans: with ``tolerant``, the whole records of the shards known to be damaged; a shard that
+            has any here gives these and no other.
+    """
+    form = (tolerant, knobs.num_parallel_calls > 1, ordered)
+    with _lock:
+        if form not in _traced:
+            _traced[form] = _trace(*form)
+    slices = dataset.slices
+    arguments = [
+        tf.constant([piece.path for piece in slices]),
+        tf.constant([piece.start for piece in slices], tf.int64),
+        tf.constant([piece.stop for piece in slices], tf.int64),
+        tf.constant(start.skip, tf.int64),
+        tf.constant(dataset.key, tf.uint64),
+        tf.constant(start.pass_, tf.int64),
+        tf.constant(knobs.cycle_length, tf.int64),
+        tf.constant(knobs.num_parallel_calls, tf.int64),
+    ]
+    if tolerant:
+        listed = [(s.shard, s.record, s.offset, s.length, s.file_bytes) for s in spans]
+        arguments.append(tf.reshape(tf.constant(listed, tf.int64), [-1, 5]))
+    return _traced[form](*arguments)
+
+
+def _trace(tolerant: bool, side_by_side: bool, ordered: bool) -> Any:
+    number = tf.TensorSpec([], tf.int64)
+    vector = tf.TensorSpec([None], tf.int64)
+    signature = [
+        tf.TensorSpec([None], tf.string),
+        vector,
+        vector,
+        vector,
+        tf.TensorSpec([], tf.uint64),
+        number,
+        number,
+        number,
+    ]
+    if tolerant:
+        signature.append(tf.TensorSpec([None, 5], tf.int64))
+
+    def variant(*inputs: Any) -> Any:
+        return _variant(*inputs, side_by_side=side_by_side, ordered=ordered)
+
+    function = tf.function(variant, input_signature=signature, autograph=False)
+    function.get_concrete_function()
+    return function
+
+
+def _variant(
+    paths: Any,
+    starts: Any,
+    stops: Any,
+    skip: Any,
+    key: Any,
+    first_pass: Any,
+    cycle: Any,
+    calls: Any,
+    spans: Any = None,
+    *,
+    side_by_side: bool,
+    ordered: bool,
+) -> Any:
+    def records_of_pass(pass_: Any) -> Any:
+        done = starts + tf.where(tf.equal(pass_, first_pass), skip, tf.zeros_like(skip))
+        shards = draws.order(
+            draws.fold(key, PURPOSE_SHARDS, pass_), 0, tf.size(paths, out_type=tf.int64)
+        )
+        left = tf.boolean_mask(shards, tf.gather(done < stops, shards))
+        pass_key = draws.fold(key, PURPOSE_ORDER, pass_)
+
+        def records_of_shard(shard: Any) -> Any:
+            first = done[shard]
+            if spans is None:
+                records = tf.data.TFRecordDataset(paths[shard]).take(stops[shard]).skip(first)
+                numbered = records.enumerate(start=first)
+            else:
+                numbered = _tolerant(paths[shard], first, stops[shard], _of_shard(spans, shard))
+            return numbered.map(
+                lambda record, raw: (
+                    pass_,
+                    shard,
+                    record,
+                    draws.fold(pass_key, shard, record),
+                    raw,
+                )
+            )
+
+        return tf.data.Dataset.from_tensor_slices(left).interleave(
+            records_of_shard,
+            cycle_length=cycle,
+            block_length=1,
+            num_parallel_calls=calls if side_by_side else None,
+            deterministic=ordered if side_by_side else None,
+        )
+
+    stream = tf.data.Dataset.range(first_pass, first_pass + PASSES).flat_map(records_of_pass)
+    return tf.data.experimental.to_variant(stream)
+
+
+def _of_shard(spans: Any, shard: Any) -> Any:
+    return tf.boolean_mask(spans, tf.equal(spans[:, 0], shard))
+
+
+def _tolerant(path: Any, first: Any, stop: Any, spans: Any) -> Any:
+    """(number, bytes) of the records [first, stop) of a file: in a row, or where ``spans`` say."""
+    known = tf.shape(spans)[0] > 0
+    in_a_row = tf.data.TFRecordDataset(tf.cond(known, lambda: path[None][:0], lambda: path[None]))
+    numbered = in_a_row.take(stop).skip(first).enumerate(start=first).ignore_errors()
+    wanted = tf.boolean_mask(spans, (spans[:, 1] >= first) & (spans[:, 1] < stop))
+
+    def at(span: Any) -> Any:
+        before, length, size = span[2], span[3], span[4]
+        payload = tf.data.FixedLengthRecordDataset(
+            path, length, header_bytes=before, footer_bytes=size - before - length
+        )
+        return payload.map(lambda raw: (span[1], raw))
+
+    return numbered.concatenate(tf.data.Dataset.from_tensor_slices(wanted).flat_map(at))

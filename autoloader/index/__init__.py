@@ -1,0 +1,26 @@
+"""The sidecar index: where every frame of a dataset's TFRecords lies, and its small features.
+
+Not here: the order in which samples come (``index.plan``), reading and decoding frames.
+"""
+
+from __future__ import annotations
+
+from autoloader.index.dataset import (
+    DamagedRecord,
+    DatasetIndex,
+    EpisodeView,
+    count_indexed,
+    open_dataset_index,
+    open_indexes,
+)
+from autoloader.index.schema import IndexSchema
+
+__all__ = [
+    "DamagedRecord",
+    "DatasetIndex",
+    "EpisodeView",
+    "IndexSchema",
+    "count_indexed",
+    "open_dataset_index",
+    "open_indexes",
+]

@@ -1,0 +1,479 @@
+"""A dataset's index: opens what is there, builds what is missing or stale, and gives episodes.
+
+Not here: one shard's tables (``index.build``, ``index.shard``), the order of samples
+(``index.plan``).
+
+Theory of operation. Every shard file has an index file of its own, so that a build that was
+interrupted goes on where it was, and a changed shard costs one build. Missing ones are built by a
+few threads over all datasets together, each process in an order of its own: several builders of
+one cache share the work rather than doing it twice side by side, because each looks again before
+it builds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog.tfrecord import opened
+from autoloader.errors import SourceError
+from autoloader.index import places
+from autoloader.index.build import SourceChangedError, index_shard
+from autoloader.index.format import (
+    REST_OF_FILE,
+    Front,
+    Section,
+    SourceIdentity,
+    UnusableIndexError,
+    pack,
+    read_front,
+)
+from autoloader.index.schema import IndexSchema
+from autoloader.index.shard import ShardIndex
+from autoloader.sampling.counts import DatasetCount, samples_per_episode
+from autoloader.sampling.resolve import ResolvedDataset
+
+DEFAULT_THREADS = 2
+_OPENING_THREADS = 8
+_MANY_FILES = 256
+
+logger = logging.getLogger(__name__)
+
+_unwritable: set[Path] = set()
+"""Folders of which it was said that indexes cannot be kept there."""
+
+Progress = Callable[[int, int], None]
+"""Called with shard files indexed and shard files to index."""
+
+
+class DamagedRecord(NamedTuple):
+    """A quarantined record: its slice, its number in the slice's file, why."""
+
+    slice: int
+    record: int
+    reason: str
+
+
+class EpisodeView:
+    """One episode over its shard's index; made without parsing anything.
+
+    Attributes:
+        path: the shard file.
+        slice, record: the slice of the dataset and the record in the slice's file, as in a
+            provenance.
+        steps: raw (unstrided) steps T.
+    """
+
+    __slots__ = ("_numbers", "_shard", "path", "record", "slice", "steps")
+
+    def __init__(
+        self, shard: ShardIndex, slice_: int, record: int, steps: int, numbers: _Numbers
+    ) -> None:
+        self.path = shard.path
+        self.slice = slice_
+        self.record = record
+        self.steps = steps
+        self._shard = shard
+        self._numbers = numbers
+
+    def frames(self, feature_path: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Where the encoded frames lie: [T] byte offsets in ``path`` and [T] lengths, read-only.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number, rows = self._numbers["frames", feature_path], self._rows()
+        return (
+            self._shard.section(Section.FRAME_OFFSETS, number)[rows],
+            self._shard.section(Section.FRAME_LENGTHS, number)[rows],
+        )
+
+    def column(self, feature_path: str) -> NDArray[np.float32]:
+        """[T, width] float32 values of a numeric feature, read-only.
+
+        Raises:
+            KeyError: the spec names no such numeric feature.
+        """
+        number = self._numbers["column", feature_path]
+        return self._shard.section(Section.COLUMN, number)[self._rows()]
+
+    def language(self, feature_path: str, steps: NDArray[np.int64]) -> list[bytes]:
+        """UTF-8 texts at these raw steps; the one text where only the episode has one.
+
+        Raises:
+            KeyError: the spec names no such language feature.
+        """
+        number, shard = self._numbers["language", feature_path], self._shard
+        ids = shard.section(Section.TEXT_IDS, number)
+        if not self._numbers.per_step[number]:
+            return [shard.text(int(ids[self.record]))]
+        wanted = ids[self._rows()][steps].tolist()
+        texts = {one: shard.text(one) for one in set(wanted)}
+        return [texts[one] for one in wanted]
+
+    def payload(self) -> tuple[int, int]:
+        """Byte offset and length of the whole record's payload in ``path``."""
+        return (
+            int(self._shard.section(Section.RECORD_OFFSETS)[self.record]),
+            int(self._shard.section(Section.RECORD_LENGTHS)[self.record]),
+        )
+
+    def _rows(self) -> slice:
+        first = int(self._shard.section(Section.FIRST_ROWS)[self.record])
+        return slice(first, first + self.steps)
+
+
+class _Numbers(dict[tuple[str, str], int]):
+    """Feature numbers by use ("frames", "column", "language") and path, "steps/" or not."""
+
+    def __init__(self, schema: IndexSchema) -> None:
+        super().__init__()
+        self.per_step = tuple(feature.per_step for feature in schema.features)
+        for number, feature in enumerate(schema.features):
+            use = feature.role if feature.role in ("frames", "column") else "language"
+            self[use, feature.path] = number
+            self[use, "steps/" + feature.path] = number
+
+    def __missing__(self, key: tuple[str, str]) -> int:
+        known = sorted(path for use, path in self if use == key[0] and path[:6] != "steps/")
+        raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
+
+
+class DatasetIndex:
+    """Every readable episode of a dataset's slices, ordered by slice and record; thread-safe.
+
+    Args:
+        dataset: whose episodes.
+        schema: what is indexed of each.
+        shards: the open index of each slice's file.
+
+    Attributes:
+        dataset, schema: as above.
+        steps: [E] int32 raw (unstrided) steps; 0 is possible.
+        slice_of: [E] int32 number of the slice, which is a provenance's shard.
+        record_of: [E] int64 record in the slice's file, which is a provenance's episode.
+        damaged: quarantined records of the slices.
+    """
+
+    def __init__(
+        self, dataset: ResolvedDataset, schema: IndexSchema, shards: Sequence[ShardIndex]
+    ) -> None:
+        self.dataset = dataset
+        self.schema = schema
+        self._shards = tuple(shards)
+        self._numbers = _Numbers(schema)
+        steps: list[NDArray[np.int32]] = []
+        records: list[NDArray[np.int64]] = []
+        damaged: list[DamagedRecord] = []
+        for number, (piece, shard) in enumerate(zip(dataset.slices, self._shards, strict=True)):
+            there = shard.steps[piece.start : piece.stop]
+            whole = np.flatnonzero(there >= 0)
+            steps.append(there[whole])
+            records.append(whole + piece.start)
+            if len(whole) < piece.records:
+                damaged += _damaged(number, piece.start, piece.stop, shard.front)
+        counts = [len(part) for part in records]
+        self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self.steps = np.concatenate(steps)
+        self.slice_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self.record_of = np.concatenate(records)
+        self.damaged = tuple(damaged)
+
+    @property
+    def episodes(self) -> int:
+        """E, the readable episodes."""
+        return len(self.steps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index files."""
+        return sum(shard.nbytes for shard in {shard.path: shard for shard in self._shards}.values())
+
+    def episode(self, e: int) -> EpisodeView:
+        """Episode ``e``, from 0 to ``episodes``."""
+        number = int(self.slice_of[e])
+        shard, record = self._shards[number], int(self.record_of[e])
+        return EpisodeView(shard, number, record, int(self.steps[e]), self._numbers)
+
+    def find(self, slice_: int, record: int) -> int | None:
+        """The episode that is a record of a slice; ``None`` where that cannot be read."""
+        first, stop = int(self._first[slice_]), int(self._first[slice_ + 1])
+        e = first + int(np.searchsorted(self.record_of[first:stop], record))
+        return e if e < stop and self.record_of[e] == record else None
+
+    def verify(self) -> None:
+        """Checks every section of every shard's index now, not at its first touch."""
+        for shard in self._shards:
+            shard.verify()
+
+
+def _damaged(number: int, start: int, stop: int, front: Front) -> Iterator[DamagedRecord]:
+    behind = front.damage.get(REST_OF_FILE, "the file has fewer records than its metadata says")
+    for record in range(start, min(stop, len(front.steps))):
+        if front.steps[record] < 0:
+            yield DamagedRecord(number, record, front.damage[record])
+    for record in range(max(start, len(front.steps)), stop):
+        yield DamagedRecord(number, record, behind)
+
+
+def open_dataset_index(
+    dataset: ResolvedDataset,
+    *,
+    cache_dir: Path | None = None,
+    beside: bool = False,
+    progress: Progress | None = None,
+    threads: int = DEFAULT_THREADS,
+) -> DatasetIndex:
+    """The index of a dataset; see ``open_indexes``."""
+    (index,) = open_indexes(
+        [dataset], cache_dir=cache_dir, beside=beside, progress=progress, threads=threads
+    )
+    return index
+
+
+def open_indexes(
+    datasets: Sequence[ResolvedDataset],
+    *,
+    cache_dir: Path | None = None,
+    beside: bool = False,
+    progress: Progress | None = None,
+    threads: int = DEFAULT_THREADS,
+) -> tuple[DatasetIndex, ...]:
+    """The indexes of datasets; builds what is missing or stale, one file a shard.
+
+    Any number of processes may do so at a time. An index that cannot be written serves this
+    process from memory.
+
+    Args:
+        datasets: resolved against what is on disk.
+        cache_dir: where index files lie; default ``places.index_directory()``.
+        beside: write new index files beside the data instead. Where they lie there, they are used
+            in any case.
+        progress: called from this thread whenever a shard file is done; not called where nothing
+            needs to be built.
+        threads: shard files that are built at a time.
+
+    Raises:
+        SourceError: a shard file cannot be read, or is written to while it is indexed.
+    """
+    home = places.index_directory() if cache_dir is None else cache_dir
+    schemas = [IndexSchema.of(dataset) for dataset in datasets]
+    files: dict[_FileKey, _ShardFile] = {}
+    for dataset, schema in zip(datasets, schemas, strict=True):
+        folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+        look = beside or any((Path(one) / places.BESIDE_FOLDER).is_dir() for one in folders)
+        for piece in dataset.slices:
+            key = (piece.path, schema.fingerprint)
+            if key not in files:
+                files[key] = _ShardFile(piece.path, schema, dataset.name, home, look, beside)
+    opened_now = zip(files, _open_all(list(files.values())), strict=True)
+    found = {key: shard for key, shard in opened_now if shard is not None}
+    missing = [key for key in files if key not in found]
+    if missing:
+        for place in {files[key].place.parent for key in missing}:
+            places.remove_leftovers(place)
+        found.update(_build({key: files[key] for key in missing}, progress, max(1, threads)))
+    return tuple(
+        DatasetIndex(
+            dataset,
+            schema,
+            [found[piece.path, schema.fingerprint] for piece in dataset.slices],
+        )
+        for dataset, schema in zip(datasets, schemas, strict=True)
+    )
+
+
+def count_indexed(index: DatasetIndex) -> DatasetCount:
+    """What ``sampling.counts.count_dataset`` would find, from the index alone."""
+    dataset = index.dataset
+    per_episode = samples_per_episode(
+        dataset.sample, -(-index.steps.astype(np.int64) // dataset.stride)
+    )
+    return DatasetCount(
+        episodes=index.episodes,
+        frames=int(index.steps.sum(dtype=np.int64)),
+        samples=int(per_episode.sum()),
+        short_episodes=int((per_episode == 0).sum()),
+        damaged=tuple(
+            f"{dataset.slices[one.slice].path}, record {one.record}: {one.reason}"
+            for one in index.damaged
+        ),
+        estimated=False,
+    )
+
+
+def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
+    if len(files) < _MANY_FILES:
+        return [file.open() for file in files]
+    # Threads hide the latency of a network file system; a few files do not need them.
+    with ThreadPoolExecutor(_OPENING_THREADS, "autoloader-index") as pool:
+        return list(pool.map(_ShardFile.open, files))
+
+
+_FileKey = tuple[str, bytes]
+
+
+def _build(
+    files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
+) -> dict[_FileKey, ShardIndex]:
+    order = list(files)
+    secrets.SystemRandom().shuffle(order)
+    logger.info("indexing %d shard files", len(order))
+    done: dict[_FileKey, ShardIndex] = {}
+    with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
+        try:
+            jobs = {pool.submit(files[key].open_or_build): key for key in order}
+            for job in as_completed(jobs):
+                done[jobs[job]] = job.result()
+                if progress is not None:
+                    progress(len(done), len(order))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return done
+
+
+@dataclass(frozen=True)
+class _ShardFile:
+    """A shard file to be opened or indexed.
+
+    Attributes:
+        path: the file.
+        schema: what is indexed.
+        dataset: for messages.
+        home: the cache directory.
+        look_beside: whether an index may lie beside the data.
+        beside: whether a new one goes there.
+    """
+
+    path: str
+    schema: IndexSchema
+    dataset: str
+    home: Path
+    look_beside: bool
+    beside: bool
+
+    @property
+    def place(self) -> Path:
+        """Where a new index goes."""
+        if self.beside:
+            return places.beside_place(self.path, self.schema.fingerprint)
+        return places.cached_place(self.path, self.schema.fingerprint, self.home)
+
+    def open(self) -> ShardIndex | None:
+        """The index that is there, or ``None`` where none can be used."""
+        try:
+            identity = SourceIdentity.of(os.stat(self.path))  # noqa: PTH116
+        except OSError as error:
+            raise self._unreadable(error) from error
+        fingerprint = self.schema.fingerprint
+        asked = [places.cached_place(self.path, fingerprint, self.home)]
+        if self.look_beside:
+            asked.insert(0, places.beside_place(self.path, fingerprint))
+        for place in asked:
+            front = _usable_front(place, identity, fingerprint)
+            if front is not None:
+                return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
+        return None
+
+    def open_or_build(self) -> ShardIndex:
+        """The index that another builder has made meanwhile, or a new one."""
+        found = self.open()
+        if found is not None:
+            return found
+        identity, content = self._content()
+        place = self.place
+        written = self._publish(content, place, identity)
+        front = _front_of(content, identity, self.schema.fingerprint)
+        return ShardIndex(
+            self.path, front, place if written else content, partial(self._rebuilt, place, identity)
+        )
+
+    def _rebuilt(self, place: Path, identity: SourceIdentity) -> bytes:
+        """The content of an index anew, because the one at ``place`` proved damaged."""
+        logger.warning("the index %s is damaged and is built anew", place)
+        found, content = self._content()
+        if found != identity:
+            raise self._changed()
+        self._publish(content, place, identity, replace=True)
+        return content
+
+    def _content(self) -> tuple[SourceIdentity, bytes]:
+        try:
+            tables = index_shard(self.path, self.schema)
+        except SourceChangedError as error:
+            raise self._changed() from error
+        except OSError as error:
+            raise self._unreadable(error) from error
+        for record, reason in tables.damage.items():
+            which = "the rest" if record == REST_OF_FILE else f"record {record}"
+            logger.info("%s: %s cannot be read: %s", self.path, which, reason)
+        return tables.source, pack(tables, self.schema)
+
+    def _publish(
+        self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
+    ) -> bool:
+        def keep(there: Path) -> bool:
+            return (
+                not replace and _usable_front(there, identity, self.schema.fingerprint) is not None
+            )
+
+        try:
+            places.publish(content, place, keep=keep)
+        except OSError as error:
+            first = place.parent not in _unwritable
+            _unwritable.add(place.parent)
+            logger.log(
+                logging.WARNING if first else logging.DEBUG,
+                "indexes cannot be kept in %s, and are built at every start: %s",
+                place.parent,
+                error.strerror or error,
+            )
+            return False
+        return True
+
+    def _unreadable(self, error: OSError) -> SourceError:
+        return SourceError(
+            f"dataset {self.dataset}: {self.path} cannot be read: {error.strerror or error}",
+            remedy="check that the shard files are there and readable",
+            dataset=self.dataset,
+        )
+
+    def _changed(self) -> SourceError:
+        return SourceError(
+            f"dataset {self.dataset}: {self.path} was written to while it was indexed or read",
+            remedy="wait until the dataset is written, then start again",
+            dataset=self.dataset,
+        )
+
+
+def _usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:
+    try:
+        with opened(place) as fd:
+
+            def read(count: int, offset: int) -> bytes:
+                return os.pread(fd, count, offset)
+
+            return read_front(read, os.fstat(fd).st_size, identity, fingerprint)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnusableIndexError) as error:
+        logger.info("the index %s is not used: %s", place, error)
+        return None
+
+
+def _front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Front:
+    def read(count: int, offset: int) -> bytes:
+        return content[offset : offset + count]
+
+    return read_front(read, len(content), identity, fingerprint)

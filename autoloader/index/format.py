@@ -1,0 +1,282 @@
+"""The binary format of an index file: header, directory, sections; packing and opening.
+
+Not here: what is in the tables (``index.build``), the places of files (``index.places``), access
+to mapped sections (``index.shard``). ``docs/index-format.md`` describes every byte.
+
+An index file is written once and never changed. Its identity is the version of this format, size
+and modification time of the source file, and the fingerprint of the indexed features; whoever
+opens it compares all of them. The header carries a checksum of itself and of the directory, the
+directory one of each section, so that damage anywhere is noticed before a value is used.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.index.schema import IndexSchema
+
+MAGIC = b"ALINDEX\0"
+VERSION = 1
+ALIGNMENT = 64
+"""Sections start at multiples of this, in bytes."""
+FIRST_READ_BYTES = 8192
+"""One read of this gives the header, the directory and, of most files, the episode table."""
+NO_FEATURE = 0xFFFF
+REST_OF_FILE = -1
+"""Record number of the damage entry that speaks of everything behind the last record."""
+
+HEADER = struct.Struct("<8sIIqq32sqqqII")
+"""Magic, version, sections, source size, source mtime in ns, fingerprint, records, rows, bytes of
+this file, zero, CRC-32C of header (with 0 in this place) and directory."""
+ENTRY = struct.Struct("<HHIqqII")
+"""Kind, feature, CRC-32C, offset, items, numbers an item, zero."""
+_CRC_AT = HEADER.size - 4
+
+
+class Section(enum.IntEnum):
+    """What a section holds; its value is the kind in the directory."""
+
+    STEPS = 1
+    DAMAGE = 2
+    SCHEMA = 3
+    RECORD_OFFSETS = 4
+    RECORD_LENGTHS = 5
+    FIRST_ROWS = 6
+    FRAME_OFFSETS = 7
+    FRAME_LENGTHS = 8
+    COLUMN = 9
+    TEXT_IDS = 10
+    TEXT_STARTS = 11
+    TEXT_BYTES = 12
+
+
+DTYPES: Mapping[Section, np.dtype[Any]] = {
+    Section.STEPS: np.dtype("<i4"),
+    Section.DAMAGE: np.dtype("u1"),
+    Section.SCHEMA: np.dtype("u1"),
+    Section.RECORD_OFFSETS: np.dtype("<i8"),
+    Section.RECORD_LENGTHS: np.dtype("<i8"),
+    Section.FIRST_ROWS: np.dtype("<i8"),
+    Section.FRAME_OFFSETS: np.dtype("<i8"),
+    Section.FRAME_LENGTHS: np.dtype("<i4"),
+    Section.COLUMN: np.dtype("<f4"),
+    Section.TEXT_IDS: np.dtype("<i4"),
+    Section.TEXT_STARTS: np.dtype("<i8"),
+    Section.TEXT_BYTES: np.dtype("u1"),
+}
+
+
+class UnusableIndexError(Exception):
+    """An index file that is stale, damaged or of another version; the message is the reason.
+
+    Internal: whoever meets it builds the index anew.
+    """
+
+
+class SourceIdentity(NamedTuple):
+    """What a source file looked like when it was indexed: bytes, modification time in ns."""
+
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, stat: os.stat_result) -> SourceIdentity:
+        """From a stat of the file."""
+        return cls(stat.st_size, stat.st_mtime_ns)
+
+
+class Entry(NamedTuple):
+    """One section in the directory: ``items`` × ``width`` numbers of the kind's type."""
+
+    kind: Section
+    feature: int
+    crc: int
+    offset: int
+    items: int
+    width: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the section."""
+        return int(self.items * self.width * DTYPES[self.kind].itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTables:
+    """What is known of one shard file. R records, F rows: the frames of its whole records.
+
+    Attributes:
+        source: the file when it was indexed.
+        record_offsets, record_lengths: [R] int64, of payloads.
+        steps: [R] int32, -1 for damaged records, which have no rows.
+        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one.
+        sections: of the features, by (kind, feature number): [F] or [F, width], or [R] for the
+            text ids of features that only the episode has.
+        texts: every text once, UTF-8, by id.
+    """
+
+    source: SourceIdentity
+    record_offsets: NDArray[np.int64]
+    record_lengths: NDArray[np.int64]
+    steps: NDArray[np.int32]
+    damage: Mapping[int, str]
+    sections: Mapping[tuple[Section, int], NDArray[Any]] = field(default_factory=dict)
+    texts: Sequence[bytes] = ()
+
+
+def pack(tables: ShardTables, schema: IndexSchema) -> bytes:
+    """The bytes of an index file; the same tables give the same bytes."""
+    first_rows = np.zeros(len(tables.steps) + 1, np.int64)
+    np.cumsum(np.maximum(tables.steps, 0), out=first_rows[1:])
+    text_starts = np.zeros(len(tables.texts) + 1, np.int64)
+    text_starts[1:] = np.cumsum([len(text) for text in tables.texts], dtype=np.int64)
+    damage = json.dumps(sorted(tables.damage.items())).encode() if tables.damage else b""
+    parts: list[tuple[Section, int, NDArray[Any]]] = [
+        (Section.STEPS, NO_FEATURE, tables.steps),
+        (Section.DAMAGE, NO_FEATURE, np.frombuffer(damage, np.uint8)),
+        (Section.SCHEMA, NO_FEATURE, np.frombuffer(schema.document, np.uint8)),
+        (Section.RECORD_OFFSETS, NO_FEATURE, tables.record_offsets),
+        (Section.RECORD_LENGTHS, NO_FEATURE, tables.record_lengths),
+        (Section.FIRST_ROWS, NO_FEATURE, first_rows),
+        *((kind, feature, tables.sections[kind, feature]) for kind, feature in tables.sections),
+        (Section.TEXT_STARTS, NO_FEATURE, text_starts),
+        (Section.TEXT_BYTES, NO_FEATURE, np.frombuffer(b"".join(tables.texts), np.uint8)),
+    ]
+    position = _aligned(HEADER.size + len(parts) * ENTRY.size)
+    directory, bodies = [], []
+    for kind, feature, values in parts:
+        body = np.ascontiguousarray(values, DTYPES[kind]).tobytes()
+        items = len(values)
+        width = values.shape[1] if values.ndim > 1 else 1
+        crc = google_crc32c.value(body)
+        directory.append(ENTRY.pack(kind, feature, crc, position, items, width, 0))
+        bodies.append((position, body))
+        position = _aligned(position + len(body))
+    file = bytearray(position)
+    listed = b"".join(directory)
+    file[HEADER.size : HEADER.size + len(listed)] = listed
+    HEADER.pack_into(
+        file,
+        0,
+        MAGIC,
+        VERSION,
+        len(parts),
+        *tables.source,
+        schema.fingerprint,
+        len(tables.steps),
+        int(first_rows[-1]),
+        position,
+        0,
+        0,
+    )
+    crc = google_crc32c.value(bytes(file[: HEADER.size + len(listed)]))
+    struct.pack_into("<I", file, _CRC_AT, crc)
+    for offset, body in bodies:
+        file[offset : offset + len(body)] = body
+    return bytes(file)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front of an index file: enough to count episodes without mapping it.
+
+    Attributes:
+        header: its bytes, which no other content has.
+        steps: [R] int32, -1 for damaged records.
+        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last record.
+        rows: frames of the whole records.
+        file_bytes: size of the index file.
+        directory: the packed entries.
+    """
+
+    header: bytes
+    steps: NDArray[np.int32]
+    damage: Mapping[int, str]
+    rows: int
+    file_bytes: int
+    directory: bytes
+
+    def entries(self) -> dict[tuple[Section, int], Entry]:
+        """The directory, by kind and feature."""
+        return {(entry.kind, entry.feature): entry for entry in _entries(self.directory)}
+
+
+def read_front(
+    read: Callable[[int, int], bytes], size: int, source: SourceIdentity, fingerprint: bytes
+) -> Front:
+    """Checks header, directory and episode table of an index file.
+
+    Args:
+        read: gives (count, offset) bytes of it, fewer at its end.
+        size: its bytes.
+        source: what the source file looks like now.
+        fingerprint: of the features that are wanted.
+
+    Raises:
+        UnusableIndexError: it is stale, damaged, cut off, of another version or schema.
+        OSError: it cannot be read.
+    """
+    front = read(FIRST_READ_BYTES, 0)
+    if len(front) < HEADER.size or front[:8] != MAGIC:
+        raise UnusableIndexError("it is no index file")
+    header = front[: HEADER.size]
+    _, version, count, *identity, found, records, rows, file_bytes, _, crc = HEADER.unpack(header)
+    if version != VERSION:
+        raise UnusableIndexError(f"it has version {version}, not {VERSION}")
+    if size != file_bytes:
+        raise UnusableIndexError("it is cut off")
+    if HEADER.size + count * ENTRY.size > size:
+        raise UnusableIndexError("its header is damaged")
+    front = _longer(read, front, HEADER.size + count * ENTRY.size)
+    directory = front[HEADER.size : HEADER.size + count * ENTRY.size]
+    if count < 2 or google_crc32c.value(header[:_CRC_AT] + bytes(4) + directory) != crc:
+        raise UnusableIndexError("the checksum of its header is wrong")
+    if found != fingerprint:
+        raise UnusableIndexError("it holds other features")
+    if tuple(identity) != source:
+        raise UnusableIndexError("the file that it indexes has changed")
+    steps, damage = _entries(directory[: 2 * ENTRY.size])
+    if (steps.kind, damage.kind, steps.items) != (Section.STEPS, Section.DAMAGE, records):
+        raise UnusableIndexError("its directory is not in order")
+    front = _longer(read, front, damage.offset + damage.nbytes)
+    bodies = []
+    for entry in (steps, damage):
+        bodies.append(front[entry.offset : entry.offset + entry.nbytes])
+        if google_crc32c.value(bodies[-1]) != entry.crc:
+            raise UnusableIndexError("the checksum of its episode table is wrong")
+    return Front(
+        header=header,
+        steps=np.frombuffer(bodies[0], DTYPES[Section.STEPS]).astype(np.int32, copy=False),
+        damage=dict(json.loads(bodies[1])) if bodies[1] else {},
+        rows=rows,
+        file_bytes=file_bytes,
+        directory=directory,
+    )
+
+
+def _entries(directory: bytes) -> list[Entry]:
+    return [Entry(Section(kind), *rest) for kind, *rest, _ in ENTRY.iter_unpack(directory)]
+
+
+def _longer(read: Callable[[int, int], bytes], front: bytes, size: int) -> bytes:
+    """At least ``size`` bytes of the file; ``front`` are its first."""
+    while len(front) < size:
+        piece = read(size - len(front), len(front))
+        if not piece:
+            raise UnusableIndexError("it is cut off")
+        front += piece
+    return front
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT

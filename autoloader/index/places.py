@@ -1,0 +1,97 @@
+"""Where index files lie, and how they get there whole.
+
+Not here: their content (``index.format``), which ones are needed (``index.dataset``).
+
+An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
+the data, in a folder ``.autoloader-index`` next to the shard files; both names end with the
+fingerprint of the features. Where one lies beside the data it is taken; the cache is asked next.
+
+Any number of threads, processes and hosts may publish the same index at a time. Each writes a file
+of its own under a name that nobody else has, and links it to its final place, which fails where
+another came first; then that one stays, because another host may have it mapped. Only a file that
+cannot be used is replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import platformdirs
+
+BESIDE_FOLDER = ".autoloader-index"
+SUFFIX = ".index"
+LEFTOVER_S = 24 * 3600.0
+"""Temporary files older than this are of builders that were killed."""
+
+logger = logging.getLogger(__name__)
+
+
+def index_directory() -> Path:
+    """The cache directory of indexes: below ``AUTOLOADER_CACHE_DIR`` if set, else the user's."""
+    own = os.environ.get("AUTOLOADER_CACHE_DIR")
+    root = Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
+    return root / "index"
+
+
+def cached_place(shard: str, fingerprint: bytes, directory: Path) -> Path:
+    """Where the index of a shard file lies in the cache."""
+    path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
+    name = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
+    return directory / f"{name}-{fingerprint.hex()[:16]}{SUFFIX}"
+
+
+def beside_place(shard: str, fingerprint: bytes) -> Path:
+    """Where the index of a shard file lies beside the data."""
+    path = Path(shard)
+    return path.parent / BESIDE_FOLDER / f"{path.name}-{fingerprint.hex()[:16]}{SUFFIX}"
+
+
+def publish(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:
+    """Writes an index file so that its place holds a whole one at any time.
+
+    Args:
+        content: the file.
+        place: where it shall lie; the folder is made.
+        keep: whether a file that lies there already can be used; it stays then.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if not _linked(temporary, place) and not keep(place):
+            temporary.replace(place)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _linked(temporary: Path, place: Path) -> bool:
+    """Whether ``place`` was free and is now the same file."""
+    try:
+        os.link(temporary, place)
+    except OSError:  # taken, or a file system without links: there the last one wins
+        return False
+    return True
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Deletes temporary files of builders that were killed long ago."""
+    before = time.time() - LEFTOVER_S
+    with contextlib.suppress(OSError):
+        for left in directory.glob(f".*{SUFFIX}.*.tmp"):
+            if left.stat().st_mtime < before:
+                left.unlink(missing_ok=True)
+                logger.debug("removed %s, left by a builder that was killed", left)

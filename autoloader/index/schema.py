@@ -1,0 +1,97 @@
+"""Which features an index holds, and how: what of a dataset its spec names.
+
+Not here: what the spec's fields mean (``sampling.fields``), the bytes of a file (``index.format``).
+
+Shards indexed for different sets of features live side by side: the fingerprint of the set is in
+the index file's name and header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from autoloader.catalog import Feature
+from autoloader.sampling.fields import is_text
+from autoloader.sampling.resolve import ResolvedDataset
+
+Role = Literal["frames", "column", "text", "points"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedFeature:
+    """One feature of an index.
+
+    Attributes:
+        role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32), "text"
+            (stored as bytes) or "points" (stored as Unicode code points, indexed as UTF-8).
+        key: its key in the ``tf.train.Example``.
+        path: as users name it.
+        list_kind: the list that the record must hold: "bytes", "float" or "int64".
+        width: numbers of one step; 1 for frames and text.
+        per_step: whether every step has one, or only the episode.
+    """
+
+    role: Role
+    key: str
+    path: str
+    list_kind: Literal["bytes", "float", "int64"]
+    width: int
+    per_step: bool
+
+
+@dataclass(frozen=True)
+class IndexSchema:
+    """The features of an index in the order of their sections: by role, then by key."""
+
+    features: tuple[IndexedFeature, ...]
+
+    @classmethod
+    def of(cls, dataset: ResolvedDataset) -> IndexSchema:
+        """What the spec names of a dataset."""
+        found: set[IndexedFeature] = set()
+        for choices in dataset.cameras.values():
+            found |= {_indexed(feature, "frames") for feature in choices}
+        found |= {_indexed(feature, "column") for feature in dataset.numeric_features().values()}
+        for feature in dataset.language:
+            found.add(_indexed(feature, "text" if is_text(feature) else "points"))
+        return cls(tuple(sorted(found, key=lambda one: (one.role, one.key))))
+
+    @cached_property
+    def document(self) -> bytes:
+        """The schema as JSON: what the fingerprint is of, and what an index file carries."""
+        rows = [
+            {
+                "role": one.role,
+                "key": one.key,
+                "list": one.list_kind,
+                "width": one.width,
+                "per_step": one.per_step,
+            }
+            for one in self.features
+        ]
+        return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of ``document``."""
+        return hashlib.sha256(self.document).digest()
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every key that has to be parsed."""
+        return frozenset(one.key for one in self.features)
+
+
+def _indexed(feature: Feature, role: Role) -> IndexedFeature:
+    if role in ("frames", "text"):
+        return IndexedFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
+    width = math.prod(size or 1 for size in feature.shape)
+    kind: Literal["float", "int64"] = "float" if "float" in feature.dtype else "int64"
+    return IndexedFeature(role, feature.key, feature.path, kind, width, feature.per_step)

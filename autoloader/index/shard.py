@@ -1,0 +1,173 @@
+"""The index of one shard file, open: its episode table at once, its sections mapped when touched.
+
+Not here: the format (``index.format``), building (``index.build``), datasets (``index.dataset``).
+
+Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
+shards open fast. The first value that is wanted maps the file, and at most ``MAX_MAPS`` files of
+the process are mapped at a time (each holds a descriptor and resident pages): the one mapped first
+goes, and stays until the last view of it is gone. A section's checksum is verified at its first
+touch, by reads rather than through the map, which would make the whole section resident. A section
+that fails is damage on the disk: the index is built anew, and used from memory.
+
+Thread-safe. Arrays are read-only views.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog.tfrecord import opened
+from autoloader.index.format import (
+    DTYPES,
+    HEADER,
+    NO_FEATURE,
+    Entry,
+    Front,
+    Section,
+    UnusableIndexError,
+)
+
+MAX_MAPS = 256
+_PIECE_BYTES = 2**20
+
+_Key = tuple[Section, int]
+
+
+class ShardIndex:
+    """The index of one shard file.
+
+    Args:
+        path: the shard file.
+        front: header and episode table of its index.
+        source: the index file, or its content where it could not be written.
+        rebuild: builds the index anew, writes it if possible, and gives its content; raises
+            ``SourceError``.
+    """
+
+    def __init__(
+        self, path: str, front: Front, source: Path | bytes, rebuild: Callable[[], bytes]
+    ) -> None:
+        self.path = path
+        self.front = front
+        self._source = source
+        self._rebuild = rebuild
+        self._lock = threading.Lock()
+        self._entries: dict[_Key, Entry] = {}
+        self._verified: set[_Key] = set()
+        self._mapped: _Mapped | None = None
+
+    @property
+    def steps(self) -> NDArray[np.int32]:
+        """[R] int32 steps of every record, -1 for damaged ones."""
+        return self.front.steps
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the index file."""
+        return self.front.file_bytes
+
+    def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
+        """The values of a section, read-only; those of a column are ``[F, width]``."""
+        mapped = self._mapped
+        found = None if mapped is None else mapped.sections.get((kind, feature))
+        return self._touch((kind, feature)) if found is None else found
+
+    def text(self, number: int) -> bytes:
+        """A text by its id."""
+        starts = self.section(Section.TEXT_STARTS)
+        return self.section(Section.TEXT_BYTES)[starts[number] : starts[number + 1]].tobytes()
+
+    def verify(self) -> None:
+        """Checks every section now; a damaged index is built anew."""
+        for key in self.front.entries():
+            self._touch(key)
+
+    def unmap(self) -> None:
+        """Let go of the map; the next value that is wanted maps the file again."""
+        self._mapped = None
+
+    def _touch(self, key: _Key) -> NDArray[Any]:
+        with self._lock:
+            try:
+                return self._values(key)
+            except (OSError, UnusableIndexError):
+                if isinstance(self._source, bytes):
+                    raise
+                self._source, self._mapped = self._rebuild(), None
+                self._verified.clear()
+                return self._values(key)
+
+    def _values(self, key: _Key) -> NDArray[Any]:
+        if not self._entries:
+            self._entries = self.front.entries()
+        entry = self._entries[key]
+        if key not in self._verified:
+            self._verify(entry)
+            self._verified.add(key)
+        mapped = self._mapped
+        if mapped is None:
+            self._mapped = mapped = _Mapped(self._source, self.front)
+            if not isinstance(self._source, bytes):
+                _note_map(self)
+        values = np.frombuffer(
+            mapped.data, DTYPES[entry.kind], entry.items * entry.width, entry.offset
+        )
+        if entry.kind is Section.COLUMN:
+            values = values.reshape(-1, entry.width)
+        mapped.sections[key] = values
+        return values
+
+    def _verify(self, entry: Entry) -> None:
+        if isinstance(self._source, bytes):
+            return
+        crc, position, end = 0, entry.offset, entry.offset + entry.nbytes
+        with opened(self._source) as fd:
+            while position < end:
+                piece = os.pread(fd, min(_PIECE_BYTES, end - position), position)
+                if not piece:
+                    raise UnusableIndexError("it is cut off")
+                crc = google_crc32c.extend(crc, piece)
+                position += len(piece)
+        if crc != entry.crc:
+            raise UnusableIndexError(f"the checksum of its {entry.kind.name.lower()} is wrong")
+
+
+class _Mapped:
+    """A map of an index file, or its content, and views of the sections that were touched."""
+
+    def __init__(self, source: Path | bytes, front: Front) -> None:
+        self.sections: dict[_Key, NDArray[Any]] = {}
+        self.data: Any = source
+        if isinstance(source, bytes):
+            return
+        with opened(source) as fd:
+            # Another builder may have replaced the file: by the same content, or it is stale.
+            if os.pread(fd, HEADER.size, 0) != front.header:
+                raise UnusableIndexError("it was replaced")
+            if os.fstat(fd).st_size != front.file_bytes:
+                raise UnusableIndexError("it is cut off")
+            self.data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+
+_maps: deque[weakref.ref[ShardIndex]] = deque()
+_maps_lock = threading.Lock()
+
+
+def _note_map(shard: ShardIndex) -> None:
+    """Counts a new map, and has the oldest one go where there are too many."""
+    with _maps_lock:
+        _maps.append(weakref.ref(shard))
+        oldest = _maps.popleft()() if len(_maps) > MAX_MAPS else None
+    if oldest is not None:
+        oldest.unmap()

@@ -1,0 +1,358 @@
+"""The knobs: every setting that may be tuned, its range, and which combinations may not run.
+
+A ``Knobs`` value is one full set. ``Knobs`` itself refuses what no pipeline could run
+(``num_parallel_calls`` above ``cycle_length``); ``check`` and ``clamp`` hold it against one
+pipeline on one host (``KnobLimits``: cpus, shards, batch bytes, budget). Policy, study and a
+person's ``retune`` all come through here, so none of them can pass an illegal combination.
+
+Two classes (design: "free" and "order"): a *free* knob never changes which samples come nor their
+order; an *order* knob changes the order, never the set.
+
+Not here: choosing values (``tune``, ``controller``), applying them (``runtime``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autoloader.errors import KnobError, nearest
+
+KnobClass = Literal["free", "order", "fixed"]
+
+STREAM_KNOBS = (
+    "cycle_length",
+    "num_parallel_calls",
+    "parse_parallel_calls",
+    "stream_prefetch",
+    "shuffle_samples",
+    "queue_samples",
+)
+"""The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
+
+KNOB_CLASS: Mapping[str, KnobClass] = {
+    "ring_slots": "free",
+    "queue_samples": "free",
+    "min_ready_datasets": "free",
+    "decode_threads": "free",
+    "decode_processes": "free",
+    "reader": "fixed",
+    "decode": "fixed",
+    "cycle_length": "order",
+    "num_parallel_calls": "free",
+    "parse_parallel_calls": "free",
+    "stream_prefetch": "free",
+    "shuffle_samples": "order",
+    "io_threads": "free",
+    "read_ahead": "free",
+}
+
+
+class DatasetKnobs(BaseModel):
+    """What one dataset's stream runs with; in ``Knobs.datasets``, only what differs is set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cycle_length: int | None = Field(
+        None, ge=1, le=64, description="shards read side by side; threads and memory each"
+    )
+    num_parallel_calls: int | None = Field(
+        None, ge=1, le=64, description="interleave threads; at most cycle_length"
+    )
+    parse_parallel_calls: int | None = Field(
+        None, ge=1, le=16, description="episodes parsed side by side"
+    )
+    stream_prefetch: int | None = Field(
+        None, ge=0, le=16, description="parsed episodes kept ready behind the queue"
+    )
+    shuffle_samples: int | None = Field(
+        None, ge=0, le=1_000_000, description="encoded samples a draw chooses from; 0 is none"
+    )
+    queue_samples: int | None = Field(
+        None, ge=1, le=4096, description="encoded samples admitted to the dataset's queue"
+    )
+
+
+class Knobs(BaseModel):
+    """One full set of knob values; immutable.
+
+    Raises:
+        KnobError: from ``build``, when a value is out of range, unknown, or a combination that
+            could not run anywhere.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reader: Literal["auto", "stream", "indexed"] = Field(
+        "auto", description="how files are read; a spec that pins it wins"
+    )
+    decode: Literal["pool", "graph"] = Field(
+        "pool", description="where JPEGs are decoded: this library's pool, or TensorFlow's kernels"
+    )
+    ring_slots: int = Field(8, ge=2, le=64, description="batches in the ring (final prefetch)")
+    min_ready_datasets: int = Field(
+        1, ge=1, description="datasets that must have a sample before the first batch is begun"
+    )
+    decode_threads: int = Field(2, ge=1, le=512, description="threads of the shared decode pool")
+    decode_processes: int = Field(1, ge=1, le=256, description="processes of the indexed pool")
+    cycle_length: int = Field(
+        1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
+    )
+    num_parallel_calls: int = Field(
+        1, ge=1, le=64, description="interleave threads per dataset; at most cycle_length"
+    )
+    parse_parallel_calls: int = Field(
+        1, ge=1, le=16, description="episodes parsed side by side, per dataset"
+    )
+    stream_prefetch: int = Field(
+        1, ge=0, le=16, description="parsed episodes kept ready behind each queue"
+    )
+    queue_samples: int = Field(
+        32, ge=1, le=4096, description="encoded samples admitted to each dataset's queue"
+    )
+    shuffle_samples: int = Field(
+        0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
+    )
+    io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
+    read_ahead: int = Field(3, ge=1, le=64, description="runs of 256 samples read ahead (indexed)")
+    datasets: Mapping[str, DatasetKnobs] = Field(
+        default_factory=dict, description="per-dataset values that differ from the ones above"
+    )
+
+    @classmethod
+    def build(cls, values: Mapping[str, Any] | None = None, *, base: Knobs | None = None) -> Knobs:
+        """Knobs from ``values`` over ``base``; ``{"bridge.cycle_length": 4}`` names one dataset.
+
+        Raises:
+            KnobError: with the rule, the value found and the nearest legal choice.
+        """
+        raw: dict[str, Any] = (base or cls()).model_dump(exclude_none=True)
+        raw["datasets"] = {name: dict(own) for name, own in raw.get("datasets", {}).items()}
+        for key, value in (values or {}).items():
+            if key == "datasets":
+                for name, own in dict(value).items():
+                    plain = (
+                        own.model_dump(exclude_none=True)
+                        if isinstance(own, DatasetKnobs)
+                        else dict(own)
+                    )
+                    raw["datasets"].setdefault(name, {}).update(plain)
+                continue
+            dataset, _, knob = key.rpartition(".")
+            if dataset:
+                if knob not in STREAM_KNOBS:
+                    raise KnobError(
+                        f"{key}: no dataset has a knob {knob!r} of its own",
+                        remedy=nearest(knob, STREAM_KNOBS),
+                    )
+                raw["datasets"].setdefault(dataset, {})[knob] = value
+            elif key not in cls.model_fields:
+                raise KnobError(f"there is no knob {key!r}", remedy=nearest(key, cls.model_fields))
+            else:
+                raw[key] = value
+        try:
+            knobs = cls.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise KnobError(
+                f"{where}: {first.get('input')!r} is not allowed: {first['msg']}",
+                remedy="`autoloader plan` shows each knob with its range",
+            ) from error
+        knobs._check_everywhere()  # noqa: SLF001 its own class
+        return knobs
+
+    def _check_everywhere(self) -> None:
+        for name in (None, *self.datasets):
+            own = self.for_dataset(name)
+            if own.num_parallel_calls > own.cycle_length:
+                label = f"dataset {name!r}: " if name else ""
+                raise KnobError(
+                    f"{label}num_parallel_calls={own.num_parallel_calls} with "
+                    f"cycle_length={own.cycle_length}: an interleave cannot make more calls "
+                    "at a time than it has inputs",
+                    remedy=f"set num_parallel_calls={own.cycle_length} or "
+                    f"cycle_length={own.num_parallel_calls}",
+                )
+        if self.decode == "graph" and self.reader == "indexed":
+            raise KnobError(
+                "decode=graph with reader=indexed: TensorFlow's kernels run in a stream's graph",
+                remedy="set reader=stream or decode=pool",
+            )
+
+    def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
+        """The stream knobs in force for one dataset (``None``: the common ones)."""
+        own = self.datasets.get(name) if name is not None else None
+        values = {}
+        for knob in STREAM_KNOBS:
+            special = getattr(own, knob) if own is not None else None
+            values[knob] = getattr(self, knob) if special is None else special
+        return ResolvedDatasetKnobs(**values)
+
+    def changed(self, other: Knobs) -> dict[str, tuple[Any, Any]]:
+        """Knobs whose value differs: ``{name: (here, there)}``; datasets as ``name.knob``."""
+        mine, theirs = self.flat(), other.flat()
+        return {
+            key: (mine.get(key), theirs.get(key))
+            for key in sorted({*mine, *theirs})
+            if mine.get(key) != theirs.get(key)
+        }
+
+    def flat(self) -> dict[str, Any]:
+        """``{knob: value}`` with per-dataset values as ``dataset.knob``; feeds ``build``."""
+        plain = self.model_dump(exclude={"datasets"})
+        for name, own in sorted(self.datasets.items()):
+            for knob, value in own.model_dump(exclude_none=True).items():
+                plain[f"{name}.{knob}"] = value
+        return plain
+
+    def check(self, limits: KnobLimits) -> None:
+        """Hold these knobs against one pipeline on one host.
+
+        Raises:
+            KnobError: the first rule broken, the values, the nearest legal choice.
+        """
+        _, clamps = self.clamp(limits)
+        if clamps:
+            first = clamps[0]
+            raise KnobError(
+                f"{first.knob}={first.value}: {first.rule}",
+                remedy=f"set {first.knob}={first.legal}",
+            )
+
+    def clamp(self, limits: KnobLimits) -> tuple[Knobs, list[Clamp]]:
+        """The nearest legal knobs for ``limits``, and what had to move and why.
+
+        Raises:
+            KnobError: a dataset that the mixture does not have.
+        """
+        unknown = [name for name in self.datasets if name not in limits.shards]
+        if unknown:
+            raise KnobError(
+                f"knobs for a dataset that is not in the mixture: {unknown[0]!r}",
+                remedy=nearest(unknown[0], limits.shards),
+            )
+        moves = _Moves(self.flat())
+        cpus, shards = limits.cpus, limits.shards
+        moves.lower(
+            "min_ready_datasets", max(1, len(shards)), f"the mixture has {len(shards)} datasets"
+        )
+        moves.lower("decode_threads", 2 * cpus, f"at most 2 × cpus = {2 * cpus} decode threads")
+        moves.lower("decode_processes", cpus, f"at most cpus = {cpus} decode processes")
+        moves.lower("io_threads", max(4, 4 * cpus), f"at most 4 × cpus = {4 * cpus}")
+        if limits.batch_bytes and limits.budget_bytes is not None:
+            moves.lower(
+                "ring_slots",
+                max(4, int(limits.budget_bytes // limits.batch_bytes)),
+                f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}",
+            )
+        most = max(shards.values(), default=1)
+        moves.lower("cycle_length", most, f"no dataset has more than {most} shards")
+        for name in self.datasets:
+            rule = f"dataset {name!r} has {shards[name]} shards in its split"
+            moves.lower(f"{name}.cycle_length", shards[name], rule)
+        self._limit_total_cycle(moves, limits)
+        for dataset in (None, *self.datasets):
+            cycle = moves.of(dataset, "cycle_length")
+            if moves.of(dataset, "num_parallel_calls") > cycle:
+                rule = f"at most cycle_length={cycle}"
+                moves.set(dataset, "num_parallel_calls", cycle, rule)
+            if moves.of(dataset, "queue_samples") < limits.block_length:
+                rule = f"a queue holds at least one block ({limits.block_length} samples)"
+                moves.set(dataset, "queue_samples", limits.block_length, rule)
+        return Knobs.build(moves.values), moves.clamps()
+
+    @staticmethod
+    def _limit_total_cycle(moves: _Moves, limits: KnobLimits) -> None:
+        """Σ cycle_length over datasets ≤ 4×cpus + datasets: lower the largest until it holds."""
+        budget = 4 * limits.cpus + len(limits.shards)
+        rule = f"Σ cycle_length over {len(limits.shards)} datasets is at most {budget}"
+        while True:
+            used: dict[str, int] = {}
+            total = 0
+            for name, shards in limits.shards.items():
+                own = f"{name}.cycle_length"
+                key = own if own in moves.values else "cycle_length"
+                cycle = min(moves.values[key], shards)
+                total += cycle
+                used[key] = max(used.get(key, 0), cycle)
+            if total <= budget:
+                return
+            largest = max(used, key=lambda key: used[key])
+            moves.lower(largest, used[largest] - 1, rule)
+
+
+class _Moves:
+    """Knob values, by flat name, on their way to legal ones."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self._before: dict[str, int] = {}
+        self._rules: dict[str, str] = {}
+
+    def of(self, dataset: str | None, knob: str) -> int:
+        """The value in force for a dataset, or the common one."""
+        return int(self.values.get(f"{dataset}.{knob}", self.values[knob]))
+
+    def set(self, dataset: str | None, knob: str, to: int, rule: str) -> None:
+        """Move a value, because of ``rule``."""
+        key = f"{dataset}.{knob}" if dataset else knob
+        self._before.setdefault(key, self.of(dataset, knob))
+        self.values[key], self._rules[key] = to, rule
+
+    def lower(self, key: str, to: int, rule: str) -> None:
+        """Move a value down to ``to`` where it is above; one that is not set stays so."""
+        if key in self.values and self.values[key] > to:
+            dataset, _, knob = key.rpartition(".")
+            self.set(dataset or None, knob, to, rule)
+
+    def clamps(self) -> list[Clamp]:
+        """What moved."""
+        return [
+            Clamp(key, self._before[key], self.values[key], rule)
+            for key, rule in self._rules.items()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDatasetKnobs:
+    """The stream knobs in force for one dataset; see ``DatasetKnobs`` for units."""
+
+    cycle_length: int
+    num_parallel_calls: int
+    parse_parallel_calls: int
+    stream_prefetch: int
+    shuffle_samples: int
+    queue_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnobLimits:
+    """What one pipeline on one host allows.
+
+    Attributes:
+        cpus: processors this process may use.
+        shards: shards of each dataset's split, by dataset name.
+        block_length: samples of one mixing block.
+        batch_bytes: bytes of one ring slot; 0 when not known.
+        budget_bytes: bytes the ring may take; ``None`` when there is no limit.
+    """
+
+    cpus: int
+    shards: Mapping[str, int]
+    block_length: int = 1
+    batch_bytes: int = 0
+    budget_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clamp:
+    """One knob that had to move: from ``value`` to ``legal``, because of ``rule``."""
+
+    knob: str
+    value: int
+    legal: int
+    rule: str

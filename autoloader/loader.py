@@ -1,0 +1,425 @@
+"""The trainer's side: ``AutoLoader`` wires spec, profile, knobs, pipeline and batches together.
+
+Not here: the parts; each is in its own package.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from autoloader.batch import Batch, assemble, wrapper
+from autoloader.controller.headroom import HeadroomProbe
+from autoloader.controller.oom import named_by_kernel, oom_kills
+from autoloader.controller.process_memory import loader_bytes
+from autoloader.errors import PipelineError, UnsupportedError, UsageError
+from autoloader.knobs import STREAM_KNOBS, Knobs
+from autoloader.planning import complete, minimum_knobs, plan_loader
+from autoloader.runtime.child import Child, describe_run
+from autoloader.runtime.child_pipeline import ChildPipeline
+from autoloader.runtime.control_page import ControlPage
+from autoloader.runtime.filled import languages
+from autoloader.runtime.progress import Progress
+from autoloader.runtime.quarantine import BadRecord
+from autoloader.runtime.ring import Lender, RingMemory
+from autoloader.spec import PipelineSpec
+from autoloader.telemetry import DatasetStatistics, RingStatistics, Statistics
+from autoloader.telemetry.meter import ConsumerMeter
+
+if TYPE_CHECKING:
+    from autoloader.runtime.launch import RunningPipeline
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+_open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
+_STATE_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLocation:
+    """Where a sample lies on disk.
+
+    Attributes:
+        dataset: its name.
+        path: the TFRecord file.
+        record: the episode's number in that file.
+        t: in (strided) frames of the episode.
+        step: the episode's step that t is, before the stride.
+        pass_: in which pass of the dataset it came.
+    """
+
+    dataset: str
+    path: str
+    record: int
+    t: int
+    step: int
+    pass_: int
+
+
+def _out_of_memory(page: ControlPage, pid: int) -> bool:
+    """Whether the kernel killed the child for memory, by its cgroup's counter or by its log."""
+    directory, before = page.cgroup
+    now = oom_kills(directory)
+    return (now is not None and now > before) or named_by_kernel(pid)
+
+
+class AutoLoader:
+    """Streams a mixture's batches.
+
+    Args:
+        spec: a ``PipelineSpec``, or the path of one.
+        profile: a host profile's name or path; ``None`` takes the one that fits this host.
+        ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's.
+        split: which of the spec's splits.
+        knobs: values over the profile's.
+        isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
+        controller: whether knobs may move by themselves.
+        rank, world_size: of this process among the trainers; ``None`` reads the environment.
+        output: "torch" tensors or "numpy" arrays.
+        reproducible: the mixture waits for each dataset instead of owing it its turn, so that the
+            order does not depend on timing.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: before anything
+            is started.
+
+    Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
+    block, or call ``close``.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec | str | Path,
+        *,
+        profile: str | Path | None = None,
+        ram_floor: str | int | None = None,
+        split: str = "train",
+        knobs: Mapping[str, Any] | None = None,
+        isolation: Literal["process", "thread"] = "process",
+        controller: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        output: Literal["torch", "numpy"] = "torch",
+        reproducible: bool = False,
+    ) -> None:
+        if not isinstance(spec, PipelineSpec):
+            spec = PipelineSpec.from_yaml(spec)
+        if reproducible:
+            mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
+            spec = spec.model_copy(update={"mixing": mixing})
+        _check_call(isolation, output, rank, world_size)
+        self._headroom = HeadroomProbe()
+        self._controller = controller
+        self.plan = plan_loader(
+            spec,
+            profile=profile,
+            ram_floor=ram_floor,
+            split=split,
+            knobs=knobs,
+            headroom=self._headroom,
+        )
+        for note in self.plan.notes:
+            logger.info("%s", note)
+        self._spec = spec
+        self._wrap = wrapper(output)
+        self._meter = ConsumerMeter()
+        self._closed = False
+        self._baseline_bytes = loader_bytes()
+        self._progress = Progress(self.plan.mixture, planned=self.plan.knobs.reader == "indexed")
+        self._memory = RingMemory(self.plan.mixture.layout)
+        self._lender = Lender(self._memory)
+        self._child: Child | None = None
+        if isolation == "process":
+            self._child = Child.shared(
+                describe_run(), _out_of_memory, warm=self.plan.knobs.reader == "stream"
+            )
+        self._pipeline = self._start_pipeline(self.plan.knobs)
+        _open.add(self)
+
+    def _start_pipeline(self, knobs: Knobs) -> RunningPipeline:
+        mixture, order = self.plan.mixture, self.plan.order
+        pipeline: RunningPipeline
+        if self._child is not None:
+            pipeline = ChildPipeline(
+                mixture,
+                order,
+                knobs,
+                self._memory,
+                self._child,
+                position=self._progress.start,
+                lent=lambda: self._lender.lent,
+                smaller=self._smaller,
+            )
+        else:
+            from autoloader.runtime.launch import open_pipeline
+
+            pipeline = open_pipeline(
+                mixture,
+                order,
+                knobs,
+                self._memory,
+                start=self._progress.start(),
+                held=sorted(self._lender.lent),
+            )
+        pipeline.start()
+        return pipeline
+
+    def _smaller(self, knobs: Knobs) -> Knobs:
+        """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
+        least = minimum_knobs(self._spec.mixing.block_length)
+        values = least.flat()
+        values["ring_slots"] = max(least.ring_slots, knobs.ring_slots // 2)
+        values["decode_threads"] = max(1, knobs.decode_threads // 2)
+        values["queue_samples"] = max(least.queue_samples, knobs.queue_samples // 2)
+        for fixed in ("reader", "decode"):
+            values[fixed] = getattr(knobs, fixed)
+        smaller = Knobs.build(values)
+        logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
+        return smaller
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names that ``batch["dataset_index"]`` counts."""
+        return self.plan.mixture.names
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        return self._pipeline.knobs
+
+    def __len__(self) -> int:
+        """Batches of the current epoch.
+
+        Raises:
+            TypeError: the epoch is endless.
+        """
+        samples = self.plan.order.epoch_samples
+        if samples is None:
+            raise TypeError("mixing.epoch is forever: this loader has no length")
+        size = self._spec.batch.size
+        if not self._spec.batch.drop_last:
+            return -(-samples // size)
+        epoch = (self._progress.position - self._progress.in_epoch) // samples
+        return (epoch + 1) * samples // size - epoch * samples // size
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of one epoch, from where the last iteration stopped."""
+        samples = self.plan.order.epoch_samples
+        size = self._spec.batch.size
+        while True:
+            if samples is not None:
+                due = samples - self._progress.in_epoch
+                if due < (size if self._spec.batch.drop_last else 1):
+                    # What is left over is carried into the next epoch.
+                    self._progress.in_epoch = -due
+                    return
+            yield self._next()
+
+    def _next(self) -> Batch:
+        if self._closed:
+            raise UsageError(
+                "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
+            )
+        if isinstance(self._pipeline, ChildPipeline) and self._pipeline.activate():
+            self._meter.pause()
+        asked = time.perf_counter()
+        self._give_back()
+        while (filled := self._pipeline.next(_POLL_S)) is None:
+            self._give_back()
+            if self._closed:
+                raise PipelineError(
+                    "the loader was closed while a batch was awaited",
+                    remedy="close it after the loop",
+                )
+        views, copied = self._lender.lend(filled.slot, self.knobs.ring_slots)
+        batch = assemble(
+            views,
+            languages(views, filled),
+            rows=filled.rows,
+            metadata=self._spec.metadata,
+            wrap=self._wrap,
+        )
+        self._progress.deliver(filled, views["ledger"])
+        del views
+        if copied:
+            self._give_back()
+        got = time.perf_counter()
+        self._meter.note(asked, got, filled.rows)
+        if self._child is not None:
+            self._child.page.delivered(int((got - asked) * 1e9))
+        return batch
+
+    def _give_back(self) -> None:
+        for slot in self._lender.collect():
+            self._pipeline.release(slot)
+
+    def retune(self, **values: Any) -> Knobs:
+        """Change knobs while running; returns those now in force.
+
+        Raises:
+            KnobError: an unknown knob or an illegal combination; nothing is changed.
+        """
+        names = {}
+        for key, value in values.items():
+            dataset, _, knob = key.rpartition("__")
+            names[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
+        knobs = Knobs.build(complete(names, self.knobs), base=self.knobs)
+        fixed = [k for k in knobs.changed(self.knobs) if k in ("reader", "decode")]
+        if fixed:
+            raise UsageError(
+                f"{fixed[0]} is fixed for a run", remedy="make a new AutoLoader to change it"
+            )
+        knobs.check(self.plan.limits)
+        self._pipeline.retune(knobs)
+        return knobs
+
+    def locate(self, provenance: Any) -> SampleLocation:
+        """The file, record and t of one row of ``batch["provenance"]``."""
+        index, pass_, shard, record, t = (int(number) for number in provenance)
+        dataset = self.plan.mixture.datasets[index]
+        return SampleLocation(
+            dataset.name, dataset.slices[shard].path, record, t, t * dataset.stride, pass_
+        )
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """Bad records so far, with dataset, file, record and reason."""
+        return self._pipeline.quarantined()
+
+    def statistics(self) -> Statistics:
+        """An immutable snapshot; see ``telemetry.Statistics``."""
+        activity = self._pipeline.activity()
+        shares = self.plan.order.shares
+        datasets = {
+            name: DatasetStatistics(
+                weight=shares[index],
+                share=self._progress.share(index),
+                queue=own.queue if own else 0,
+                stalls=own.stalls if own else 0,
+                quarantined=own.quarantined if own else 0,
+            )
+            for index, name in enumerate(self.dataset_names)
+            for own in [activity.datasets.get(name)]
+        }
+        ring_bytes = self._memory.allocated_bytes()
+        return Statistics(
+            samples=self._meter.samples,
+            batches=self._meter.batches,
+            samples_per_s=self._meter.samples_per_s,
+            wait_ratio=self._meter.wait_ratio,
+            batch_latency_s=self._meter.latency_s(),
+            headroom_bytes=self._headroom.read().headroom_bytes,
+            loader_bytes=max(0, loader_bytes() - self._baseline_bytes),
+            ring=RingStatistics(
+                slots=activity.ring_slots,
+                filled=activity.ring_filled,
+                occupancy_ratio=activity.ring_filled / activity.ring_slots,
+                copies=self._lender.copies,
+                allocated_bytes=ring_bytes,
+            ),
+            datasets=datasets,
+            knobs=self.knobs.flat(),
+            state=None,
+            restarts=self._child.restarts if self._child is not None else 0,
+            worker_pids=(self._child.pid,) if self._child is not None else (),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader is, to the sample; JSON-serialisable and small.
+
+        ``load_state_dict`` of a loader with the same datasets resumes exactly behind the last
+        batch that was handed out.
+        """
+        return {
+            "schema_version": _STATE_VERSION,
+            "split": self.plan.mixture.split,
+            "seed": self._spec.seed,
+            **self._progress.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was saved.
+
+        Raises:
+            UsageError: it was saved for another mixture; says what differs.
+        """
+        found = {
+            "schema_version": (state.get("schema_version"), _STATE_VERSION),
+            "split": (state.get("split"), self.plan.mixture.split),
+            "seed": (state.get("seed"), self._spec.seed),
+            "datasets": (sorted(state.get("cursors", ())), sorted(self.dataset_names)),
+        }
+        differing = {key: pair for key, pair in found.items() if pair[0] != pair[1]}
+        if differing:
+            raise UsageError(
+                "the state was saved for another loader: "
+                + "; ".join(f"{k}: saved {a!r}, here {b!r}" for k, (a, b) in differing.items()),
+                remedy="resume with the spec and split that the state was saved with",
+            )
+        knobs = self.knobs
+        self._progress.restore(state)
+        self._give_back()
+        if isinstance(self._pipeline, ChildPipeline):
+            self._pipeline.start()
+        else:
+            self._pipeline.close()
+            self._pipeline = self._start_pipeline(knobs)
+
+    def park(self) -> None:
+        """Stop reading for now (another loader is in use); the ring keeps what it has."""
+        self._pipeline.park(True)
+        self._meter.pause()
+
+    def unpark(self) -> None:
+        """Go on after ``park``; nothing is rebuilt."""
+        self._pipeline.park(False)
+
+    def close(self) -> None:
+        """Stop everything; batches already handed out stay valid. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pipeline.close()
+        self._memory.close()
+
+    def __enter__(self) -> AutoLoader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True):
+            with contextlib.suppress(OSError, ImportError):
+                self.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Scripts that forget to close: threads inside TensorFlow would not survive the exit."""
+    for loader in list(_open):
+        loader.close()
+
+
+def _check_call(isolation: str, output: str, rank: int | None, world_size: int | None) -> None:
+    for name, value, allowed in (
+        ("isolation", isolation, ("process", "thread")),
+        ("output", output, ("torch", "numpy")),
+    ):
+        if value not in allowed:
+            raise UsageError(
+                f"{name}={value!r}", remedy=f"{name} is one of {', '.join(map(repr, allowed))}"
+            )
+    if (rank is None) != (world_size is None) or (world_size or 1) > 1:
+        raise UnsupportedError(
+            f"rank={rank}, world_size={world_size}: several ranks are not supported yet",
+            remedy="use one rank; leave rank and world_size out",
+            path="world_size",
+        )

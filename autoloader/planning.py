@@ -1,0 +1,190 @@
+"""Everything decided before a loader starts: files, reader, knobs, order, whether memory suffices.
+
+Starts nothing and imports no framework; ``autoloader plan`` shows the result.
+
+Not here: running it (``loader``, ``worker``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
+from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
+from autoloader.errors import SpecError
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.profile import ResolvedProfile, host_facts, load_profile
+from autoloader.sampling.counts import DatasetCount, count_mixture
+from autoloader.sampling.order import MixtureOrder, mixture_order
+from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.spec import PipelineSpec
+from autoloader.units import parse_bytes
+
+_MINIMUM_SLOTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlan:
+    """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
+
+    Attributes:
+        mixture: datasets, fields, layout.
+        counts: what each dataset holds.
+        order: shares and epoch.
+        profile: where the knobs come from.
+        ram_floor_bytes: what must stay free.
+        knobs: the values to begin with.
+        notes: what had to be clamped or chosen, for people.
+        limits: what the knobs were held against.
+        reader_reason: why the reader is the one it is.
+    """
+
+    mixture: ResolvedMixture
+    counts: Mapping[str, DatasetCount]
+    order: MixtureOrder
+    profile: ResolvedProfile
+    ram_floor_bytes: int
+    knobs: Knobs
+    notes: tuple[str, ...]
+    limits: KnobLimits
+    reader_reason: str
+
+
+def plan_loader(
+    spec: PipelineSpec,
+    *,
+    profile: str | Path | None = None,
+    ram_floor: str | int | None = None,
+    split: str = "train",
+    knobs: Mapping[str, Any] | None = None,
+    headroom: HeadroomSource | None = None,
+    probe_only: bool = False,
+) -> LoaderPlan:
+    """Decide everything a loader needs, without starting anything.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
+    """
+    probe = headroom or HeadroomProbe()
+    mixture = resolve(spec, split)
+    limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
+    found = load_profile(profile, host=host_facts(limit))
+    notes = list(found.notes)
+    floor = parse_bytes(ram_floor, name="ram_floor") if ram_floor is not None else None
+    if floor is None:
+        floor = found.profile.limits.ram_floor
+    available = probe.read().headroom_bytes
+    base = _profile_knobs(found, mixture, notes)
+    wanted = {**base.flat(), **_plain(knobs or {})}
+    reader, why = choose_reader(mixture, str(wanted["reader"]), str(wanted["decode"]))
+    left = _admitted(mixture, available, floor, with_tensorflow=reader == "stream")
+    limits = KnobLimits(
+        cpus=len(os.sched_getaffinity(0)),
+        shards=mixture.shards,
+        block_length=spec.mixing.block_length,
+        batch_bytes=mixture.layout.slot_bytes,
+        budget_bytes=max(0, left - MARGIN_BYTES) // 2 + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+    )
+    legal, clamps = base.clamp(limits)
+    notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
+    chosen = Knobs.build({**complete(dict(knobs or {}), legal), "reader": reader}, base=legal)
+    chosen.check(limits)
+    counts = count_mixture(mixture, probe_only=probe_only)
+    for name, count in counts.items():
+        notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
+    order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
+    return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
+
+
+def choose_reader(
+    mixture: ResolvedMixture, knob: str, decode: str
+) -> tuple[Literal["stream", "indexed"], str]:
+    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
+
+    Raises:
+        SpecError: the indexed reader is asked for where only a graph can do it.
+    """
+    spec = mixture.spec
+    in_graph = spec.mixing.strategy != "python" or decode == "graph"
+    graph = f"mixing.strategy {spec.mixing.strategy}, decode {decode}: needs TensorFlow's graph"
+    pinned = spec.reader if spec.reader != "auto" else knob
+    if pinned == "indexed" and in_graph:
+        raise SpecError(
+            f"reader: indexed with {graph}",
+            remedy="use mixing.strategy: python and decode=pool, or reader: stream",
+            path="reader",
+        )
+    if pinned in ("stream", "indexed"):
+        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
+        return ("stream" if pinned == "stream" else "indexed"), who
+    if in_graph:
+        return "stream", graph
+    return "indexed", "all files are local"
+
+
+def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
+    """Mean bytes of a record, by dataset, from file sizes."""
+    sizes = {}
+    for dataset in mixture.datasets:
+        whole = sum(Path(path).stat().st_size for path in {piece.path for piece in dataset.slices})
+        sizes[dataset.name] = whole // max(1, dataset.records)
+    return sizes
+
+
+def minimum_knobs(block_length: int) -> Knobs:
+    """The smallest knobs a pipeline runs with."""
+    return Knobs.build(
+        {
+            "ring_slots": _MINIMUM_SLOTS,
+            "decode_threads": 1,
+            "cycle_length": 1,
+            "num_parallel_calls": 1,
+            "parse_parallel_calls": 1,
+            "stream_prefetch": 0,
+            "queue_samples": block_length,
+            "shuffle_samples": 0,
+        }
+    )
+
+
+def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in knobs.items() if key in ("reader", "decode")}
+
+
+def _admitted(
+    mixture: ResolvedMixture, available: int, floor: int, *, with_tensorflow: bool
+) -> int:
+    price = price_start(
+        minimum_knobs(mixture.spec.mixing.block_length),
+        record_bytes=record_bytes(mixture),
+        batch_bytes=mixture.layout.slot_bytes,
+        with_tensorflow=with_tensorflow,
+    )
+    return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
+
+
+def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:
+    values = found.profile.knobs.flat()
+    for key in list(values):
+        dataset = key.rpartition(".")[0]
+        if dataset and dataset not in mixture.names:
+            notes.append(f"{key} of the profile is for another mixture and left out")
+            del values[key]
+    return Knobs.build(values)
+
+
+def complete(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
+    """A smaller cycle_length takes an inherited num_parallel_calls down with it."""
+    for key, value in list(wanted.items()):
+        dataset, _, knob = key.rpartition(".")
+        calls = f"{dataset}.num_parallel_calls" if dataset else "num_parallel_calls"
+        if knob == "cycle_length" and calls not in wanted and str(value).isdigit():
+            inherited = base.for_dataset(dataset or None).num_parallel_calls
+            if inherited > int(value):
+                wanted[calls] = int(value)
+    return wanted

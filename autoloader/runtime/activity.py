@@ -1,0 +1,48 @@
+"""What a running pipeline is doing, as immutable snapshots.
+
+Not here: who collects them (``runtime.pipeline``), who judges them (``controller``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetActivity:
+    """What one dataset is doing.
+
+    Attributes:
+        queue: encoded samples waiting.
+        queue_bytes: encoded bytes held by them.
+        taken: samples mixed so far.
+        stalls: times the mixture waited 5 s for it.
+        quarantined: its bad records.
+        generations: times its stream was opened.
+        decode_s, decoded: seconds of decoding and samples decoded.
+        read_s, episodes: seconds its reader waited for its source, and episodes read.
+    """
+
+    queue: int
+    queue_bytes: int
+    taken: int
+    stalls: int
+    quarantined: int
+    generations: int
+    decode_s: float
+    decoded: int
+    read_s: float
+    episodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineActivity:
+    """A snapshot of a pipeline; ``mix_wait_s`` is the time the mixer waited for samples."""
+
+    datasets: Mapping[str, DatasetActivity]
+    ring_slots: int
+    ring_out: int
+    ring_filled: int
+    decode_waiting: int
+    mix_wait_s: float

@@ -1,0 +1,347 @@
+"""The trainer's side of the loader's child: starts it, talks to it, starts it again.
+
+Theory of operation. One child serves all loaders of this process (train, validation). It is
+started afresh (``python -m autoloader.worker``): no fork, no pickle, no main guard in scripts. It
+sees no GPU, has a bounded number of malloc arenas, and raises its own ``oom_score_adj``. The
+listening socket is bound here, in the abstract namespace, and inherited, so that there is nothing
+to wait for.
+
+There is no thread on this side: whoever waits for a batch reads the socket, and hands what belongs
+to another loader to that loader's inbox.
+
+A child that ends, or gives no heartbeat for ``HANG_S``, is started again, and every loader begins
+at what it has delivered. After ``MAX_RESTARTS`` in a row without a batch it is given up, with its
+last log lines.
+
+Not here: the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
+(``controller.oom``, called through ``was_oom``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from autoloader.errors import WorkerError
+from autoloader.runtime.control_page import ControlPage
+from autoloader.runtime.messages import Failed, Logged, Message, Stop, Wire
+
+logger = logging.getLogger(__name__)
+
+HANG_S = 30.0
+MAX_RESTARTS = 5
+CLOSE_S = 1.0
+_LOG_BYTES = 8192
+_numbers = itertools.count()
+
+
+class Client(Protocol):
+    """A loader's side of one pipeline in the child."""
+
+    def begin(self, child: Child) -> None:
+        """Send ``Start`` (again), from what has been delivered."""
+        ...
+
+    def lost(self, reason: str, out_of_memory: bool) -> None:
+        """The child is gone; forget what was under way, give free ring pages back."""
+        ...
+
+    def park(self, parked: bool) -> None:
+        """Stop reading while another loader is in use, or go on."""
+        ...
+
+
+@dataclass(slots=True)
+class _Inbox:
+    client: Client
+    messages: deque[Message] = field(default_factory=deque)
+
+
+class Child:
+    """The loader's child process; use ``shared`` to get this process's one.
+
+    Args:
+        run: shown by ``ps``.
+        warm: whether the child begins to import TensorFlow at once, before it knows its work.
+        was_oom: whether the kernel killed for memory, given the control page and the child's pid.
+    """
+
+    _current: Child | None = None
+    _current_lock = threading.Lock()
+
+    def __init__(
+        self, run: str, was_oom: Callable[[ControlPage, int], bool], *, warm: bool = False
+    ) -> None:
+        self._run = run
+        self._warm = warm
+        self._was_oom = was_oom
+        self._owner = os.getpid()
+        self._lock = threading.RLock()
+        self._clients: dict[int, _Inbox] = {}
+        self._failed_starts = 0
+        self._active = -1
+        self._closed = False
+        self.page = ControlPage()
+        self.restarts = 0
+        self.out_of_memory = 0
+        self._log = os.memfd_create("autoloader-log", os.MFD_CLOEXEC)
+        self._spawn()
+
+    @classmethod
+    def shared(
+        cls, run: str, was_oom: Callable[[ControlPage, int], bool], *, warm: bool = False
+    ) -> Child:
+        """This process's child, started where there is none."""
+        with cls._current_lock:
+            current = cls._current
+            if current is None or not current.usable:
+                current = cls._current = cls(run, was_oom, warm=warm)
+            return current
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and this process's own (not a fork's copy)."""
+        return not self._closed and self._owner == os.getpid()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever sends or receives."""
+        return self._lock
+
+    def join(self, client: Client) -> int:
+        """Register a loader; returns its pipeline number."""
+        with self._lock:
+            number = next(_numbers)
+            self._clients[number] = _Inbox(client)
+            return number
+
+    def leave(self, number: int) -> None:
+        """A loader is done; with the last one the child ends."""
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            if self._clients.pop(number, None) is None or self._closed:
+                return
+            if self._clients:
+                with contextlib.suppress(OSError):
+                    self._wire.send(Stop(number))
+            else:
+                self.close()
+
+    def activate(self, number: int) -> bool:
+        """This pipeline is the one in use: the one before is parked. Whether that changed."""
+        with self._lock:
+            if self._active == number:
+                return False
+            before = self._clients.get(self._active)
+            if before is not None:
+                before.client.park(True)
+            self._active = number
+            self._clients[number].client.park(False)
+            return before is not None
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send; a child that is gone is noticed by the next ``receive``."""
+        with self._lock, contextlib.suppress(OSError):
+            self._wire.send(message, descriptors)
+
+    def receive(self, number: int, timeout_s: float) -> Message | None:
+        """The next message for a pipeline, or ``None`` where none came in time.
+
+        Raises:
+            WorkerError: the child cannot be kept alive.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            inbox = self._clients[number].messages
+            while not inbox:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None
+                try:
+                    message = self._wire.receive(min(left, 1.0))
+                except EOFError:
+                    self._restart(self._how_it_ended())
+                    continue
+                if message is None:
+                    self._check_heartbeat()
+                else:
+                    self._deliver(message)
+            return inbox.popleft()
+
+    def put_back(self, number: int, messages: list[Message]) -> None:
+        """Return messages that were received while waiting for another one."""
+        with self._lock:
+            self._clients[number].messages.extendleft(reversed(messages))
+
+    def note_progress(self) -> None:
+        """A batch was delivered: earlier restarts no longer count."""
+        self._failed_starts = 0
+
+    def _deliver(self, message: Message) -> None:
+        if isinstance(message, Logged):
+            logging.getLogger(message.name).log(message.level, "%s", message.text)
+            return
+        inbox = self._clients.get(message.pipeline)
+        if inbox is not None:
+            inbox.messages.append(message)
+        elif isinstance(message, Failed):
+            logger.debug("a closed loader failed: %s", message.what)
+
+    def _spawn(self) -> None:
+        name = f"\0autoloader-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(name)
+            listener.listen(64)
+            os.ftruncate(self._log, 0)
+            os.lseek(self._log, 0, os.SEEK_SET)
+            command = [
+                sys.executable,
+                "-m",
+                "autoloader.worker",
+                "--listener",
+                str(listener.fileno()),
+                "--parent",
+                str(os.getpid()),
+                f"--run={self._run}",
+                *(["--warm"] if self._warm else []),
+            ]
+            self._started_s = time.monotonic()
+            self._process = subprocess.Popen(
+                command,
+                env=_environment(),
+                pass_fds=(listener.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(name)
+        _check_peer(connection)
+        self._wire = Wire(connection)
+
+    def _check_heartbeat(self) -> None:
+        if self._process.poll() is not None:
+            self._restart(self._how_it_ended())
+            return
+        beat = self.page.heartbeat_ns
+        last_s = beat / 1e9 if beat else self._started_s
+        silent_s = time.monotonic() - last_s
+        if silent_s > HANG_S:
+            self._restart(f"it gave no sign of life for {silent_s:.0f} s")
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            return "it closed its connection"
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"it was killed by {signal.Signals(-code).name}"
+        return f"it exited with status {code}"
+
+    def _restart(self, reason: str) -> None:
+        self._kill()
+        out_of_memory = self._was_oom(self.page, self.pid)
+        if out_of_memory:
+            self.out_of_memory += 1
+            reason += " (out of memory, says the kernel)"
+        self._failed_starts += 1
+        if self._failed_starts > MAX_RESTARTS:
+            lines = self.last_log_lines()
+            self.close()
+            raise WorkerError(
+                f"the loader's child died {self._failed_starts} times in a row without a batch; "
+                f"last: {reason}" + (f". Its last lines:\n{lines}" if lines else ""),
+                remedy="if it ran out of memory, use smaller knobs or free memory; else run with "
+                'isolation="thread" to see the fault',
+            )
+        logger.warning("the loader's child is started again: %s", reason)
+        self.restarts += 1
+        for inbox in self._clients.values():
+            inbox.messages.clear()
+            inbox.client.lost(reason, out_of_memory)
+        self.page.renew()
+        self._spawn()
+        for inbox in self._clients.values():
+            inbox.client.begin(self)
+
+    def last_log_lines(self, count: int = 20) -> str:
+        """The end of what the child wrote to its stdout and stderr."""
+        size = os.fstat(self._log).st_size
+        text = os.pread(self._log, _LOG_BYTES, max(0, size - _LOG_BYTES))
+        return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])
+
+    def _kill(self) -> None:
+        self._wire.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """End the child; returns within ``CLOSE_S`` and a little."""
+        with self._lock:
+            if self._closed or os.getpid() != self._owner:
+                return
+            self._closed = True
+            with contextlib.suppress(OSError):
+                self._wire.send(Stop(-1))
+            try:
+                self._process.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._wire.close()
+            self.page.close()
+            os.close(self._log)
+            if Child._current is self:
+                Child._current = None
+
+
+def _environment() -> Mapping[str, str]:
+    """The child's environment: no GPU, few malloc arenas, the parent's import path."""
+    environment = dict(os.environ)
+    environment.update(
+        CUDA_VISIBLE_DEVICES="",
+        MALLOC_ARENA_MAX="2",
+        PYTHONPATH=os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        PYTHONFAULTHANDLER="1",
+    )
+    return environment
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Refuse a peer of another user (SO_PEERCRED)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", raw)
+    if uid != os.getuid():
+        raise WorkerError(
+            f"the loader's socket is held by user {uid}", remedy="start the trainer again"
+        )
+
+
+def describe_run() -> str:
+    """A name for this run, for ``ps``: job and script."""
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
+    script = Path(sys.argv[0] or "python").name or "python"
+    return json.dumps(f"{job + ':' if job else ''}{script}")[1:-1]

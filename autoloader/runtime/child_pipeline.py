@@ -1,0 +1,231 @@
+"""A pipeline that runs in the child, with the face of ``runtime.pipeline.Pipeline``.
+
+Not here: the child itself (``runtime.child``), its side of this (``worker``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+
+from autoloader import errors
+from autoloader.errors import AutoloaderError, PipelineError, SourceError
+from autoloader.knobs import Knobs
+from autoloader.runtime.activity import DatasetActivity, PipelineActivity
+from autoloader.runtime.child import Child
+from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.messages import (
+    Activity,
+    AskActivity,
+    Failed,
+    Filled,
+    Message,
+    Park,
+    Release,
+    Retune,
+    Start,
+)
+from autoloader.runtime.quarantine import BadRecord
+from autoloader.runtime.ring import MAX_SLOTS, RingMemory
+from autoloader.sampling.episode import Place
+from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.resolve import ResolvedMixture
+
+_ANSWER_S = 5.0
+
+
+class ChildPipeline:
+    """One mixture in the child.
+
+    Args:
+        mixture, order, knobs, memory: as for ``Pipeline``.
+        child: where it runs.
+        position: says where to begin, whenever a child begins.
+        lent: slots under live arrays.
+        smaller: knobs for after an OOM kill.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        knobs: Knobs,
+        memory: RingMemory,
+        child: Child,
+        *,
+        position: Callable[[], PipelineStart],
+        lent: Callable[[], frozenset[int]],
+        smaller: Callable[[Knobs], Knobs],
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._knobs = knobs
+        self._memory = memory
+        self._child = child
+        self._position = position
+        self._lent = lent
+        self._smaller = smaller
+        self._generation = 0
+        self._requests = itertools.count()
+        self._failure: AutoloaderError | None = None
+        self._parked = False
+        self._closed = False
+        self._quarantined: tuple[BadRecord, ...] = ()
+        self._number = child.join(self)
+
+    def start(self) -> None:
+        """Begin at ``position()``; also called to begin elsewhere."""
+        with self._child.lock:
+            self.begin(self._child)
+
+    def begin(self, child: Child) -> None:
+        """See ``child.Client``."""
+        self._generation += 1
+        start = self._position()
+        child.send(
+            Start(
+                self._number,
+                generation=self._generation,
+                spec=self._mixture.spec.model_dump(mode="json"),
+                split=self._mixture.split,
+                knobs=self._knobs.flat(),
+                order=asdict(self._order),
+                cursors=[cursor.state() for cursor in start.cursors],
+                mixer=start.mixer,
+                first_number=start.first_number,
+                held_slots=sorted(self._lent()),
+            ),
+            (self._memory.descriptor, child.page.descriptor),
+        )
+        if self._parked:
+            child.send(Park(self._number, True))
+
+    def lost(self, reason: str, out_of_memory: bool) -> None:
+        """See ``child.Client``."""
+        del reason
+        if out_of_memory:
+            self._knobs = self._smaller(self._knobs)
+        lent = self._lent()
+        for slot in range(MAX_SLOTS):
+            if slot not in lent:
+                self._memory.punch(slot)
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """See ``Pipeline.next``."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            message = self._child.receive(self._number, max(0.0, deadline - time.monotonic()))
+            if message is None:
+                return None
+            if isinstance(message, Filled) and message.generation == self._generation:
+                self._child.note_progress()
+                return _batch(message)
+            self._note(message)
+
+    def _note(self, message: Message) -> None:
+        if isinstance(message, Failed):
+            self._failure = _error(message)
+        elif isinstance(message, Activity):
+            self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
+
+    def activate(self) -> bool:
+        """This is the loader in use; another one that shares the child is parked."""
+        return self._child.activate(self._number)
+
+    def release(self, slot: int) -> None:
+        """See ``Pipeline.release``."""
+        self._child.send(Release(self._number, [slot]))
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        return self._knobs
+
+    def retune(self, knobs: Knobs) -> None:
+        """See ``Pipeline.retune``."""
+        self._knobs = knobs
+        self._child.send(Retune(self._number, knobs.flat()))
+
+    def park(self, parked: bool) -> None:
+        """See ``Pipeline.park``."""
+        if parked != self._parked:
+            self._parked = parked
+            self._child.send(Park(self._number, parked))
+
+    def activity(self) -> PipelineActivity:
+        """See ``Pipeline.activity``.
+
+        Raises:
+            WorkerError: the child does not answer.
+        """
+        request = next(self._requests)
+        kept: list[Message] = []
+        with self._child.lock:
+            restarts = self._child.restarts
+            self._child.send(AskActivity(self._number, request))
+            deadline = time.monotonic() + _ANSWER_S
+            answer = None
+            while answer is None and time.monotonic() < deadline:
+                message = self._child.receive(self._number, 0.5)
+                if self._child.restarts != restarts:
+                    kept.clear()
+                    restarts = self._child.restarts
+                    self._child.send(AskActivity(self._number, request))
+                    deadline = time.monotonic() + _ANSWER_S
+                if isinstance(message, Activity) and message.request == request:
+                    answer = message
+                elif message is not None:
+                    kept.append(message)
+            self._child.put_back(self._number, kept)
+        if answer is None:
+            return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
+        self._note(answer)
+        plain = dict(answer.activity)
+        datasets = {name: DatasetActivity(**own) for name, own in plain.pop("datasets").items()}
+        return PipelineActivity(datasets=datasets, **plain)
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """See ``Pipeline.quarantined``."""
+        self.activity()
+        return self._quarantined
+
+    def close(self) -> None:
+        """See ``Pipeline.close``."""
+        if not self._closed:
+            self._closed = True
+            self._child.leave(self._number)
+
+
+def _batch(message: Filled) -> FilledBatch:
+    return FilledBatch(
+        slot=message.slot,
+        rows=message.rows,
+        number=message.batch,
+        texts={
+            int(row): text.encode("utf-8", "surrogateescape") for row, text in message.texts.items()
+        },
+        empties=[Place(*place) for place in message.empties],
+        mixer=message.mixer,
+        replaced=message.replaced,
+    )
+
+
+def _error(message: Failed) -> AutoloaderError:
+    """The child's error as the same class here."""
+    kind = getattr(errors, message.kind, PipelineError)
+    if not issubclass(kind, AutoloaderError):
+        kind = PipelineError
+    error: AutoloaderError
+    if issubclass(kind, SourceError):
+        error = kind(message.what, remedy=message.remedy, dataset=message.dataset)
+    elif issubclass(kind, PipelineError):
+        error = kind(
+            message.what, remedy=message.remedy, dataset=message.dataset, stage=message.stage
+        )
+    else:
+        error = kind(message.what, remedy=message.remedy)
+    return error

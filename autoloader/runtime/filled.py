@@ -1,0 +1,67 @@
+"""What crosses from a pipeline to its consumer, and where a pipeline begins.
+
+Not here: filling batches (``runtime.assembler``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.episode import Place
+from autoloader.sampling.resolve import ResolvedMixture
+
+
+@dataclass(slots=True)
+class FilledBatch:
+    """A batch in a slot, on its way to the consumer.
+
+    Attributes:
+        slot: where it lies.
+        rows: samples in it.
+        number: its number since the pipeline began, from 0.
+        texts: languages too long for the slot, by row.
+        empties: records without samples that were passed over since the last batch.
+        mixer: the mixer's place after this batch.
+        replaced: rows that repeat another one because theirs could not be decoded.
+    """
+
+    slot: int
+    rows: int
+    number: int
+    texts: dict[int, bytes] = field(default_factory=dict)
+    empties: list[Place] = field(default_factory=list)
+    mixer: dict[str, Any] = field(default_factory=dict)
+    replaced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStart:
+    """Where a pipeline begins.
+
+    Attributes:
+        cursors: one for each dataset.
+        mixer: the mixer's place, or ``None`` for the start.
+        first_number: number of the first batch.
+    """
+
+    cursors: tuple[DatasetCursor, ...]
+    mixer: dict[str, Any] | None
+    first_number: int = 0
+
+    @classmethod
+    def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
+        """The first sample of everything."""
+        return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
+
+
+def languages(views: dict[str, np.ndarray], batch: FilledBatch) -> list[bytes]:
+    """UTF-8 language of every row of a filled batch."""
+    ends = views["language_end"][: batch.rows].tolist()
+    text = views["language_text"][: ends[-1] if ends else 0].tobytes()
+    starts = [0, *ends[:-1]]
+    bounds = zip(starts, ends, strict=True)
+    return [batch.texts.get(row, text[a:b]) for row, (a, b) in enumerate(bounds)]

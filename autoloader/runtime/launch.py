@@ -1,0 +1,143 @@
+"""Chooses and makes the pipeline that a mixture, its knobs and its files ask for.
+
+Called in the loader's child, and in the trainer's process with ``isolation="thread"``; the parts
+(TensorFlow among them) are imported only when they are needed.
+
+Not here: the pipelines themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from autoloader.errors import SourceError
+from autoloader.knobs import Knobs
+from autoloader.runtime.activity import PipelineActivity
+from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.quarantine import BadRecord
+from autoloader.runtime.ring import RingMemory
+from autoloader.sampling.order import MixtureOrder, rows_of_batch
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.rows import RowSource
+from autoloader.sampling.source import EpisodeSource
+
+
+class RunningPipeline(Protocol):
+    """What every pipeline does; documented in ``runtime.pipeline.Pipeline``."""
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        ...
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next batch, in order, or ``None`` where none was ready in time."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """The consumer is done with a slot."""
+        ...
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+        ...
+
+    def park(self, parked: bool) -> None:
+        """Stop admitting reads (True) or go on."""
+        ...
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """Bad records so far."""
+        ...
+
+    def activity(self) -> PipelineActivity:
+        """What every part is doing."""
+        ...
+
+    def close(self) -> None:
+        """End all threads."""
+        ...
+
+
+def open_pipeline(
+    mixture: ResolvedMixture,
+    order: MixtureOrder,
+    knobs: Knobs,
+    memory: RingMemory,
+    *,
+    start: PipelineStart,
+    held: Sequence[int] = (),
+) -> RunningPipeline:
+    """The pipeline for a mixture; not yet started.
+
+    Raises:
+        SourceError: TensorFlow is needed and cannot be imported.
+        UsageError: ``start`` was saved under another mixing strategy.
+    """
+    cut = partial(rows_of_batch, order, mixture.spec.batch)
+    if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
+        from autoloader.runtime.graph_pipeline import GraphPipeline
+
+        return GraphPipeline(
+            mixture,
+            order,
+            knobs,
+            memory,
+            partial(_mixture_stream, mixture, order),
+            start=start,
+            held=held,
+            cut=cut,
+        )
+    if knobs.reader == "indexed":
+        from autoloader.runtime.indexed_pipeline import IndexedPipeline
+
+        return IndexedPipeline(mixture, order, knobs, memory, start=start, held=held, cut=cut)
+    from autoloader.runtime.pipeline import Pipeline
+
+    return Pipeline(
+        mixture,
+        order,
+        knobs,
+        memory,
+        partial(_stream_reader, mixture),
+        start=start,
+        held=held,
+        cut=cut,
+    )
+
+
+_importing = threading.Lock()
+
+
+def _stream_reader(mixture: ResolvedMixture, dataset: ResolvedDataset) -> EpisodeSource:
+    with _importing:
+        try:
+            from autoloader.graph.reader import StreamReader
+        except ImportError as error:
+            raise _no_tensorflow(error) from error
+    # A mixture that waits promises an order that does not depend on timing.
+    ordered = mixture.spec.mixing.on_stall == "wait"
+    return StreamReader(dataset, mixture.layout, ordered=ordered)
+
+
+def _mixture_stream(mixture: ResolvedMixture, order: MixtureOrder) -> RowSource:
+    with _importing:
+        try:
+            from autoloader.graph.mixture import MixtureStream
+        except ImportError as error:
+            raise _no_tensorflow(error) from error
+    return MixtureStream(mixture, order)
+
+
+def _no_tensorflow(error: ImportError) -> SourceError:
+    return SourceError(
+        f"TensorFlow cannot be imported: {error}",
+        remedy="install tensorflow; the stream reader needs it",
+    )

@@ -1,0 +1,211 @@
+"""What trainer and child say to each other: typed messages, as JSON with a length before it.
+
+No pickle: a message can hold numbers, text, lists and mappings, and descriptors beside it.
+
+Not here: who sends what when (``runtime.child``, ``worker``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import struct
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from autoloader.errors import WorkerError
+
+_LENGTH = struct.Struct("<I")
+_LARGEST_BYTES = 256 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages; ``pipeline`` says which one it is about."""
+
+    pipeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Message):
+    """Trainer → child: run a mixture. Its ring and control page come along as descriptors.
+
+    Also sent again to begin elsewhere: the old generation is dropped.
+    """
+
+    generation: int
+    spec: dict[str, Any]
+    split: str
+    knobs: dict[str, Any]
+    order: dict[str, Any]
+    cursors: list[dict[str, Any]]
+    mixer: dict[str, Any] | None
+    first_number: int
+    held_slots: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """Trainer → child: slots are free again."""
+
+    slots: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Retune(Message):
+    """Trainer → child: other knobs."""
+
+    knobs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Message):
+    """Trainer → child: stop admitting reads, or go on."""
+
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskActivity(Message):
+    """Trainer → child: what is every part doing?"""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Trainer → child: this pipeline is over; with the last one the child ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled(Message):
+    """Child → trainer: a batch is in a slot."""
+
+    generation: int
+    slot: int
+    rows: int
+    batch: int
+    replaced: int
+    texts: dict[str, str]
+    empties: list[list[int]]
+    mixer: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Activity(Message):
+    """Child → trainer: the answer to ``AskActivity``."""
+
+    request: int
+    activity: dict[str, Any]
+    quarantined: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """Child → trainer: this pipeline failed; the error's class and parts."""
+
+    kind: str
+    what: str
+    remedy: str
+    dataset: str = ""
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Logged(Message):
+    """Child → trainer: a log record."""
+
+    level: int
+    name: str
+    text: str
+
+
+_TYPES = {
+    kind.__name__: kind
+    for kind in (
+        Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Wire:
+    """One end of the connection; sending is for any thread under the owner's lock.
+
+    Attributes:
+        socket: a connected stream socket.
+    """
+
+    socket: socket.socket
+    _buffer: bytearray = field(default_factory=bytearray)
+    _descriptors: list[int] = field(default_factory=list)
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send one message.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        body = json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
+        data = _LENGTH.pack(len(body)) + body
+        if descriptors:
+            sent = socket.send_fds(self.socket, [data], list(descriptors))
+            data = data[sent:]
+        self.socket.sendall(data)
+
+    def receive(self, timeout_s: float | None) -> Message | None:
+        """The next message; ``None`` where none came in time.
+
+        Raises:
+            EOFError: the other side is gone.
+            WorkerError: what came is no message.
+        """
+        while (message := self._take()) is None:
+            if not _readable(self.socket, timeout_s):
+                return None
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 4)
+            except (ConnectionError, OSError) as error:
+                raise EOFError from error
+            self._descriptors += descriptors
+            if not data:
+                raise EOFError
+            self._buffer += data
+        return message
+
+    def descriptors(self, count: int) -> list[int]:
+        """The next ``count`` descriptors that came beside messages."""
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return taken
+
+    def _take(self) -> Message | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > _LARGEST_BYTES:
+            raise WorkerError(
+                f"a message of {length} bytes", remedy="do not connect to the loader's socket"
+            )
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        plain = json.loads(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        kind = _TYPES[plain.pop("type")]
+        known = {f.name for f in fields(kind)}
+        return kind(**{name: value for name, value in plain.items() if name in known})
+
+    def close(self) -> None:
+        """Close the socket and whatever descriptors were not taken."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+        self.socket.close()
+
+
+def _readable(connection: socket.socket, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))

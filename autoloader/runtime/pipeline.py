@@ -1,0 +1,242 @@
+"""One running pipeline: wires readers, queues, mixer, decode pool and ring, and owns their threads.
+
+The same pipeline runs in the loader's child (``worker``) and, for debugging, in the trainer's own
+process. Whoever holds it calls ``next`` and gives slots back by ``release``.
+
+Invariants:
+    1. An exception in any thread comes out of ``next``, with dataset and stage.
+    2. ``close`` returns; it waits for threads at most ``CLOSE_S``, and threads are daemons.
+
+Not here: choosing knobs (``profile``, ``controller``), tensors (``batch``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.errors import AutoloaderError, as_fault
+from autoloader.knobs import Knobs
+from autoloader.runtime.activity import DatasetActivity, PipelineActivity
+from autoloader.runtime.assembler import Assembler
+from autoloader.runtime.decode import FrameDecoder
+from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.mixer import Mixer
+from autoloader.runtime.pool import DecodePool
+from autoloader.runtime.quarantine import BadRecord, Quarantine
+from autoloader.runtime.queues import SampleQueue
+from autoloader.runtime.readers import OPENING_AT_ONCE, Reader
+from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.slots import SlotBook
+from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.source import EpisodeSource
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 1.5
+SourceFactory = Callable[[ResolvedDataset], EpisodeSource]
+
+
+class Pipeline:
+    """Runs one mixture.
+
+    Args:
+        mixture: what to run.
+        order: its order.
+        knobs: values to begin with; checked by the caller.
+        memory: the ring's memory.
+        source: makes a dataset's reader; called on that dataset's thread.
+        start: where to begin.
+        held: slots that the consumer still has from an earlier pipeline.
+        cut: rows of batch n, where batches are not all full.
+        clock: for stalls.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        knobs: Knobs,
+        memory: RingMemory,
+        source: SourceFactory,
+        *,
+        start: PipelineStart,
+        held: Sequence[int] = (),
+        cut: Callable[[int], int] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._mixture = mixture
+        self._knobs = knobs
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._condition = threading.Condition()
+        self._quarantine = Quarantine(mixture)
+        self._queues = [
+            SampleQueue(
+                dataset.key,
+                self._condition,
+                capacity=knobs.for_dataset(dataset.name).queue_samples,
+                shuffle=knobs.for_dataset(dataset.name).shuffle_samples,
+            )
+            for dataset in mixture.datasets
+        ]
+        opening = threading.Semaphore(OPENING_AT_ONCE)
+        self._readers = [
+            Reader(
+                dataset,
+                source,
+                start.cursors[dataset.index].copy(),
+                self._queues[dataset.index],
+                knobs.for_dataset(dataset.name),
+                quarantine=self._quarantine,
+                opening=opening,
+                failed=self._reader_failed,
+            )
+            for dataset in mixture.datasets
+        ]
+        self._pool = DecodePool(
+            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
+        )
+        self._slots = SlotBook(memory, knobs.ring_slots, held=held)
+        on_stall = mixture.spec.mixing.on_stall
+        self._mixer = Mixer(order, owe=on_stall != "wait")
+        if start.mixer is not None:
+            self._mixer.restore(start.mixer)
+        self._assembler = Assembler(
+            mixture.layout,
+            queues=self._queues,
+            mixer=self._mixer,
+            pool=self._pool,
+            decoders={camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()},
+            memory=memory,
+            slots=self._slots,
+            quarantine=self._quarantine,
+            condition=self._condition,
+            names=mixture.names,
+            clock=clock or SystemClock(),
+            min_ready=min(knobs.min_ready_datasets, len(mixture.datasets)),
+            cut=cut,
+            first_number=start.first_number,
+            failed=self._fail,
+        )
+
+    def start(self) -> None:
+        """Open all streams side by side and begin to mix."""
+        heaviest_first = sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight)
+        for dataset in heaviest_first:
+            self._readers[dataset.index].start()
+        self._assembler.start()
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next batch, in order, or ``None`` where none was ready in time.
+
+        Raises:
+            AutoloaderError: a background part failed; names dataset and stage.
+        """
+        if self._failure is not None:
+            raise as_fault(self._failure, "mix or decode")
+        batch = self._assembler.next(timeout_s)
+        if batch is None and self._failure is not None:
+            raise as_fault(self._failure, "mix or decode")
+        return batch
+
+    def release(self, slot: int) -> None:
+        """The consumer is done with a slot."""
+        self._slots.release(slot)
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        return self._knobs
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs; each takes effect as its row in the knob table says."""
+        self._knobs = knobs
+        for dataset in self._mixture.datasets:
+            own = knobs.for_dataset(dataset.name)
+            self._queues[dataset.index].limit(
+                capacity=own.queue_samples, shuffle=own.shuffle_samples
+            )
+            self._readers[dataset.index].retune(own)
+        self._pool.resize(knobs.decode_threads)
+        self._slots.resize(knobs.ring_slots)
+
+    def park(self, parked: bool) -> None:
+        """Stop admitting reads (True) or go on; the ring keeps what it has."""
+        for queue in self._queues:
+            queue.park(parked)
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """Bad records so far."""
+        return self._quarantine.records()
+
+    def activity(self) -> PipelineActivity:
+        """What every part is doing."""
+        decode_s, decoded = self._pool.service()
+        datasets = {}
+        for dataset in self._mixture.datasets:
+            index = dataset.index
+            queue, reader = self._queues[index], self._readers[index]
+            datasets[dataset.name] = DatasetActivity(
+                queue=queue.pending,
+                queue_bytes=queue.held_bytes,
+                taken=self._assembler.taken[index],
+                stalls=self._assembler.stalls[index],
+                quarantined=self._quarantine.count(index),
+                generations=reader.generations,
+                decode_s=float(decode_s[index]),
+                decoded=int(decoded[index]),
+                read_s=reader.read_s,
+                episodes=reader.episodes,
+            )
+        return PipelineActivity(
+            datasets=datasets,
+            ring_slots=self._slots.slots,
+            ring_out=self._slots.out,
+            ring_filled=self._assembler.filled,
+            decode_waiting=self._pool.waiting,
+            mix_wait_s=self._assembler.wait_s,
+        )
+
+    def close(self) -> None:
+        """End all threads; drops what is under way. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for reader in self._readers:
+            reader.close()
+        for queue in self._queues:
+            queue.close()
+        self._slots.close()
+        self._assembler.close()
+        self._pool.close()
+        deadline = time.monotonic() + CLOSE_S
+        joins = [self._assembler.join, *(reader.join for reader in self._readers)]
+        late = [join for join in joins if not join(max(0.0, deadline - time.monotonic()))]
+        if late:
+            logger.warning("%d reader threads are still waiting for their source", len(late))
+
+    def _reader_failed(self, dataset: int, error: AutoloaderError) -> None:
+        from autoloader.errors import SourceError
+
+        drop = self._mixture.spec.errors.dead_dataset == "drop"
+        if drop and isinstance(error, SourceError) and self._live() > 1:
+            logger.error("going on without dataset %s: %s", self._mixture.names[dataset], error)
+            with self._condition:
+                self._queues[dataset].park(True)
+                self._mixer.drop(dataset)
+                self._condition.notify_all()
+            return
+        self._fail(error)
+
+    def _live(self) -> int:
+        return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._assembler.close()

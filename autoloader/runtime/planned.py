@@ -1,0 +1,335 @@
+"""Reads planned runs: which samples come is known beforehand, so their bytes are read ahead.
+
+Theory of operation. The sequence is cut into runs of ``RUN_SAMPLES`` positions. Reader threads take
+run after run; each looks up its samples in the plan, computes their windows over the index's
+columns, and reads their frames with ``pread``, in the order in which they lie in their files,
+neighbours in one call. Finished runs wait, at most ``read_ahead`` of them, until the assembler has
+taken the runs before.
+
+To the assembler this has the face of a mixer and its queues: the sample that is next is the next
+position's, and it is ready when its run is.
+
+Invariants:
+    1. Samples come in the order of their positions, whatever the threads do.
+    2. No knob changes which sample a position names.
+    3. At most ``OPEN_FILES`` files are open.
+
+Not here: the plan and the index (``index``), decoding and batches (``runtime.assembler``).
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from autoloader.errors import SourceError
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.plan import SamplePlan
+from autoloader.sampling.episode import Place
+from autoloader.sampling.planned import FrameRange, PlannedGroup, plan_group
+from autoloader.sampling.resolve import ResolvedMixture
+
+RUN_SAMPLES = 256
+OPEN_FILES = 256
+_MERGE_GAP_BYTES = 16_384
+
+
+class FileCache:
+    """Open descriptors of data files, the least recently used closed first; thread-safe."""
+
+    def __init__(self, limit: int = OPEN_FILES) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._open: collections.OrderedDict[str, _SharedFile] = collections.OrderedDict()
+
+    def borrow(self, path: str) -> _SharedFile:
+        """An open file, to be given back by its ``release``."""
+        with self._lock:
+            shared = self._open.pop(path, None) or _SharedFile(path)
+            self._open[path] = shared
+            shared.users += 1
+            while len(self._open) > self._limit:
+                _, oldest = self._open.popitem(last=False)
+                oldest.retire()
+            return shared
+
+    def give_back(self, shared: _SharedFile) -> None:
+        """The borrower is done."""
+        with self._lock:
+            shared.users -= 1
+            if shared.retired:
+                shared.retire()
+
+    def close(self) -> None:
+        """Close all files that nobody reads."""
+        with self._lock:
+            for shared in self._open.values():
+                shared.retire()
+            self._open.clear()
+
+
+class _SharedFile:
+    """A descriptor and how many are reading from it."""
+
+    __slots__ = ("descriptor", "retired", "users")
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        self.users = 0
+        self.retired = False
+
+    def retire(self) -> None:
+        self.retired = True
+        if not self.users and self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+@dataclass(slots=True)
+class _Run:
+    """Samples of consecutive positions: each one's dataset, and its group's next number."""
+
+    first: int
+    datasets: list[int]
+    groups: dict[int, PlannedGroup]
+
+
+class PlannedReader:
+    """Reads runs ahead, with the faces of ``Turns`` and (by ``queues``) ``Waiting``.
+
+    Args:
+        mixture: what is read.
+        plan: which sample each position names.
+        indexes: of every dataset.
+        position: where to begin.
+        io_threads, read_ahead: the knobs.
+        condition: told when a run is ready.
+        failed: told of the exception that ends a thread.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        plan: SamplePlan,
+        indexes: Sequence[DatasetIndex],
+        *,
+        position: int,
+        io_threads: int,
+        read_ahead: int,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._mixture = mixture
+        self._plan = plan
+        self._indexes = indexes
+        self._files = FileCache()
+        self._condition = condition
+        self._room = threading.Condition()
+        self._failed = failed
+        self._closed = False
+        self._parked = False
+        self._threads: list[threading.Thread] = []
+        self._io_threads = 0
+        self._read_ahead = read_ahead
+        self._next_read = position
+        self._ready: dict[int, _Run] = {}
+        self._wanted = position
+        self._run: _Run | None = None
+        self._at = 0
+        self._numbers: dict[int, int] = {}
+        self.bytes_read = 0
+        self.reads = 0
+        self.waiting_for: int | None = None
+        self.queues = [_PlannedQueue(self, d.index) for d in mixture.datasets]
+        self.resize(io_threads, read_ahead)
+
+    def resize(self, io_threads: int, read_ahead: int) -> None:
+        """Have so many threads, and so many runs ahead, from now on."""
+        with self._room:
+            self._read_ahead = read_ahead
+            grow = io_threads - self._io_threads
+            self._io_threads = io_threads
+            self._room.notify_all()
+        for _ in range(grow):
+            thread = threading.Thread(target=self._work, name="autoloader-read", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        with self._room:
+            self._parked = parked
+            self._room.notify_all()
+
+    def next(self, ready: Callable[[int, int], bool]) -> int | None:
+        """See ``runtime.assembler.Turns``."""
+        del ready
+        if self._run is None:
+            with self._room:
+                self._run = self._ready.pop(self._wanted, None)
+                if self._run is None:
+                    return None
+                self._wanted += len(self._run.datasets)
+                self._at = 0
+                self._numbers = dict.fromkeys(self._run.groups, 0)
+                self._room.notify_all()
+        return self._run.datasets[self._at]
+
+    def take(self, dataset: int) -> tuple[PlannedGroup, int]:
+        """The sample that ``next`` named."""
+        run = self._run
+        if run is None or run.datasets[self._at] != dataset:
+            raise AssertionError("take follows next")
+        number = self._numbers[dataset]
+        self._numbers[dataset] = number + 1
+        self._at += 1
+        if self._at == len(run.datasets):
+            self._run = None
+        return run.groups[dataset], number
+
+    def snapshot(self) -> dict[str, Any]:
+        """See ``runtime.assembler.Turns``: the position behind the sample taken last."""
+        position = self._wanted if self._run is None else self._run.first + self._at
+        return {"position": position}
+
+    def ready_samples(self) -> int:
+        """Samples of runs that are read and not yet begun."""
+        return sum(len(run.datasets) for run in list(self._ready.values()))
+
+    def close(self) -> None:
+        """End the threads after the run in hand."""
+        with self._room:
+            self._closed = True
+            self._room.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads; whether all have ended."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+        over = not any(thread.is_alive() for thread in self._threads)
+        if over:
+            self._files.close()
+        return over
+
+    def _work(self) -> None:
+        try:
+            while (start := self._claim()) is not None:
+                run = self._read(start)
+                with self._room:
+                    self._ready[start] = run
+                with self._condition:
+                    self._condition.notify_all()
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            if not self._closed:
+                self._failed(error)
+
+    def _claim(self) -> int | None:
+        """The next run to read, when there is room for it; ``None`` to end."""
+        with self._room:
+            while not self._closed:
+                if threading.current_thread() not in self._threads[: self._io_threads]:
+                    self._threads.remove(threading.current_thread())
+                    return None
+                ahead = (self._next_read - self._wanted) // RUN_SAMPLES
+                if not self._parked and ahead < self._read_ahead:
+                    start = self._next_read
+                    self._next_read += RUN_SAMPLES
+                    return start
+                self._room.wait()
+        return None
+
+    def _read(self, start: int) -> _Run:
+        planned = self._plan.samples(start, start + RUN_SAMPLES)
+        groups: dict[int, PlannedGroup] = {}
+        wanted: list[tuple[FrameRange, list[bytes], int]] = []
+        for dataset in np.unique(planned.dataset).tolist():
+            rows = np.flatnonzero(planned.dataset == dataset)
+            index = self._indexes[dataset]
+            group = plan_group(
+                self._mixture.datasets[dataset],
+                self._mixture.layout,
+                [index.episode(e) for e in planned.episode[rows].tolist()],
+                planned.pass_[rows].tolist(),
+                planned.t[rows],
+            )
+            for camera, ranges in group.ranges.items():
+                frames = [b""] * len(ranges)
+                group.frames[camera] = frames
+                wanted.extend((found, frames, at) for at, found in enumerate(ranges))
+            groups[dataset] = group
+        self._read_frames(wanted)
+        return _Run(start, planned.dataset.tolist(), groups)
+
+    def _read_frames(self, wanted: list[tuple[FrameRange, list[bytes], int]]) -> None:
+        """Fill in every frame's bytes, file by file, neighbours in one read."""
+        wanted.sort(key=lambda item: (item[0].path, item[0].offset))
+        at = 0
+        while at < len(wanted):
+            first = wanted[at][0]
+            stop, end = first.offset + first.length, at + 1
+            while end < len(wanted) and wanted[end][0].path == first.path:
+                following = wanted[end][0]
+                if following.offset > stop + _MERGE_GAP_BYTES:
+                    break
+                stop = max(stop, following.offset + following.length)
+                end += 1
+            data = self._pread(first.path, first.offset, stop - first.offset)
+            for found, frames, k in wanted[at:end]:
+                begin = found.offset - first.offset
+                frames[k] = data[begin : begin + found.length]
+            at = end
+
+    def _pread(self, path: str, offset: int, length: int) -> bytes:
+        try:
+            shared = self._files.borrow(path)
+            try:
+                data = os.pread(shared.descriptor, length, offset)
+                while len(data) < length:
+                    more = os.pread(shared.descriptor, length - len(data), offset + len(data))
+                    if not more:
+                        break
+                    data += more
+            finally:
+                self._files.give_back(shared)
+        except OSError as error:
+            raise _unreadable(path, error.strerror or str(error)) from error
+        if len(data) < length:
+            raise _unreadable(path, f"it ends before byte {offset + length}")
+        self.bytes_read += length
+        self.reads += 1
+        return data
+
+
+class _PlannedQueue:
+    """One dataset's face of the planned reader; see ``runtime.assembler.Waiting``."""
+
+    def __init__(self, reader: PlannedReader, dataset: int) -> None:
+        self._reader = reader
+        self._dataset = dataset
+
+    @property
+    def pending(self) -> int:
+        """At least one where the next sample is ready."""
+        return 1
+
+    def take(self) -> tuple[PlannedGroup, int]:
+        """The sample that is next; it is this dataset's."""
+        return self._reader.take(self._dataset)
+
+    def take_empties(self) -> list[Place]:
+        """Records without samples are not in the plan."""
+        return []
+
+
+def _unreadable(path: str, reason: str) -> SourceError:
+    return SourceError(
+        f"{path} cannot be read any more: {reason}",
+        remedy="put the file back as it was, or take its dataset out",
+    )

@@ -1,0 +1,210 @@
+"""Reader threads: one a dataset, from its source into its queue, at any cursor with any knobs.
+
+Theory of operation. A reader thread folds what it has put into the queue into a cursor of its own.
+To change a stream knob it has a new generation of its source opened at that cursor (the cut), on a
+thread of its own, and reads on from the old one until the new one has its first episode; what both
+give, the cursor knows, and it is passed over. At most ``OPENING_AT_ONCE`` readers reopen at a time,
+so that a retune of all datasets does not take all cores; at start-up all open side by side.
+
+An exception reaches the pipeline with its dataset and stage; the stream never just ends.
+
+Not here: what a source is (``sampling.source``), queues (``runtime.queues``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from autoloader.errors import AutoloaderError, PipelineError, SourceError
+from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.runtime.quarantine import Quarantine
+from autoloader.runtime.queues import SampleQueue
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
+
+OPENING_AT_ONCE = 2
+
+
+class Reader:
+    """Keeps one dataset's queue filled.
+
+    Args:
+        dataset: whose episodes these are.
+        source: opens them; made on the reader's own thread, because compiling a graph takes time.
+        cursor: where to begin; the reader's own from then on.
+        queue: filled.
+        knobs: the stream knobs to begin with.
+        quarantine: told of bad records.
+        opening: bounds how many readers reopen at a time.
+        failed: told of the exception that ends this reader.
+    """
+
+    def __init__(
+        self,
+        dataset: ResolvedDataset,
+        source: Callable[[ResolvedDataset], EpisodeSource],
+        cursor: DatasetCursor,
+        queue: SampleQueue,
+        knobs: ResolvedDatasetKnobs,
+        *,
+        quarantine: Quarantine,
+        opening: threading.Semaphore,
+        failed: Callable[[int, AutoloaderError], None],
+    ) -> None:
+        self._dataset = dataset
+        self._make_source = source
+        self._cursor = cursor
+        self._queue = queue
+        self._knobs = knobs
+        self._wanted = knobs
+        self._quarantine = quarantine
+        self._opening = opening
+        self._failed = failed
+        self._closed = False
+        self._next: _Opening | None = None
+        self.generations = 0
+        self.episodes = 0
+        self.read_s = 0.0
+        self._thread = threading.Thread(
+            target=self._run, name=f"autoloader-read-{dataset.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def retune(self, knobs: ResolvedDatasetKnobs) -> None:
+        """Read on with other knobs from the next episode on; pending changes coalesce."""
+        self._wanted = knobs
+
+    def close(self) -> None:
+        """Stop after the episode in hand; does not wait."""
+        self._closed = True
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except AutoloaderError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: nothing may end a stream unseen
+            self._fail(
+                PipelineError(
+                    f"dataset {self._dataset.name!r}, stage read: {type(error).__name__}: {error}",
+                    remedy="this is a fault of the loader; please report it with this message",
+                    dataset=self._dataset.name,
+                    stage="read",
+                ),
+                error,
+            )
+
+    def _fail(self, error: AutoloaderError, cause: BaseException | None = None) -> None:
+        if cause is not None:
+            error.__cause__ = cause
+        if not self._closed:
+            self._failed(self._dataset.index, error)
+
+    def _read(self) -> None:
+        source = self._make_source(self._dataset)
+        episodes = source.open(self._cursor.start(), self._knobs)
+        self.generations = 1
+        while not self._closed:
+            episodes = self._newest(source, episodes)
+            started = time.perf_counter()
+            item = next(episodes, None)
+            self.read_s += time.perf_counter() - started
+            if item is None:
+                raise SourceError(
+                    f"dataset {self._dataset.name!r} ended; a stream has no end",
+                    remedy="check that its files are still there",
+                    dataset=self._dataset.name,
+                )
+            self._hand_over(item)
+
+    def _newest(
+        self, source: EpisodeSource, old: Iterator[EpisodeSamples | EmptyEpisode]
+    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """The generation to read on from: the next one as soon as it is open, else ``old``."""
+        if self._next is None:
+            changed = _of_stream(self._wanted) != _of_stream(self._knobs)
+            if changed and self._opening.acquire(blocking=False):
+                self._next = _Opening(source, self._cursor.start(), self._wanted, self._opening)
+            return old
+        if not self._next.done:
+            return old
+        opened, self._next = self._next, None
+        self._knobs = opened.knobs
+        self.generations += 1
+        return opened.episodes()
+
+    def _hand_over(self, item: EpisodeSamples | EmptyEpisode) -> None:
+        taken = self._cursor.taken(item.place)
+        if taken is None:
+            return
+        if isinstance(item, EmptyEpisode):
+            if item.reason is not None:
+                self._quarantine.add(item.place, item.reason)
+            self._cursor.close(item.place)
+            self._queue.put_empty(item.place)
+            return
+        self.episodes += 1
+        if self._queue.put(item, taken):
+            self._cursor.close(item.place)
+
+
+def _of_stream(knobs: ResolvedDatasetKnobs) -> ResolvedDatasetKnobs:
+    """The knobs without those that the queue heeds by itself."""
+    return replace(knobs, queue_samples=0, shuffle_samples=0)
+
+
+class _Opening:
+    """A generation being opened on a thread of its own, up to its first episode."""
+
+    def __init__(
+        self,
+        source: EpisodeSource,
+        start: ReaderStart,
+        knobs: ResolvedDatasetKnobs,
+        opening: threading.Semaphore,
+    ) -> None:
+        self.knobs = knobs
+        self.done = False
+        self._first: list[EpisodeSamples | EmptyEpisode] = []
+        self._rest: Iterator[EpisodeSamples | EmptyEpisode] = iter(())
+        self._failure: BaseException | None = None
+        threading.Thread(
+            target=self._open, args=(source, start, opening), name="autoloader-open", daemon=True
+        ).start()
+
+    def _open(
+        self, source: EpisodeSource, start: ReaderStart, opening: threading.Semaphore
+    ) -> None:
+        try:
+            self._rest = iter(source.open(start, self.knobs))
+            self._first.append(next(self._rest))
+        except BaseException as error:  # noqa: BLE001 raised again by the reader, on its own thread
+            self._failure = error
+        finally:
+            opening.release()
+            self.done = True
+
+    def episodes(self) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """All its episodes.
+
+        Raises:
+            Exception: whatever opening it raised.
+        """
+        if self._failure is not None:
+            raise self._failure
+        yield from self._first
+        yield from self._rest

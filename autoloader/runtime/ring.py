@@ -1,0 +1,136 @@
+"""The batch ring: slots of one memfd, filled by the decode pool, lent to the consumer.
+
+Theory of operation. A slot holds one whole batch (``BatchLayout``). The producing side takes free
+slots and fills them; the consuming side lends a filled slot out as NumPy arrays and learns that
+it is free again when the last array over it is gone. Both sides map the same descriptor, so in
+one process or two the bytes are written once and never copied.
+
+Pages of a slot that is retired, or of all free slots on demand, go back to the kernel
+(MADV_REMOVE punches them out of the memfd); the file is never shrunk (a seal forbids it), because
+a shrunk mapping turns a reader's access into SIGBUS.
+
+Invariants:
+    1. A slot is in one hand at a time: free, filling, filled or lent.
+    2. A finalizer takes no lock, and does nothing in a forked child.
+    3. Memory under live arrays outlives the ring.
+
+Not here: which slot holds which batch (``runtime.pipeline``), torch (``batch``).
+"""
+
+from __future__ import annotations
+
+import collections
+import fcntl
+import mmap
+import os
+import weakref
+
+import numpy as np
+
+from autoloader.sampling.layout import BatchLayout
+
+MADV_REMOVE = 9
+_F_ADD_SEALS = 1033
+_F_SEAL_SHRINK = 0x0002
+MAX_SLOTS = 64
+COPY_RESERVE = 2
+"""Slots that lending leaves alone; past that the consumer gets a copy."""
+
+
+class RingMemory:
+    """The memory of a ring: ``MAX_SLOTS`` slots of address space, pages only where written.
+
+    Args:
+        layout: of the batches.
+        descriptor: an existing ring's memfd; without one a new ring is made.
+        name: shown by ``ls -l /proc/PID/fd``.
+    """
+
+    def __init__(
+        self, layout: BatchLayout, *, descriptor: int | None = None, name: str = "autoloader"
+    ) -> None:
+        self.layout = layout
+        size = layout.slot_bytes * MAX_SLOTS
+        if descriptor is None:
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, size, mmap.MAP_SHARED)
+
+    def base(self, slot: int) -> np.ndarray:
+        """A new uint8 array over a slot; all arrays made from it keep it alive."""
+        return np.frombuffer(
+            self._map, np.uint8, self.layout.slot_bytes, slot * self.layout.slot_bytes
+        )
+
+    def punch(self, slot: int) -> None:
+        """Give a slot's pages back to the kernel; it reads as zeros afterwards."""
+        self._map.madvise(MADV_REMOVE, slot * self.layout.slot_bytes, self.layout.slot_bytes)
+
+    def allocated_bytes(self) -> int:
+        """Bytes of pages the kernel really holds for the ring; 0 once it is closed."""
+        if self.descriptor < 0:
+            return 0
+        return os.fstat(self.descriptor).st_blocks * 512
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with the last array over it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Lender:
+    """Lends filled slots to the consumer and collects those it is done with.
+
+    Used by the consuming thread only, except for the finalizers, which may run anywhere.
+    """
+
+    def __init__(self, memory: RingMemory) -> None:
+        self._memory = memory
+        self._returned: collections.deque[int] = collections.deque()
+        self._lent: set[int] = set()
+        self._back: list[int] = []
+        self.copies = 0
+
+    @property
+    def lent(self) -> frozenset[int]:
+        """Slots under live arrays."""
+        return frozenset(self._lent)
+
+    def lend(self, slot: int, slots: int) -> tuple[dict[str, np.ndarray], bool]:
+        """A filled slot's arrays, and whether they are a copy (the slot is then free again).
+
+        Args:
+            slot: the filled slot.
+            slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
+        """
+        self._drain()
+        if len(self._lent) + 1 > slots - COPY_RESERVE:
+            self.copies += 1
+            memory = self._memory.base(slot).copy()
+            self._back.append(slot)
+            return self._memory.layout.views(memory), True
+        base = self._memory.base(slot)
+        self._lent.add(slot)
+        done = weakref.finalize(base, _give_back, self._returned, slot, os.getpid())
+        done.atexit = False
+        return self._memory.layout.views(base), False
+
+    def collect(self) -> list[int]:
+        """Slots that are free again since the last call."""
+        self._drain()
+        back, self._back = self._back, []
+        return back
+
+    def _drain(self) -> None:
+        while self._returned:
+            slot = self._returned.popleft()
+            self._lent.discard(slot)
+            self._back.append(slot)
+
+
+def _give_back(returned: collections.deque[int], slot: int, pid: int) -> None:
+    if os.getpid() == pid:
+        returned.append(slot)

@@ -1,0 +1,81 @@
+"""Which slots of the ring are free, on the producing side.
+
+Not here: the memory (``runtime.ring``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from autoloader.runtime.ring import RingMemory
+
+
+class SlotBook:
+    """Hands out free slots; the number in use may change at any time.
+
+    Args:
+        memory: the ring; retired slots give their pages back through it.
+        slots: how many are in use at first.
+        held: slots that the consumer has already.
+    """
+
+    def __init__(self, memory: RingMemory, slots: int, *, held: Sequence[int] = ()) -> None:
+        self._memory = memory
+        self._condition = threading.Condition()
+        self._out = set(held)
+        self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
+        self._closed = False
+        self.slots = slots
+
+    def acquire(self) -> int | None:
+        """A free slot; waits for one. ``None`` once closed."""
+        with self._condition:
+            while not self._closed and not self._free:
+                self._condition.wait()
+            if self._closed:
+                return None
+            slot = self._free.pop()
+            self._out.add(slot)
+            return slot
+
+    def release(self, slot: int) -> None:
+        """A slot is free again; a retired one gives its pages back."""
+        with self._condition:
+            if slot not in self._out:
+                return
+            self._out.remove(slot)
+            if slot < self.slots:
+                self._free.append(slot)
+                self._condition.notify()
+            else:
+                self._memory.punch(slot)  # under the lock: it may come back into use at once
+
+    def resize(self, slots: int) -> None:
+        """Have ``slots`` slots; those beyond are retired as soon as they are free."""
+        with self._condition:
+            for slot in self._free:
+                if slot >= slots:
+                    self._memory.punch(slot)
+            self._free = [slot for slot in self._free if slot < slots]
+            known = {*self._free, *self._out}
+            self._free[:0] = [slot for slot in range(slots - 1, -1, -1) if slot not in known]
+            self.slots = slots
+            self._condition.notify_all()
+
+    def punch_free(self) -> None:
+        """Give the pages of all free slots back to the kernel."""
+        with self._condition:
+            for slot in self._free:
+                self._memory.punch(slot)
+
+    @property
+    def out(self) -> int:
+        """Slots that are being filled, filled or lent."""
+        return len(self._out)
+
+    def close(self) -> None:
+        """Wake whoever waits."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()

@@ -1,0 +1,156 @@
+"""One episode as a reader hands it over: encoded frames, and every sample's rows ready to copy.
+
+Frames stay compressed and are held once, however many samples use them; the numeric windows of
+all the episode's samples are computed in one go, so that a sample costs array copies only.
+
+Not here: where the bytes come from (``graph``), decoding (``runtime``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.sampling import windows
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.resolve import ResolvedDataset
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an episode lies: dataset index, pass, shard (slice) and record in the shard's file."""
+
+    dataset: int
+    pass_: int
+    shard: int
+    record: int
+
+    def numbers(self) -> tuple[int, int, int, int]:
+        """(dataset, pass, shard, record)."""
+        return self.dataset, self.pass_, self.shard, self.record
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSamples:
+    """The n samples of one episode, in the order in which they come.
+
+    Attributes:
+        place: where it lies.
+        t: [n] int64, in (strided) frames.
+        frames: camera → encoded frames, as many as the samples use.
+        frame_row: [n, F] int64, into ``frames``.
+        frame_mask, frame_zeroed: [n, F] bool.
+        frame_offset: [n, F] int32.
+        action, action_mask: [n, H, A] float32, bool.
+        state, state_mask: [n, Fs, S] float32, bool.
+        language: UTF-8 text of each sample, or one for all.
+        nbytes: bytes held.
+    """
+
+    place: Place
+    t: NDArray[np.int64]
+    frames: Mapping[str, Sequence[bytes]]
+    frame_row: NDArray[np.int64]
+    frame_mask: NDArray[np.bool_]
+    frame_zeroed: NDArray[np.bool_]
+    frame_offset: NDArray[np.int32]
+    action: NDArray[np.float32]
+    action_mask: NDArray[np.bool_]
+    state: NDArray[np.float32]
+    state_mask: NDArray[np.bool_]
+    language: Sequence[bytes]
+    nbytes: int
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def place_at(self, k: int) -> Place:
+        """Where sample k's episode lies."""
+        del k
+        return self.place
+
+    def total_at(self, k: int) -> int:
+        """Samples of sample k's episode in this pass."""
+        del k
+        return len(self.t)
+
+    def text(self, k: int) -> bytes:
+        """UTF-8 language of sample k."""
+        return self.language[k if len(self.language) > 1 else 0]
+
+
+def build_samples(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    place: Place,
+    *,
+    steps: int,
+    t: NDArray[np.int64],
+    frames: Mapping[str, Sequence[bytes]],
+    frame_row: NDArray[np.int64],
+    columns: Mapping[str, NDArray[np.float32]],
+    language: Sequence[bytes],
+) -> EpisodeSamples:
+    """Compute every sample's windows from an episode's columns.
+
+    Args:
+        dataset: whose episode it is.
+        layout: widths to pad to.
+        place: where it lies.
+        steps: (strided) frames of the episode.
+        t: [n] int64, in the order in which samples come.
+        frames: camera → encoded frames.
+        frame_row: [n, F] int64 into ``frames``.
+        columns: feature path → [steps, width] float32.
+        language: one text, or one for each sample, UTF-8.
+    """
+    sample = dataset.sample
+    window = windows.rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
+    action, action_mask = _field(dataset, layout, "action", t, steps, columns)
+    state, state_mask = _field(dataset, layout, "state", t, steps, columns)
+    held = sum(len(frame) for encoded in frames.values() for frame in encoded)
+    held += action.nbytes + state.nbytes + action_mask.nbytes + state_mask.nbytes
+    return EpisodeSamples(
+        place=place,
+        t=t,
+        frames=frames,
+        frame_row=frame_row,
+        frame_mask=window.inside,
+        frame_zeroed=window.zeroed,
+        frame_offset=window.offset,
+        action=action,
+        action_mask=action_mask,
+        state=state,
+        state_mask=state_mask,
+        language=language or (b"",),
+        nbytes=held,
+    )
+
+
+def _field(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    name: str,
+    t: NDArray[np.int64],
+    steps: int,
+    columns: Mapping[str, NDArray[np.float32]],
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    sample = dataset.sample
+    bound = dataset.action if name == "action" else dataset.state
+    width = layout.action_width if name == "action" else layout.state_width
+    rows = layout.action_rows if name == "action" else layout.state_rows
+    if bound is None:
+        shape = (len(t), rows, width)
+        return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
+    values = bound.evaluate(columns, steps)
+    if name == "state":
+        offsets = np.asarray(sample.state_offsets, dtype=np.int64)
+        return windows.window_values(values, windows.rows(t, offsets, steps, sample), width)
+    offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+    window = windows.rows(t, offsets, steps, sample)
+    if sample.action_reduce == "sum":
+        return windows.summed_values(values, window, width)
+    return windows.window_values(values, window, width)

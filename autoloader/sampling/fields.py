@@ -1,0 +1,206 @@
+"""Field expressions over real features: which columns they take, and their values in NumPy.
+
+Not here: the language (``spec.fields``); the same arithmetic in TensorFlow (``graph.fields``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature
+from autoloader.errors import SpecError, UnsupportedError, nearest
+from autoloader.spec import FieldExpression, FieldTerm
+
+_LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
+_NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
+
+
+@dataclass(frozen=True, slots=True)
+class NumericField:
+    """``action`` or ``state`` of one dataset: terms with the width each contributes."""
+
+    terms: tuple[FieldTerm, ...]
+    widths: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns in all."""
+        return sum(self.widths)
+
+    def evaluate(
+        self, columns: Mapping[str, NDArray[np.float32]], steps: int
+    ) -> NDArray[np.float32]:
+        """The field's values [steps, width] float32.
+
+        Args:
+            columns: feature path → [steps, feature width] float32.
+            steps: frames of the (strided) episode.
+        """
+        values = np.zeros((steps, self.width), dtype=np.float32)
+        at = 0
+        for term, width in zip(self.terms, self.widths, strict=True):
+            if term.path is not None:
+                part = columns[term.path][:, term.slice()]
+                for op in term.ops:
+                    if op.name == "clip":
+                        part = np.clip(part, np.float32(op.values[0]), np.float32(op.values[1]))
+                    elif op.name == "invert":
+                        part = np.float32(1) - part
+                    else:
+                        part = part * np.float32(op.values[0])
+                values[:, at : at + width] = part
+            at += width
+        return values
+
+
+def find_feature(
+    features: Mapping[str, Feature], path: str, *, field: str, dataset: str
+) -> Feature:
+    """The feature called ``path``.
+
+    Raises:
+        SpecError: there is none; lists those that exist.
+    """
+    if path in features:
+        return features[path]
+    wanted = path.removeprefix("steps/")
+    if wanted in features:
+        return features[wanted]
+    raise SpecError(
+        f"{field}: {path!r} is no feature of dataset {dataset!r}",
+        remedy=f"{nearest(path, features)} It has: {', '.join(sorted(features))}",
+        path=field,
+    )
+
+
+def numeric_field(
+    expression: FieldExpression, features: Mapping[str, Feature], *, field: str, dataset: str
+) -> NumericField:
+    """Bind an expression to a dataset's features.
+
+    Raises:
+        SpecError: a feature is missing, not numeric, of unknown width, or a slice takes nothing.
+    """
+    widths = []
+    for term in expression.terms:
+        if term.path is None:
+            widths.append(term.zeros)
+            continue
+        feature = find_feature(features, term.path, field=field, dataset=dataset)
+        width = feature_width(feature, field=field)
+        taken = len(range(width)[term.slice()])
+        if not taken:
+            raise SpecError(
+                f"{field}: {term.text()!r} takes no column: {term.path!r} has {width}",
+                remedy=f"take columns within [0:{width}]",
+                path=field,
+            )
+        widths.append(taken)
+    return NumericField(expression.terms, tuple(widths))
+
+
+def feature_width(feature: Feature, *, field: str) -> int:
+    """Columns of one step of a numeric feature.
+
+    Raises:
+        SpecError: it is no number, not per step, or of varying shape.
+    """
+    if feature.kind != "tensor" or feature.dtype not in _NUMBERS or not feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {_describe(feature)}, not a number for every step",
+            remedy="name a numeric feature of the steps",
+            path=field,
+        )
+    if any(size is None for size in feature.shape):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} has varying shape {feature.shape}, not supported yet",
+            remedy="name a feature of fixed shape",
+            path=field,
+        )
+    if feature.encoding not in (None, "none"):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers",
+            path=field,
+        )
+    return math.prod(size for size in feature.shape if size is not None)
+
+
+def check_camera(feature: Feature, *, field: str) -> None:
+    """Refuse what is no colour picture.
+
+    Raises:
+        SpecError: not an image per step; a depth or float image.
+    """
+    if feature.kind != "image" or not feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {_describe(feature)}, not an image of the steps",
+            remedy="name an image feature such as observation/image",
+            path=field,
+        )
+    channels = feature.shape[-1] if feature.shape else None
+    if feature.dtype != "uint8" or channels not in (1, 3, None):
+        raise SpecError(
+            f"{field}: {feature.path!r} is {_describe(feature)}: depth and float images are no "
+            "cameras",
+            remedy="name a uint8 image with 3 channels (or 1)",
+            path=field,
+        )
+
+
+def check_language(feature: Feature, *, field: str) -> None:
+    """Refuse what holds neither text nor code points.
+
+    Raises:
+        SpecError: the feature holds neither.
+    """
+    is_points = feature.kind == "tensor" and feature.dtype in _LANGUAGE_INTEGERS
+    if not is_text(feature) and not (is_points and len(feature.shape) == 1):
+        raise SpecError(
+            f"{field}: {feature.path!r} is {_describe(feature)}: neither text nor code points",
+            remedy="name a text feature, or a vector of Unicode code points",
+            path=field,
+        )
+    if any(size is None for size in feature.shape):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} has a varying number of code points, not supported yet",
+            remedy="name a feature of fixed length",
+            path=field,
+        )
+
+
+def is_text(feature: Feature) -> bool:
+    """Whether the feature is stored as bytes (else as code points)."""
+    return feature.kind == "text" and not feature.shape
+
+
+def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
+    """Refuse a language drawn from text here and code points there.
+
+    Raises:
+        SpecError: the features hold both.
+    """
+    if len({is_text(feature) for feature in features}) > 1:
+        raise SpecError(
+            f"{field}: any_of mixes text and code points: "
+            + ", ".join(f"{feature.path} ({_describe(feature)})" for feature in features),
+            remedy="draw from features of one kind",
+            path=field,
+        )
+
+
+def text_of_points(points: NDArray[np.int64]) -> bytes:
+    """UTF-8 of a vector of code points; trailing NULs are padding."""
+    kept = np.trim_zeros(points, "b")
+    valid = kept[(kept > 0) & (kept < 0x110000) & ((kept < 0xD800) | (kept > 0xDFFF))]
+    return "".join(map(chr, valid.tolist())).encode("utf-8")
+
+
+def _describe(feature: Feature) -> str:
+    shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
+    return f"{feature.kind} {feature.dtype} {shape}"

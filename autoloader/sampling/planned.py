@@ -1,0 +1,231 @@
+"""Samples of one dataset drawn from many episodes: the windows of a planned run, computed at once.
+
+What ``sampling.episode`` does for one episode's samples, this does for samples of different
+episodes over their columns. The result has the face of ``EpisodeSamples``.
+
+Not here: which samples are drawn (``index.plan``), their bytes (``runtime.planned``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.sampling import windows
+from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.sampling.episode import Place
+from autoloader.sampling.fields import NumericField
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.record import draw_choice, episode_key
+from autoloader.sampling.resolve import ResolvedDataset
+
+
+class IndexedEpisode(Protocol):
+    """An episode as the index holds it; see ``index.dataset.EpisodeView``."""
+
+    @property
+    def path(self) -> str:
+        """Its file."""
+        ...
+
+    @property
+    def slice(self) -> int:
+        """Number of its slice."""
+        ...
+
+    @property
+    def record(self) -> int:
+        """Its number in the file."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Raw steps."""
+        ...
+
+    def frames(self, feature_path: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Byte offsets and lengths in the file, [steps] each."""
+        ...
+
+    def column(self, feature_path: str) -> NDArray[np.float32]:
+        """[steps, width]."""
+        ...
+
+    def language(self, feature_path: str, steps: NDArray[np.int64]) -> list[bytes]:
+        """UTF-8 texts at raw steps; one for all where the feature is the episode's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRange:
+    """Where one encoded frame lies."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class PlannedGroup:
+    """n samples of one dataset, in the order in which they come; see ``EpisodeSamples``.
+
+    Attributes:
+        places: of each sample's episode.
+        ranges: camera → where every frame lies, row by row; ``frames`` holds their bytes, later.
+    """
+
+    places: Sequence[Place]
+    t: NDArray[np.int64]
+    ranges: Mapping[str, Sequence[FrameRange]]
+    frames: dict[str, Sequence[bytes]]
+    frame_row: NDArray[np.int64]
+    frame_mask: NDArray[np.bool_]
+    frame_zeroed: NDArray[np.bool_]
+    frame_offset: NDArray[np.int32]
+    action: NDArray[np.float32]
+    action_mask: NDArray[np.bool_]
+    state: NDArray[np.float32]
+    state_mask: NDArray[np.bool_]
+    language: Sequence[bytes]
+
+    def text(self, k: int) -> bytes:
+        """UTF-8 language of sample k."""
+        return self.language[k]
+
+    def place_at(self, k: int) -> Place:
+        """Where sample k's episode lies."""
+        return self.places[k]
+
+    def total_at(self, k: int) -> int:
+        """A planned sample is counted by its position, not within its episode."""
+        del k
+        return 1
+
+
+def plan_group(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    episodes: Sequence[IndexedEpisode],
+    passes: Sequence[int],
+    t: NDArray[np.int64],
+) -> PlannedGroup:
+    """The windows of samples of one dataset.
+
+    Args:
+        dataset: whose samples.
+        layout: widths to pad to.
+        episodes: of each sample.
+        passes: of each sample.
+        t: [n] int64, strided.
+    """
+    sample, stride = dataset.sample, dataset.stride
+    places = [
+        Place(dataset.index, pass_, episode.slice, episode.record)
+        for episode, pass_ in zip(episodes, passes, strict=True)
+    ]
+    steps = np.asarray([-(-episode.steps // stride) for episode in episodes], dtype=np.int64)
+    window = windows.rows(t, np.asarray(sample.frame_offsets, np.int64), steps[:, None], sample)
+    raw = (window.index * stride).tolist()
+    ranges: dict[str, list[FrameRange]] = {}
+    for number, (camera, choices) in enumerate(sorted(dataset.cameras.items())):
+        found = ranges[camera] = []
+        for k, episode in enumerate(episodes):
+            at = 0
+            if len(choices) > 1:
+                key = episode_key(dataset, places[k])
+                at = draw_choice(key, PURPOSE_CAMERA, number, len(choices))
+            offsets, lengths = episode.frames(choices[at].path)
+            found.extend(
+                FrameRange(episode.path, int(offsets[row]), int(lengths[row])) for row in raw[k]
+            )
+    action, action_mask = _values(
+        dataset.action,
+        episodes,
+        _action_rows(dataset, t, steps),
+        stride,
+        layout.action_width,
+        layout.action_rows,
+        summed=sample.action_reduce == "sum",
+    )
+    state_offsets = np.asarray(sample.state_offsets, np.int64)
+    state, state_mask = _values(
+        dataset.state,
+        episodes,
+        windows.rows(t, state_offsets, steps[:, None], sample),
+        stride,
+        layout.state_width,
+        layout.state_rows,
+    )
+    count, frames = window.index.shape
+    return PlannedGroup(
+        places=places,
+        t=t,
+        ranges=ranges,
+        frames={},
+        frame_row=np.arange(count * frames, dtype=np.int64).reshape(count, frames),
+        frame_mask=window.inside,
+        frame_zeroed=window.zeroed,
+        frame_offset=window.offset,
+        action=action,
+        action_mask=action_mask,
+        state=state,
+        state_mask=state_mask,
+        language=_texts(dataset, episodes, places, t * stride),
+    )
+
+
+def _action_rows(
+    dataset: ResolvedDataset, t: NDArray[np.int64], steps: NDArray[np.int64]
+) -> windows.Rows:
+    sample = dataset.sample
+    offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+    return windows.rows(t, offsets, steps[:, None], sample)
+
+
+def _values(
+    bound: NumericField | None,
+    episodes: Sequence[IndexedEpisode],
+    window: windows.Rows,
+    stride: int,
+    width: int,
+    rows: int,
+    *,
+    summed: bool = False,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    count, horizon = window.index.shape
+    if bound is None:
+        shape = (count, rows, width)
+        return np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
+    paths = dict.fromkeys(term.path for term in bound.terms if term.path is not None)
+    raw = window.index * stride
+    columns = {
+        path: np.concatenate([e.column(path)[raw[k]] for k, e in enumerate(episodes)])
+        for path in paths
+    }
+    flat = bound.evaluate(columns, count * horizon)
+    index = np.arange(count * horizon, dtype=np.int64).reshape(count, horizon)
+    local = windows.Rows(index, window.inside, window.zeroed, window.offset)
+    shape_values = windows.summed_values if summed else windows.window_values
+    return shape_values(flat, local, width)
+
+
+def _texts(
+    dataset: ResolvedDataset,
+    episodes: Sequence[IndexedEpisode],
+    places: Sequence[Place],
+    raw_t: NDArray[np.int64],
+) -> list[bytes]:
+    if not dataset.language:
+        return [b""] * len(episodes)
+    texts = []
+    for k, episode in enumerate(episodes):
+        at = 0
+        if len(dataset.language) > 1:
+            key = episode_key(dataset, places[k])
+            at = draw_choice(key, PURPOSE_LANGUAGE, 0, len(dataset.language))
+        texts.append(episode.language(dataset.language[at].path, raw_t[k : k + 1])[0])
+    return texts

@@ -1,0 +1,203 @@
+"""Holds a spec against the datasets on disk: everything a reader needs, checked before it starts.
+
+Not here: opening files for data (``graph``), sample counts (``counts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoloader.catalog import Feature, ShardSlice, VersionDirectory, locate_version, open_version
+from autoloader.errors import SpecError, nearest
+from autoloader.sampling.draws import dataset_key
+from autoloader.sampling.fields import (
+    NumericField,
+    check_camera,
+    check_language,
+    check_same_kind,
+    find_feature,
+    numeric_field,
+)
+from autoloader.sampling.layout import BatchLayout
+from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDataset:
+    """One dataset of one split, its fields bound to real features.
+
+    Attributes:
+        name, index: its name, and its place in ``dataset_names``.
+        weight: as the spec says; relative.
+        directory: what lies on disk.
+        slices: records of the split, by shard; a provenance's ``shard`` counts these.
+        key: start of all its keyed draws.
+        sample: what a sample holds.
+        stride: every how many frames.
+        cameras: canonical camera → the features one is drawn from; missing cameras are absent.
+        action, state: bound numeric fields, or ``None``.
+        language: the features one is drawn from; empty where there is none.
+    """
+
+    name: str
+    index: int
+    weight: float
+    directory: VersionDirectory
+    slices: tuple[ShardSlice, ...]
+    key: int
+    sample: SampleSpec
+    stride: int
+    cameras: Mapping[str, tuple[Feature, ...]]
+    action: NumericField | None
+    state: NumericField | None
+    language: tuple[Feature, ...]
+
+    @property
+    def records(self) -> int:
+        """Episodes of the split."""
+        return sum(piece.stop - piece.start for piece in self.slices)
+
+    def numeric_features(self) -> dict[str, Feature]:
+        """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
+        found = {}
+        for field in (self.action, self.state):
+            for term in field.terms if field else ():
+                if term.path is not None:
+                    found[term.path] = find_feature(
+                        self.directory.features, term.path, field="", dataset=self.name
+                    )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedMixture:
+    """A spec for one split, ready to be read."""
+
+    spec: PipelineSpec
+    split: str
+    datasets: tuple[ResolvedDataset, ...]
+    layout: BatchLayout
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dataset names, by dataset index."""
+        return tuple(dataset.name for dataset in self.datasets)
+
+    @property
+    def shards(self) -> dict[str, int]:
+        """Shards of each dataset's split."""
+        return {dataset.name: len(dataset.slices) for dataset in self.datasets}
+
+
+def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
+    """Open every dataset's metadata and bind the spec's fields to it; reads no data.
+
+    Raises:
+        SourceError: a dataset's directory is missing or broken.
+        SpecError: a split, feature or width that cannot be.
+    """
+    datasets: list[ResolvedDataset] = []
+    for declared in spec.datasets:
+        expression = _split_of(declared, split)
+        if expression is not None:
+            datasets.append(_resolve_dataset(spec, declared, expression, split, len(datasets)))
+    if not datasets:
+        raise SpecError(
+            f"no dataset takes part in split {split!r}",
+            remedy=f"give at least one dataset a split expression for {split!r}",
+            path="datasets",
+        )
+    first = datasets[0].sample
+    layout = BatchLayout(
+        batch_size=spec.batch.size,
+        cameras={name: camera.size for name, camera in spec.cameras.items()},
+        frames=len(first.frame_offsets),
+        action_rows=first.action_rows,
+        action_width=_width(spec, datasets, "action"),
+        state_rows=len(first.state_offsets),
+        state_width=_width(spec, datasets, "state"),
+    )
+    return ResolvedMixture(spec, split, tuple(datasets), layout)
+
+
+def _split_of(declared: DatasetSpec, split: str) -> str | None:
+    if split not in declared.split:
+        raise SpecError(
+            f"datasets[{declared.name}].split: has no {split!r}",
+            remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
+            + nearest(split, declared.split),
+            path=f"datasets[{declared.name}].split",
+        )
+    return declared.split[split]
+
+
+def _resolve_dataset(
+    spec: PipelineSpec, declared: DatasetSpec, expression: str, split: str, index: int
+) -> ResolvedDataset:
+    name, where = declared.name, f"datasets[{declared.name}]"
+    path: str
+    if declared.path is not None:
+        path = declared.path
+    else:
+        path = str(locate_version(declared.tfds or "", declared.data_dir or "", dataset=name))
+    directory = open_version(path, dataset=name)
+    features = directory.features
+
+    def found(feature_path: str, field: str) -> Feature:
+        return find_feature(features, feature_path, field=f"{where}.{field}", dataset=name)
+
+    cameras = {}
+    for camera, choice in declared.images.items():
+        cameras[camera] = tuple(found(p, f"images.{camera}") for p in choice.paths)
+        for feature in cameras[camera]:
+            check_camera(feature, field=f"{where}.images.{camera}")
+    language: tuple[Feature, ...] = ()
+    if declared.language is not None:
+        language = tuple(found(p, "language") for p in declared.language.paths)
+        for feature in language:
+            check_language(feature, field=f"{where}.language")
+        check_same_kind(language, field=f"{where}.language")
+    fields = {
+        key: numeric_field(expression_, features, field=f"{where}.{key}", dataset=name)
+        for key, expression_ in (("action", declared.action), ("state", declared.state))
+        if expression_ is not None
+    }
+    if not cameras and not fields:
+        raise SpecError(
+            f"{where}: takes neither images nor action nor state",
+            remedy="name at least one field of the dataset",
+            path=where,
+        )
+    return ResolvedDataset(
+        name=name,
+        index=index,
+        weight=declared.weight,
+        directory=directory,
+        slices=directory.resolve(expression, field=f"{where}.split.{split}"),
+        key=dataset_key(spec.seed, name),
+        sample=spec.sample_of(name),
+        stride=declared.stride,
+        cameras=cameras,
+        action=fields.get("action"),
+        state=fields.get("state"),
+        language=language,
+    )
+
+
+def _width(spec: PipelineSpec, datasets: list[ResolvedDataset], field: str) -> int:
+    widths = {
+        dataset.name: bound.width for dataset in datasets if (bound := getattr(dataset, field))
+    }
+    widest = max(widths.values(), default=0)
+    fixed = spec.pad_to.get("action" if field == "action" else "state")
+    if fixed is None:
+        return widest
+    if widest > fixed:
+        name = next(name for name, width in widths.items() if width == widest)
+        raise SpecError(
+            f"pad_to.{field}: {fixed}, but dataset {name!r} has {widest} columns",
+            remedy=f"set pad_to.{field} to at least {widest}",
+            path=f"pad_to.{field}",
+        )
+    return fixed

@@ -1,0 +1,36 @@
+"""What the user declares: the pipeline spec, validated, frozen, free of any framework.
+
+Not here: what lies on disk (``catalog``), which samples follow from it (``sampling``).
+"""
+
+from autoloader.spec.fields import AnyOf, FieldExpression, FieldOp, FieldTerm, parse_expression
+from autoloader.spec.model import (
+    BatchSpec,
+    CameraSpec,
+    DatasetSpec,
+    EdgesSpec,
+    ErrorsSpec,
+    MixingSpec,
+    PipelineSpec,
+    SampleOverride,
+    SampleSpec,
+    ValidationSpec,
+)
+
+__all__ = [
+    "AnyOf",
+    "BatchSpec",
+    "CameraSpec",
+    "DatasetSpec",
+    "EdgesSpec",
+    "ErrorsSpec",
+    "FieldExpression",
+    "FieldOp",
+    "FieldTerm",
+    "MixingSpec",
+    "PipelineSpec",
+    "SampleOverride",
+    "SampleSpec",
+    "ValidationSpec",
+    "parse_expression",
+]

@@ -1,0 +1,270 @@
+"""Field expressions: how a spec names the numbers, words and pictures of a dataset.
+
+A numeric field (``action``, ``state``) is a list of terms that are concatenated::
+
+    action/world_vector                            a feature, flattened to columns
+    action/open_gripper[-1:]                       some of its columns
+    {path: action/open_gripper, ops: [{clip: [0, 1]}, invert]}
+    {zeros: 1}                                     a constant column
+
+A camera or language field is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
+episode and pass.
+
+Not here: whether the features exist (``catalog``), their values (``sampling``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from autoloader.errors import nearest
+
+_PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
+_TERM_KEYS = ("path", "ops", "zeros")
+_OPS = ("clip", "invert", "scale")
+
+
+def _wrong(what: str, remedy: str) -> PydanticCustomError:
+    return PydanticCustomError("field_expression", "{what}", {"what": what, "remedy": remedy})
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOp:
+    """One arithmetic step on a term's columns, in the order listed.
+
+    ``clip`` bounds to ``values = (low, high)``; ``invert`` is 1 − x; ``scale`` multiplies by
+    ``values[0]``.
+    """
+
+    name: Literal["clip", "invert", "scale"]
+    values: tuple[float, ...] = ()
+
+    def plain(self) -> Any:
+        """The op as a spec file writes it."""
+        if self.name == "invert":
+            return "invert"
+        return {self.name: list(self.values) if self.name == "clip" else self.values[0]}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldTerm:
+    """One piece of a numeric field.
+
+    Attributes:
+        path: the feature, or ``None`` for constant zeros.
+        columns: ``(start, stop, step)`` of the flattened feature; ``None`` takes all.
+        ops: arithmetic, in order.
+        zeros: columns of zeros where ``path`` is ``None``.
+    """
+
+    path: str | None
+    columns: tuple[int | None, int | None, int | None] | None = None
+    ops: tuple[FieldOp, ...] = ()
+    zeros: int = 0
+
+    def slice(self) -> slice:
+        """The columns as a Python slice."""
+        return slice(*(self.columns or (None, None, None)))
+
+    def text(self) -> str:
+        """The feature path with its columns, as a spec file writes it."""
+        if self.columns is None or self.path is None:
+            return self.path or ""
+        start, stop, step = ("" if part is None else str(part) for part in self.columns)
+        return f"{self.path}[{start}:{stop}{':' + step if step else ''}]"
+
+    def plain(self) -> Any:
+        """The term as a spec file writes it."""
+        if self.path is None:
+            return {"zeros": self.zeros}
+        if not self.ops:
+            return self.text()
+        return {"path": self.text(), "ops": [op.plain() for op in self.ops]}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldExpression:
+    """A numeric field: its terms' columns side by side, as float32."""
+
+    terms: tuple[FieldTerm, ...]
+
+    def paths(self) -> tuple[str, ...]:
+        """The features it reads, each once, in order."""
+        return tuple(dict.fromkeys(term.path for term in self.terms if term.path is not None))
+
+    def plain(self) -> Any:
+        """The expression as a spec file writes it."""
+        plain = [term.plain() for term in self.terms]
+        return plain[0] if len(plain) == 1 else plain
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """One feature, or several of which one is drawn per episode and pass (seeded)."""
+
+    paths: tuple[str, ...]
+
+    def plain(self) -> Any:
+        """The choice as a spec file writes it."""
+        return self.paths[0] if len(self.paths) == 1 else {"any_of": list(self.paths)}
+
+
+def _parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
+    parts = [part.strip() for part in text.split(":")]
+    try:
+        numbers = [int(part) if part else None for part in parts]
+    except ValueError:
+        numbers = []
+    if not numbers or len(numbers) > 3 or (len(numbers) == 1 and numbers[0] is None):
+        raise _wrong(f"{whole!r}: [{text}] selects no columns", "write [2], [:3], [-1:] or [::2]")
+    if len(numbers) == 1 and numbers[0] is not None:
+        index = numbers[0]
+        return (index, index + 1 if index != -1 else None, None)
+    start, stop, step = (*numbers, None, None)[:3]
+    if step is not None and step < 1:
+        raise _wrong(f"{whole!r}: a step of {step} columns", "the step is at least 1")
+    return (start, stop, step)
+
+
+def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | None] | None]:
+    match = _PATH.match(text.strip())
+    if match is None:
+        raise _wrong(
+            f"{text!r} is no feature path", "write a feature such as action/world_vector[:3]"
+        )
+    columns = match["columns"]
+    return match["path"].strip("/"), None if columns is None else _parse_columns(columns, text)
+
+
+def _is_number(value: Any) -> bool:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and math.isfinite(value)
+
+
+def _parse_op(raw: Any) -> FieldOp:
+    if raw == "invert":
+        return FieldOp("invert")
+    if isinstance(raw, Mapping) and len(raw) == 1:
+        name, value = next(iter(raw.items()))
+        if name == "clip" and isinstance(value, (list, tuple)) and len(value) == 2:
+            if all(map(_is_number, value)):
+                low, high = float(value[0]), float(value[1])
+                if low < high:
+                    return FieldOp("clip", (low, high))
+                raise _wrong(
+                    f"clip: [{low}, {high}] is empty", "the first bound is the smaller one"
+                )
+        elif name == "scale" and _is_number(value):
+            return FieldOp("scale", (float(value),))
+        if name not in _OPS:
+            raise _wrong(f"unknown op {name!r}", nearest(str(name), _OPS))
+    raise _wrong(
+        f"{raw!r} is no op", "allowed: {clip: [low, high]}, invert (1 − x), {scale: factor}"
+    )
+
+
+def _parse_term(raw: Any) -> FieldTerm:
+    if isinstance(raw, FieldTerm):
+        return raw
+    if isinstance(raw, str):
+        return FieldTerm(*_parse_path(raw))
+    if isinstance(raw, Mapping):
+        unknown = [key for key in raw if key not in _TERM_KEYS]
+        if unknown:
+            raise _wrong(f"unknown key {unknown[0]!r}", nearest(str(unknown[0]), _TERM_KEYS))
+        if "zeros" in raw:
+            count = raw["zeros"]
+            if len(raw) > 1 or not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise _wrong(f"{dict(raw)!r}", "write {zeros: n} alone, n at least 1")
+            return FieldTerm(None, zeros=count)
+        if isinstance(raw.get("path"), str):
+            ops = raw.get("ops", [])
+            if not isinstance(ops, (list, tuple)):
+                ops = [ops]
+            return FieldTerm(*_parse_path(raw["path"]), ops=tuple(_parse_op(op) for op in ops))
+    raise _wrong(
+        f"{raw!r} names no feature",
+        "write a path, a path with columns, {path: ..., ops: [...]} or {zeros: n}",
+    )
+
+
+def parse_expression(raw: Any) -> FieldExpression:
+    """A ``FieldExpression`` from what a spec file says: a term, or a list of terms."""
+    if isinstance(raw, FieldExpression):
+        return raw
+    items = list(raw) if isinstance(raw, (list, tuple)) else [raw]
+    if not items:
+        raise _wrong("an empty list", "name at least one feature, or leave the field out")
+    expression = FieldExpression(tuple(_parse_term(item) for item in items))
+    if not expression.paths():
+        raise _wrong("only zeros", "leave the field out: what is absent is zero and masked")
+    return expression
+
+
+def _parse_any_of(raw: Any) -> AnyOf:
+    if isinstance(raw, AnyOf):
+        return raw
+    if isinstance(raw, str):
+        return AnyOf((raw.strip().strip("/"),))
+    if isinstance(raw, Mapping):
+        unknown = [key for key in raw if key != "any_of"]
+        if unknown:
+            raise _wrong(f"unknown key {unknown[0]!r}", nearest(str(unknown[0]), ("any_of",)))
+        paths = raw.get("any_of")
+        if isinstance(paths, (list, tuple)) and paths and all(isinstance(p, str) for p in paths):
+            return AnyOf(tuple(path.strip().strip("/") for path in paths))
+    raise _wrong(f"{raw!r} names no feature", "write a path, or {any_of: [path, path]}")
+
+
+_TERM_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "string", "description": "feature path, columns in brackets: action[:3]"},
+        {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "ops": {"type": "array"}},
+            "required": ["path"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {"zeros": {"type": "integer", "minimum": 1}},
+            "required": ["zeros"],
+            "additionalProperties": False,
+        },
+    ]
+}
+
+Expression = Annotated[
+    FieldExpression,
+    BeforeValidator(parse_expression),
+    PlainSerializer(lambda value: value.plain()),
+    WithJsonSchema({"anyOf": [_TERM_SCHEMA, {"type": "array", "items": _TERM_SCHEMA}]}),
+]
+"""The pydantic field type of ``action`` and ``state``."""
+
+Choice = Annotated[
+    AnyOf,
+    BeforeValidator(_parse_any_of),
+    PlainSerializer(lambda value: value.plain()),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"any_of": {"type": "array", "items": {"type": "string"}}},
+                    "required": ["any_of"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+"""The pydantic field type of a camera or of ``language``."""

@@ -1,0 +1,284 @@
+"""The spec's models: one class for each block of the file.
+
+Not here: field expressions (``fields``), files and their errors (``reading``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from autoloader.errors import nearest
+from autoloader.spec.fields import Choice, Expression
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
+Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
+
+
+def wrong(what: str, remedy: str) -> PydanticCustomError:
+    """A validation error that carries its remedy to ``reading``."""
+    return PydanticCustomError("spec", "{what}", {"what": what, "remedy": remedy})
+
+
+class Block(BaseModel):
+    """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping):
+            for key in raw:
+                if key not in cls.model_fields:
+                    raise wrong(f"unknown key {key!r}", nearest(str(key), cls.model_fields))
+        return raw
+
+
+class EdgesSpec(Block):
+    """What a window that leaves its episode gets."""
+
+    start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
+    end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
+
+
+class SampleSpec(Block):
+    """What a sample holds, as offsets in (strided) frames around t."""
+
+    frame_offsets: tuple[Offset, ...] = Field(
+        (0,), min_length=1, description="frames relative to t"
+    )
+    state_offsets: tuple[Offset, ...] = Field(
+        (0,), min_length=1, description="states relative to t"
+    )
+    action_start: Offset = Field(0, description="first action row relative to t")
+    action_horizon: int = Field(1, ge=1, le=10_000, description="action rows")
+    action_reduce: Literal["none", "sum"] = Field(
+        "none", description="sum: one row, the sum over the rows that lie in the episode"
+    )
+    edges: EdgesSpec = Field(default_factory=EdgesSpec, description="windows over the ends")
+    per_episode: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
+        "all", description="all valid t, or n drawn uniformly per episode and pass"
+    )
+
+    @property
+    def action_rows(self) -> int:
+        """Rows of the batch's ``action``: the horizon, or 1 where it is summed."""
+        return 1 if self.action_reduce == "sum" else self.action_horizon
+
+
+class SampleOverride(Block):
+    """A dataset's own ``sample``; what it leaves out comes from the mixture's."""
+
+    frame_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
+    state_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
+    action_start: Offset | None = None
+    action_horizon: int | None = Field(None, ge=1, le=10_000)
+    action_reduce: Literal["none", "sum"] | None = None
+    edges: EdgesSpec | None = None
+    per_episode: Literal["all"] | Annotated[int, Field(ge=1)] | None = None
+
+
+class CameraSpec(Block):
+    """How a canonical camera's frames reach the batch."""
+
+    size: Size = Field(description="height and width in pixels")
+    resize: Literal["bilinear", "area", "lanczos3"] = Field(
+        "bilinear", description="bilinear (half-pixel centres), area, or antialiased lanczos3"
+    )
+    fit: Literal["stretch", "pad", "crop"] = Field(
+        "stretch", description="stretch; pad keeps the aspect with black; crop cuts the centre"
+    )
+
+
+class DatasetSpec(Block):
+    """One dataset of the mixture."""
+
+    name: Name = Field(description="unique; seeds derive from it")
+    path: str | None = Field(None, description="a TFDS version directory")
+    tfds: str | None = Field(None, description="name:version below data_dir")
+    data_dir: str | None = Field(None, description="where tfds names are looked up")
+    split: Mapping[str, str | None] = Field(
+        default_factory=lambda: {"train": "train"},
+        description="loader split → TFDS split expression; null leaves the dataset out",
+    )
+    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="relative share")
+    images: Mapping[Name, Choice] = Field(default_factory=dict, description="camera → feature")
+    action: Expression | None = Field(None, description="numeric field; absent is masked")
+    state: Expression | None = Field(None, description="numeric field; absent is masked")
+    language: Choice | None = Field(None, description="text, or code points; absent is ''")
+    stride: int = Field(1, ge=1, description="5 takes every fifth frame")
+    sample: SampleOverride = Field(default_factory=SampleOverride)
+
+    @field_validator("split", mode="before")
+    @classmethod
+    def _plain_split_is_train(cls, raw: Any) -> Any:
+        return {"train": raw} if isinstance(raw, str) else raw
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> DatasetSpec:
+        if (self.path is None) == (self.tfds is None):
+            raise wrong(
+                "path and tfds are both given" if self.path else "neither path nor tfds is given",
+                "give one: path (a TFDS version directory), or tfds (name:version) with data_dir",
+            )
+        if self.tfds is not None and self.data_dir is None:
+            raise wrong(f"tfds {self.tfds!r} without data_dir", "set data_dir here or in defaults")
+        return self
+
+
+class BatchSpec(Block):
+    """Batches, per rank."""
+
+    size: int = Field(48, ge=1, le=65_536, description="samples per batch and rank")
+    drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
+
+
+class MixingSpec(Block):
+    """How the datasets' samples are put in one order."""
+
+    strategy: Literal["python", "sample", "choose"] = Field(
+        "python", description="python: this library's mixer; sample, choose: in TensorFlow's graph"
+    )
+    block_length: int = Field(1, ge=1, le=4096, description="samples in a row from one dataset")
+    on_stall: Literal["auto", "wait", "owe"] = Field(
+        "auto", description="a dataset that is not ready: wait for it, or owe it its share"
+    )
+    epoch: Literal["auto", "pass", "forever"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="pass: until every dataset has done one pass; N samples; forever; auto: "
+        "pass with natural weights, else all valid samples",
+    )
+
+
+class ErrorsSpec(Block):
+    """What is borne before a run stops."""
+
+    max_corrupt_ratio: float = Field(
+        0.01, ge=0, le=1, description="records of a dataset that may be bad (one always may)"
+    )
+    dead_dataset: Literal["error", "drop"] = Field(
+        "error", description="a dataset that can give nothing more: stop, or go on without it"
+    )
+
+
+class ValidationSpec(Block):
+    """What validation sees."""
+
+    samples: int = Field(960, ge=1, description="samples of a call; the same ones each time")
+
+
+class PipelineSpec(Block):
+    """A mixture of datasets and what a batch of it holds. Immutable.
+
+    Read one with ``from_yaml`` or ``from_mapping``; both raise ``SpecError`` with the field's
+    path, the value found, what is allowed and what to do.
+    """
+
+    schema_version: Literal[1] = Field(1, description="version of this file's language")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every draw and order")
+    reader: Literal["auto", "stream", "indexed"] = Field(
+        "auto", description="how files are read; pinned here when order must agree over hosts"
+    )
+    datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
+    weights: Literal["explicit", "natural", "natural_scaled"] = Field(
+        "explicit", description="shares from weight, from sample counts, or from both multiplied"
+    )
+    sample: SampleSpec = Field(default_factory=SampleSpec)
+    cameras: Mapping[Name, CameraSpec] = Field(min_length=1)
+    pad_to: Mapping[Literal["action", "state"], Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict, description="fixed widths; default the widest dataset"
+    )
+    batch: BatchSpec = Field(default_factory=BatchSpec)
+    metadata: Literal["none", "dataset_only", "full"] = Field(
+        "full", description="none; dataset_index; dataset_index and provenance"
+    )
+    mixing: MixingSpec = Field(default_factory=MixingSpec)
+    errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
+    validation: ValidationSpec = Field(default_factory=ValidationSpec)
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> PipelineSpec:
+        names = [dataset.name for dataset in self.datasets]
+        for name in names:
+            if names.count(name) > 1:
+                raise wrong(f"two datasets are named {name!r}", "give each dataset its own name")
+        seen = set()
+        for dataset in self.datasets:
+            for camera in dataset.images:
+                seen.add(camera)
+                if camera not in self.cameras:
+                    raise wrong(
+                        f"dataset {dataset.name!r} fills camera {camera!r}, which cameras lacks",
+                        nearest(camera, self.cameras) + " Otherwise give it a size in cameras.",
+                    )
+        for camera in self.cameras:
+            if camera not in seen:
+                raise wrong(
+                    f"camera {camera!r} has no dataset that fills it",
+                    "name its feature in some dataset's images, or leave the camera out",
+                )
+        self._check_shapes_agree()
+        return self
+
+    def _check_shapes_agree(self) -> None:
+        def shape(dataset: DatasetSpec) -> dict[str, int]:
+            sample = self.sample_of(dataset.name)
+            return {
+                "frame_offsets": len(sample.frame_offsets),
+                "state_offsets": len(sample.state_offsets),
+                "action_horizon": sample.action_rows,
+            }
+
+        first = shape(self.datasets[0])
+        for dataset in self.datasets[1:]:
+            for key, count in shape(dataset).items():
+                if count != first[key]:
+                    raise wrong(
+                        f"dataset {dataset.name!r} has {count} entries of {key}, "
+                        f"{self.datasets[0].name!r} has {first[key]}",
+                        "a batch has one shape: give every dataset the same number",
+                    )
+
+    def dataset(self, name: str) -> DatasetSpec:
+        """The dataset called ``name``.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for dataset in self.datasets:
+            if dataset.name == name:
+                return dataset
+        raise KeyError(name)
+
+    def sample_of(self, name: str) -> SampleSpec:
+        """What a sample of this dataset holds: its own ``sample`` over the mixture's."""
+        own = self.dataset(name).sample.model_dump(exclude_none=True)
+        return SampleSpec.model_validate({**self.sample.model_dump(), **own})
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> PipelineSpec:
+        """Read a spec file; relative paths in it start at its folder.
+
+        Raises:
+            SpecError: the file is missing, no YAML, or says what cannot be.
+        """
+        from autoloader.spec.reading import read_yaml
+
+        return read_yaml(Path(path))
+
+    @classmethod
+    def from_mapping(cls, raw: Mapping[str, Any], *, folder: str | Path = ".") -> PipelineSpec:
+        """A spec from plain values; relative paths start at ``folder``.
+
+        Raises:
+            SpecError: it says what cannot be.
+        """
+        from autoloader.spec.reading import read_mapping
+
+        return read_mapping(raw, folder=Path(folder))

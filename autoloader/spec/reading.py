@@ -1,0 +1,199 @@
+"""Reads spec files, and turns every fault into a ``SpecError`` that says what to do.
+
+Not here: the language itself (``model``, ``fields``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from autoloader.errors import SpecError, UnsupportedError, nearest
+from autoloader.spec.model import DatasetSpec, PipelineSpec
+
+_LATER = {
+    "normalize": "normalisation",
+    "augment": "augmentation on the device",
+    "datasets.*.transform": "the transform hook",
+    "datasets.*.keep": "filtering of episodes and frames",
+    "datasets.*.num_samples": "sizes of remote data",
+    "sample.goal": "goal frames",
+    "sample.action_relative_to_state": "actions relative to the state",
+    "datasets.*.sample.goal": "goal frames",
+    "datasets.*.sample.action_relative_to_state": "actions relative to the state",
+    "mixing.chain": "decode reuse by chained samples",
+    "validation.per_dataset": "one validation loader for each dataset",
+}
+_LATER |= {
+    pattern.replace("datasets.*", "defaults"): words
+    for pattern, words in _LATER.items()
+    if pattern.startswith("datasets.*.")
+}
+_HARMLESS: dict[str, tuple[Any, ...]] = {
+    "goal": ("none",),
+    "action_relative_to_state": ([], ()),
+    "chain": (False,),
+    "per_dataset": (False,),
+    "normalize": (None,),
+    "augment": (None,),
+}
+
+
+def read_yaml(path: Path) -> PipelineSpec:
+    """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``."""
+    try:
+        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            f"{path}: {error.strerror or error}", remedy="give the path of a readable spec file"
+        ) from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(
+            f"{path} is no YAML: {' '.join(str(error).split())}", remedy="mend the file's syntax"
+        ) from error
+    if not isinstance(raw, Mapping):
+        raise SpecError(
+            f"{path} holds {type(raw).__name__}, not a mapping",
+            remedy="start with schema_version, datasets and cameras",
+        )
+    return read_mapping(raw, folder=path.parent)
+
+
+def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
+    """The spec in plain values; see ``PipelineSpec.from_mapping``."""
+    plain = _plain(raw)
+    _take_out_unsupported(plain)
+    _apply_defaults(plain)
+    _resolve_paths(plain, folder)
+    try:
+        return PipelineSpec.model_validate(plain)
+    except ValidationError as error:
+        raise _translate(error, plain) from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def _take_out_unsupported(plain: dict[str, Any]) -> None:
+    """Refuse what is legal but not built; drop it where it says the same as its absence."""
+    for pattern, words in _LATER.items():
+        for holder, key, path in _find(plain, pattern.split("."), ""):
+            value = holder[key]
+            if value in _HARMLESS.get(key, ()):
+                del holder[key]
+                continue
+            raise UnsupportedError(
+                f"{path}: {value!r}: {words} is not supported yet",
+                remedy=f"leave {key!r} out of the spec for now",
+                path=path,
+            )
+
+
+def _find(holder: Any, parts: list[str], path: str) -> list[tuple[dict[str, Any], str, str]]:
+    head, rest = parts[0], parts[1:]
+    if head == "*":
+        items = holder if isinstance(holder, list) else []
+        return [
+            found
+            for position, item in enumerate(items)
+            for found in _find(item, rest, f"{path}[{_label(item, position)}]")
+        ]
+    if not isinstance(holder, dict) or head not in holder:
+        return []
+    here = f"{path}.{head}" if path else head
+    return [(holder, head, here)] if not rest else _find(holder[head], rest, here)
+
+
+def _label(item: Any, position: int) -> str:
+    return str(item["name"]) if isinstance(item, dict) and item.get("name") else str(position)
+
+
+def _apply_defaults(plain: dict[str, Any]) -> None:
+    """Fill each dataset from ``defaults``; mappings merge key by key, the dataset's own win."""
+    defaults = plain.pop("defaults", None) or {}
+    if not isinstance(defaults, dict):
+        raise SpecError(
+            f"defaults: {defaults!r} is no mapping",
+            remedy="write what every dataset shares, such as {data_dir: /data/oxe}",
+            path="defaults",
+        )
+    for key in defaults:
+        if key == "name" or key not in DatasetSpec.model_fields:
+            raise SpecError(
+                f"defaults.{key}: no dataset may say {key!r} here",
+                remedy=nearest(key, set(DatasetSpec.model_fields) - {"name"}),
+                path=f"defaults.{key}",
+            )
+    datasets = plain.get("datasets")
+    for dataset in datasets if isinstance(datasets, list) else []:
+        if not isinstance(dataset, dict):
+            continue
+        for key, value in defaults.items():
+            if key == "data_dir" and "path" in dataset:
+                continue
+            if isinstance(value, dict) and isinstance(dataset.get(key), dict):
+                dataset[key] = {**value, **dataset[key]}
+            else:
+                dataset.setdefault(key, value)
+
+
+def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
+    datasets = plain.get("datasets")
+    for dataset in datasets if isinstance(datasets, list) else []:
+        for key in ("path", "data_dir"):
+            value = dataset.get(key) if isinstance(dataset, dict) else None
+            if isinstance(value, str) and "://" not in value:
+                dataset[key] = str((folder / Path(value).expanduser()).absolute())
+
+
+def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
+    faults = [(_path_of(fault["loc"], plain), fault) for fault in error.errors()]
+    path, first = faults[0]
+    others = len({where for where, _ in faults}) - 1
+    more = f" (and {others} more)" if others else ""
+    where = f"{path}: " if path else ""
+    context = first.get("ctx") or {}
+    if "remedy" in context:
+        return SpecError(f"{where}{context['what']}{more}", remedy=context["remedy"], path=path)
+    if first["type"] == "missing":
+        return SpecError(
+            f"{where}is required and missing{more}", remedy=f"add {path!r} to the spec", path=path
+        )
+    allowed = [str(fault["msg"]) for other, fault in faults if other == path]
+    return SpecError(
+        f"{where}{first.get('input')!r} is not allowed{more}",
+        remedy=", or ".join(allowed).replace("Input should be", "it should be"),
+        path=path,
+    )
+
+
+def _path_of(loc: tuple[int | str, ...], plain: dict[str, Any]) -> str:
+    """``datasets[bridge].images.primary``; pydantic's own markers are left out."""
+    path = ""
+    holder: Any = plain
+    for part in loc:
+        if isinstance(part, int):
+            inner: Any = holder[part] if isinstance(holder, list) and part < len(holder) else None
+            path += f"[{_label(inner, part)}]"
+            holder = inner
+            continue
+        known = isinstance(holder, dict) and part in holder
+        if not known and _is_marker(part):
+            continue
+        path += f".{part}" if path else part
+        holder = holder[part] if known else None
+    return path
+
+
+def _is_marker(part: str) -> bool:
+    return "[" in part or part in {"int", "float", "str"} or part.startswith("function-")

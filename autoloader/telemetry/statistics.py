@@ -1,0 +1,90 @@
+"""The loader's statistics: immutable, each with its unit and what to do about it.
+
+"Not measured" is ``None``, never 0.
+
+Not here: collecting them (``loader``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatistics:
+    """One dataset.
+
+    Attributes:
+        weight: its share by the spec, of 1.
+        share: its share of the samples delivered so far.
+        queue: encoded samples waiting; at 0 for long, its stream is too slow (raise
+            ``cycle_length`` or ``stream_prefetch`` for it).
+        stalls: times the mixture waited 5 s for it; look at its storage.
+        quarantined: its bad records; ``loader.quarantined()`` names them.
+    """
+
+    weight: float
+    share: float | None
+    queue: int
+    stalls: int
+    quarantined: int
+
+
+@dataclass(frozen=True, slots=True)
+class RingStatistics:
+    """The batch ring.
+
+    Attributes:
+        slots: batches it can hold.
+        filled: batches ready for the consumer.
+        occupancy_ratio: filled / slots; near 1 the consumer is the bottleneck, near 0 the loader.
+        copies: batches handed out as copies because the consumer keeps too many.
+        allocated_bytes: pages the kernel holds for it.
+    """
+
+    slots: int
+    filled: int
+    occupancy_ratio: float
+    copies: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of a loader.
+
+    Attributes:
+        samples, batches: delivered since it was made.
+        samples_per_s: over the last batches (up to 256).
+        wait_ratio: share of the consumer's time spent waiting for batches, over the same batches;
+            above 0.01 training waits for data.
+        batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it.
+        headroom_bytes: what the machine can still give.
+        loader_bytes: what the loader holds, without the ring.
+        ring: the batch ring.
+        datasets: by name.
+        knobs: the values in force.
+        state: the controller's state.
+        restarts: times the child was started again.
+        worker_pids: the children.
+    """
+
+    samples: int
+    batches: int
+    samples_per_s: float | None
+    wait_ratio: float | None
+    batch_latency_s: Mapping[str, float] | None
+    headroom_bytes: int | None
+    loader_bytes: int | None
+    ring: RingStatistics
+    datasets: Mapping[str, DatasetStatistics]
+    knobs: Mapping[str, Any]
+    state: str | None
+    restarts: int
+    worker_pids: tuple[int, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON."""
+        return asdict(self)

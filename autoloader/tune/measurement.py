@@ -1,0 +1,303 @@
+"""Measures one loader in this process: rate, latency, memory, mixture.
+
+Theory of operation. The consumer here is this thread. Latency of a batch is the time from asking
+to having it; ``wait_ratio`` is the sum of those over the measured time, in which a trainer's step
+is simulated by sleeping. Warm-up batches are asked for and not counted; measured time runs from
+the last of them to the last measured batch and its step. Memory and headroom are sampled by a
+thread of their own, from before the loader is made until it is closed.
+
+Not here: watching a measurement from outside (``trial``), showing it (``cli.measure``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import psutil
+
+from autoloader.controller.headroom import HeadroomProbe
+from autoloader.controller.process_memory import PeakSampler
+from autoloader.errors import PipelineError, UsageError
+from autoloader.spec import PipelineSpec
+from autoloader.tune.progress import Progress
+
+REPORT_BATCHES = 10
+"""Measured batches between two progress reports."""
+
+LEAST_WARMUP = 8
+LEAST_BATCHES = 160
+"""What a figure needs before it means anything (field record, B)."""
+
+
+class OpenLoader(Protocol):
+    """The part of ``AutoLoader`` that is measured."""
+
+    @property
+    def knobs(self) -> Any: ...
+
+    @property
+    def dataset_names(self) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def statistics(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What ``measure --json`` answers, field by field; design §3.
+
+    Attributes:
+        samples_per_s: delivered samples over measured time.
+        batches_per_s: delivered batches over measured time.
+        batch_latency_s: seconds from asking for a batch to having it: p50, p90, p99.
+        time_to_first_batch_s: seconds from ``AutoLoader(...)`` to the first batch.
+        peak_rss_bytes: sampled peak of what the loader adds.
+        min_headroom_bytes: lowest sampled headroom; ``None`` where it cannot be read.
+        wait_ratio: time waited for batches over measured time, 0 to 1.
+        mixture: per dataset the weight asked for and the share of measured samples, both of 1.
+        knobs: the values in force at the end.
+        samples: measured samples.
+        datasets: datasets in the mixture.
+    """
+
+    samples_per_s: float
+    batches_per_s: float
+    batch_latency_s: Mapping[str, float]
+    time_to_first_batch_s: float
+    peak_rss_bytes: int
+    min_headroom_bytes: int | None
+    wait_ratio: float
+    mixture: Mapping[str, Mapping[str, float]]
+    knobs: Mapping[str, Any]
+    samples: int
+    datasets: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON document."""
+        return {
+            "samples_per_s": self.samples_per_s,
+            "batches_per_s": self.batches_per_s,
+            "batch_latency_s": dict(self.batch_latency_s),
+            "time_to_first_batch_s": self.time_to_first_batch_s,
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "min_headroom_bytes": self.min_headroom_bytes,
+            "wait_ratio": self.wait_ratio,
+            "mixture": {name: dict(entry) for name, entry in self.mixture.items()},
+            "knobs": dict(self.knobs),
+            "samples": self.samples,
+            "datasets": self.datasets,
+        }
+
+
+def measure(
+    spec_path: str | Path,
+    *,
+    profile: str | None = None,
+    sets: Mapping[str, Any] | None = None,
+    warmup: int = LEAST_WARMUP,
+    batches: int = LEAST_BATCHES,
+    step_time_s: float = 0.0,
+    controller: bool = False,
+    split: str = "train",
+    ram_floor: str | int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Measurement:
+    """Measure the loader that ``spec_path`` describes, with its knobs held still.
+
+    Args:
+        spec_path: a spec file.
+        profile: name or path of a host profile; ``None`` picks as ``AutoLoader`` does.
+        sets: knob values over the profile's, as text or as values.
+        warmup: batches asked for before measuring.
+        batches: batches measured.
+        step_time_s: a trainer's step, simulated by sleeping this long after each batch.
+        controller: let the controller move the knobs.
+        split: the spec's split.
+        ram_floor: headroom that must remain; ``None`` takes the profile's.
+        progress: told every ``REPORT_BATCHES`` measured batches and at the end.
+
+    Raises:
+        AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
+    """
+    spec = PipelineSpec.from_yaml(spec_path)
+    from autoloader.loader import AutoLoader
+
+    def open_loader() -> OpenLoader:
+        loader: OpenLoader = AutoLoader(
+            spec,
+            profile=profile,
+            ram_floor=ram_floor,
+            split=split,
+            knobs=dict(sets or {}),
+            controller=controller,
+            output="numpy",
+        )
+        return loader
+
+    return measure_loader(
+        open_loader, warmup=warmup, batches=batches, step_time_s=step_time_s, progress=progress
+    )
+
+
+def measure_loader(
+    open_loader: Callable[[], OpenLoader],
+    *,
+    warmup: int,
+    batches: int,
+    step_time_s: float = 0.0,
+    progress: Callable[[Progress], None] | None = None,
+    now_s: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Measurement:
+    """Measure what ``open_loader`` makes, and close it; see ``measure``."""
+    if warmup < 0 or batches < 1 or step_time_s < 0:
+        raise UsageError(
+            f"warmup={warmup}, batches={batches}, step_time={step_time_s} s cannot be measured",
+            remedy="warmup is 0 or more, batches at least 1, step time 0 or more",
+        )
+    with PeakSampler(HeadroomProbe()) as memory:
+        began_s = now_s()
+        loader = open_loader()
+        try:
+            counted = _Counted(loader, now_s, sleep, step_time_s)
+            first_s = counted.first() - began_s
+            counted.warm_up(warmup - 1)
+            counted.measure(batches, progress)
+            return _summary(counted, loader, first_s, memory)
+        finally:
+            loader.close()
+
+
+class _Counted:
+    """The consumer: asks for batches, steps, and keeps the record."""
+
+    def __init__(
+        self,
+        loader: OpenLoader,
+        now_s: Callable[[], float],
+        sleep: Callable[[float], None],
+        step_time_s: float,
+    ) -> None:
+        self._batches = _without_end(loader)
+        self._names = len(loader.dataset_names)
+        self._now_s = now_s
+        self._sleep = sleep
+        self._step_time_s = step_time_s
+        self.latencies_s: list[float] = []
+        self.samples = 0
+        self.per_dataset = np.zeros(self._names, np.int64)
+        self.measured_s = 0.0
+
+    def first(self) -> float:
+        """Take the first batch; the moment it was there."""
+        next(self._batches)
+        arrived_s = self._now_s()
+        self._step()
+        return arrived_s
+
+    def warm_up(self, count: int) -> None:
+        for _ in range(count):
+            next(self._batches)
+            self._step()
+
+    def measure(self, count: int, progress: Callable[[Progress], None] | None) -> None:
+        began_s = self._now_s()
+        cpu_began_s = _cpu_s()
+        for number in range(1, count + 1):
+            asked_s = self._now_s()
+            batch = next(self._batches)
+            self.latencies_s.append(self._now_s() - asked_s)
+            self._count(batch)
+            del batch  # its slot goes back to the ring before the next is asked for
+            self._step()
+            self.measured_s = self._now_s() - began_s
+            if progress is not None and (number % REPORT_BATCHES == 0 or number == count):
+                cost_s = (_cpu_s() - cpu_began_s) / self.samples if self.samples else None
+                progress(Progress(number, self.samples / max(self.measured_s, 1e-9), cost_s))
+
+    def _count(self, batch: Mapping[str, Any]) -> None:
+        self.samples += int(np.shape(batch["action"])[0])
+        if "dataset_index" in batch:
+            index = np.asarray(batch["dataset_index"])
+            self.per_dataset += np.bincount(index, minlength=self._names)
+
+    def _step(self) -> None:
+        if self._step_time_s > 0:
+            self._sleep(self._step_time_s)
+
+
+def _without_end(loader: OpenLoader) -> Iterator[Mapping[str, Any]]:
+    """Batches of one epoch after the other; an epoch without one is an error, not a hang."""
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+            del batch
+        if empty:
+            raise PipelineError(
+                "an epoch of this mixture gives no batch",
+                remedy="lower batch.size, or set batch.drop_last: false",
+                stage="measure",
+            )
+
+
+def _summary(
+    counted: _Counted, loader: OpenLoader, first_s: float, memory: PeakSampler
+) -> Measurement:
+    memory.sample()
+    elapsed_s = max(counted.measured_s, 1e-9)
+    p50, p90, p99 = np.quantile(counted.latencies_s, (0.5, 0.9, 0.99))
+    names = list(loader.dataset_names)
+    return Measurement(
+        samples_per_s=counted.samples / elapsed_s,
+        batches_per_s=len(counted.latencies_s) / elapsed_s,
+        batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
+        time_to_first_batch_s=first_s,
+        peak_rss_bytes=memory.peak_rss_bytes,
+        min_headroom_bytes=memory.min_headroom_bytes,
+        wait_ratio=min(1.0, sum(counted.latencies_s) / elapsed_s),
+        mixture=_mixture(counted, loader, names),
+        knobs=loader.knobs.flat(),
+        samples=counted.samples,
+        datasets=len(names),
+    )
+
+
+def _mixture(
+    counted: _Counted, loader: OpenLoader, names: list[str]
+) -> dict[str, dict[str, float]]:
+    """Weight and share per dataset; shares from the loader where batches do not say (metadata)."""
+    told = loader.statistics().as_dict()["datasets"]
+    weights = {name: float(told[name]["weight"]) for name in names}
+    whole = sum(weights.values()) or 1.0
+    known = int(counted.per_dataset.sum())
+    return {
+        name: {
+            "weight": weights[name] / whole,
+            "share": float(counted.per_dataset[place]) / known
+            if known
+            else float(told[name]["share"]),
+        }
+        for place, name in enumerate(names)
+    }
+
+
+def _cpu_s() -> float:
+    """Processor seconds of this process and its living children."""
+    own_s = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.Error:
+            continue
+        own_s += times.user + times.system
+    return own_s

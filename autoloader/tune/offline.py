@@ -1,0 +1,187 @@
+"""The whole of ``autoloader.tune``: profile and mixture in, winning profile saved.
+
+Not here: each part of it; this is where they are put together.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from pathlib import Path
+
+import platformdirs
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
+from autoloader.errors import AutoloaderError, UsageError
+from autoloader.knobs import KnobLimits
+from autoloader.planning import plan_loader
+from autoloader.profile import host_facts, save_profile
+from autoloader.spec import PipelineSpec
+from autoloader.tune.bound import bound_samples_per_s
+from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
+from autoloader.tune.report import TuneReport, winning_profile
+from autoloader.tune.search_space import SearchSpace, guess
+from autoloader.tune.study import StudyOptions, StudyWatcher, run_study, sqlite_url
+from autoloader.tune.trial import Measurer, TrialRunner, measure_command
+
+logger = logging.getLogger(__name__)
+
+STUDIES_FILE = "studies.db"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """What ``autoloader.tune`` was asked.
+
+    Attributes:
+        spec_path: the mixture's spec file.
+        host_profile: name or path of the profile to start from; ``None`` picks as the loader does.
+        floor_bytes: the RAM floor; ``None`` takes the profile's.
+        trials: trials to run, the start among them.
+        budget_s: wall seconds for search and finals.
+        storage: a storage URL; ``None`` is an SQLite file in ``out``, else the user's data folder.
+        study: name of a study to make or resume; ``None`` makes a new one.
+        out: folder (or file) for the profile; ``None`` is the user's config folder.
+        split: the spec's split to measure.
+        seed: of the sampler.
+        warmup: batches before a measurement.
+        batches: batches of a measurement.
+        command: the command line, for the profile's provenance.
+    """
+
+    spec_path: Path
+    host_profile: str | None = None
+    floor_bytes: int | None = None
+    trials: int = 12
+    budget_s: float = 360.0
+    storage: str | None = None
+    study: str | None = None
+    out: Path | None = None
+    split: str = "train"
+    seed: int = 0
+    warmup: int = LEAST_WARMUP
+    batches: int = LEAST_BATCHES
+    command: str = "autoloader.tune"
+
+
+def tune(
+    options: TuneOptions,
+    watcher: StudyWatcher,
+    *,
+    measure: Measurer | None = None,
+    headroom: HeadroomSource | None = None,
+    clock: Clock | None = None,
+) -> TuneReport:
+    """Run the study that ``options`` describes and save the winner.
+
+    Args:
+        options: what to do.
+        watcher: is shown every step.
+        measure: measures one knob set; by default a child process under the floor.
+        headroom: what the machine can still give; by default this host's.
+        clock: the budget's clock.
+
+    Raises:
+        UsageError: options that make no sense.
+        BudgetInfeasibleError: the floor is crossed before or by the start.
+        AutoloaderError: bad spec, profile or data, as the exit codes say.
+    """
+    if options.trials < 1 or options.budget_s <= 0:
+        raise UsageError(
+            f"--trials {options.trials} with --budget {options.budget_s:g}s leaves nothing to run",
+            remedy="give at least one trial and a budget above zero",
+        )
+    clock = clock or SystemClock()
+    headroom = headroom or HeadroomProbe()
+    spec_path = options.spec_path.absolute()
+    spec = PipelineSpec.from_yaml(spec_path)
+    plan = plan_loader(
+        spec,
+        profile=options.host_profile,
+        ram_floor=options.floor_bytes,
+        split=options.split,
+        headroom=headroom,
+        probe_only=True,
+    )
+    for note in plan.notes:
+        logger.info("%s", note)
+    base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
+    open_reader = spec.reader == "auto" and spec.mixing.strategy == "python"
+    space = SearchSpace.around(
+        plan.knobs,
+        _cautious(plan.limits),
+        readers=("indexed", "stream") if open_reader else (),
+    )
+    if measure is None:
+        measure = TrialRunner(
+            measure_command(
+                spec_path,
+                profile=options.host_profile,
+                split=options.split,
+                warmup=options.warmup,
+                batches=options.batches,
+                floor_bytes=floor_bytes,
+            ),
+            floor_bytes=floor_bytes,
+            headroom=lambda: _bytes_or_none(headroom),
+            clock=clock,
+        )
+    study_options = StudyOptions(
+        storage=options.storage or _default_storage(options.out),
+        name=options.study or f"{base.name}-{datetime.now():%Y%m%d-%H%M%S}",
+        trials=options.trials,
+        budget_s=options.budget_s,
+        seed=options.seed,
+        batches=options.batches,
+    )
+    result = run_study(
+        space,
+        guess(space, spec.batch.size),
+        measure,
+        study_options,
+        clock=clock,
+        watcher=watcher,
+    )
+    bound = bound_samples_per_s(plan.limits.cpus, result.costs_cpu_s)
+    profile = winning_profile(
+        base,
+        result,
+        host=host_facts(headroom.read().limit_bytes),
+        floor_bytes=floor_bytes,
+        batch=spec.batch.size,
+        datasets=len(plan.limits.shards),
+        bound=bound,
+        command=options.command,
+        today=date.today(),
+    )
+    return TuneReport(save_profile(profile, options.out), profile, result, bound)
+
+
+def _cautious(limits: KnobLimits) -> KnobLimits:
+    """With half the ring's budget: a child holds its knobs against its own, later reading."""
+    if limits.budget_bytes is None:
+        return limits
+    return replace(limits, budget_bytes=limits.budget_bytes // 2)
+
+
+def _bytes_or_none(headroom: HeadroomSource) -> int | None:
+    try:
+        return headroom.read().headroom_bytes
+    except AutoloaderError:
+        return None
+
+
+def _default_storage(out: Path | None) -> str:
+    if out is None:
+        folder = platformdirs.user_data_path("autoloader", appauthor=False)
+    else:
+        folder = out.parent if out.suffix in {".yaml", ".yml"} else out
+    try:
+        return sqlite_url(folder.absolute() / STUDIES_FILE)
+    except OSError as error:
+        raise UsageError(
+            f"the study cannot be kept in {folder}: {error}",
+            remedy="name a writable folder with --out, or a storage URL with --storage",
+        ) from error

@@ -1,0 +1,270 @@
+"""What a study leaves behind: the profile, the JSON document, the lines a person reads.
+
+Not here: deciding anything (``study``, ``finals``), where profiles live (``profile``).
+"""
+
+from __future__ import annotations
+
+import statistics
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.table import Table
+
+from autoloader.clock import Clock
+from autoloader.profile import HostFacts, Limits, Profile, Provenance
+from autoloader.tune.finals import Contender
+from autoloader.tune.progress import Progress
+from autoloader.tune.study import StudyResult
+from autoloader.tune.trial import Outcome, TrialResult
+from autoloader.units import format_bytes
+
+_REASON_LENGTH = 100
+_VERSIONS = ("autoloader-rlds", "tensorflow", "optuna")
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """The end of ``autoloader.tune``.
+
+    Attributes:
+        profile_path: where the profile was saved.
+        profile: what was saved.
+        result: what the study found.
+        bound_samples_per_s: see ``bound``; ``None`` when no cost was measured.
+    """
+
+    profile_path: Path
+    profile: Profile
+    result: StudyResult
+    bound_samples_per_s: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``tune --json`` answers; design §3."""
+        verdict = self.result.verdict
+        return {
+            "profile_path": str(self.profile_path),
+            "best": _contender(verdict.winner),
+            "start": _contender(verdict.start),
+            "speedup": verdict.speedup,
+            "bound_samples_per_s": self.bound_samples_per_s,
+            "trials": dict(self.result.trials),
+            "study": self.result.name,
+            "storage": self.result.storage,
+        }
+
+    def show(self, console: Console) -> None:
+        """Print the table for people."""
+        verdict = self.result.verdict
+        table = Table(title=f"study {escape(self.result.name)}", title_justify="left")
+        table.add_column("knob")
+        table.add_column("start", justify="right")
+        table.add_column("best", justify="right")
+        for knob, (before, after) in verdict.start.knobs.changed(verdict.winner.knobs).items():
+            table.add_row(escape(knob), str(before), str(after))
+        table.add_section()
+        for label, rows in (
+            ("samples/s", [_rate(c.samples_per_s) for c in (verdict.start, verdict.winner)]),
+            ("least headroom", [_size(c.min_headroom_bytes) for c in _both(self.result)]),
+            ("loader's peak", [_size(c.peak_rss_bytes) for c in _both(self.result)]),
+        ):
+            table.add_row(label, *rows)
+        console.print(table)
+        if verdict.winner.is_start:
+            console.print("Nothing measured beside the start beat it: the start stays.")
+        else:
+            pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
+            console.print(f"speedup {verdict.speedup:.2f} (median of paired runs: {pairs})")
+        if self.bound_samples_per_s is not None:
+            console.print(f"bound with every cpu busy: {_rate(self.bound_samples_per_s)} samples/s")
+        counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
+        console.print(f"trials: {counts}", highlight=False)
+        console.print(f"profile: {self.profile_path}", soft_wrap=True, highlight=False)
+
+
+def winning_profile(
+    base: Profile,
+    result: StudyResult,
+    *,
+    host: HostFacts,
+    floor_bytes: int,
+    batch: int,
+    datasets: int,
+    bound: float | None,
+    command: str,
+    today: date,
+) -> Profile:
+    """The profile to save: ``base`` with the winner's knobs and what was measured with them."""
+    verdict = result.verdict
+    winner = verdict.winner
+    numbers: dict[str, float | int | None] = {
+        "samples_per_s": _rounded(winner.samples_per_s),
+        "start_samples_per_s": _rounded(verdict.start.samples_per_s),
+        "speedup": round(verdict.speedup, 3),
+        "bound_samples_per_s": _rounded(bound),
+        "batch": batch,
+        "datasets": datasets,
+        "peak_rss_bytes": winner.peak_rss_bytes,
+        "min_headroom_bytes": winner.min_headroom_bytes,
+        "time_to_first_batch_s": _median_of(winner, "time_to_first_batch_s"),
+        "batch_latency_p50_s": _median_of(winner, "batch_latency_s", "p50"),
+        "batch_latency_p99_s": _median_of(winner, "batch_latency_s", "p99"),
+    }
+    counts = ", ".join(f"{count} {name}" for name, count in result.trials.items())
+    ended = (
+        "nothing beat the start"
+        if winner.is_start
+        else f"start and best measured in turn, {len(verdict.ratios)} pairs"
+    )
+    return base.model_copy(
+        update={
+            "description": f"Tuned on a mixture of {datasets} datasets, batch {batch}.",
+            "host": host.model_copy(update={"storage": base.host.storage})
+            if base.host.matches(host)
+            else host,
+            "limits": Limits(ram_floor=floor_bytes, cpu_budget=base.limits.cpu_budget),
+            "knobs": winner.knobs,
+            "measurements": {name: n for name, n in numbers.items() if n is not None},
+            "provenance": Provenance(
+                source="measured",
+                detail=f"study {result.name}: {counts}; {ended}; {_versions()}",
+                measured_on=today.isoformat(),
+                command=command,
+            ),
+        }
+    )
+
+
+class LiveWatcher:
+    """Shows a study on a console: one line per trial, and one that moves while a trial runs.
+
+    Args:
+        console: where to; its own stderr.
+        clock: for the elapsed time.
+        budget_s: shown beside it.
+    """
+
+    def __init__(self, console: Console, clock: Clock, budget_s: float) -> None:
+        self._console = console
+        self._clock = clock
+        self._budget_s = budget_s
+        self._began_s = clock.now_s()
+        self._status: Status | None = None
+        self._label = ""
+        self._rate = ""
+
+    def trial_started(self, number: int, planned: int, label: str) -> None:
+        role = "" if label == "search" else f" ({label})"
+        self._begin(f"trial {number}/{planned}{role}")
+
+    def progressed(
+        self, progress: Progress | None, headroom_bytes: int | None, best_samples_per_s: float
+    ) -> None:
+        if progress is not None:
+            self._rate = f"batch {progress.batches}, {progress.samples_per_s:.0f} samples/s, "
+        if self._status is not None:
+            self._status.update(
+                f"{self._label}: {self._rate or 'opening, '}best {best_samples_per_s:.0f}, "
+                f"headroom {_size(headroom_bytes)}, {self._elapsed()}"
+            )
+
+    def trial_ended(self, number: int, result: TrialResult, best_samples_per_s: float) -> None:
+        del number
+        self._end(f"{_outcome(result)}, best so far {best_samples_per_s:.0f}", result)
+
+    def final_started(self, number: int, rounds: int, contender: Contender) -> None:
+        who = "start" if contender.is_start else "finalist"
+        self._begin(f"final {number + 1}/{rounds} ({who})")
+
+    def final_ended(self, contender: Contender, result: TrialResult) -> None:
+        del contender
+        self._end(_outcome(result), result)
+
+    def close(self) -> None:
+        """Take the moving line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def _begin(self, label: str) -> None:
+        self._label, self._rate = label, ""
+        if self._console.is_terminal:
+            self._status = self._console.status(label)
+            self._status.start()
+
+    def _end(self, text: str, result: TrialResult) -> None:
+        self.close()
+        self._console.print(
+            f"{self._label}: {text}, headroom {_size(result.min_headroom_bytes)}, "
+            f"{self._elapsed()}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
+        )
+
+    def _elapsed(self) -> str:
+        return f"{self._clock.now_s() - self._began_s:.0f} of {self._budget_s:.0f} s"
+
+
+def _outcome(result: TrialResult) -> str:
+    if result.outcome is Outcome.COMPLETE:
+        return f"{_rate(result.samples_per_s)} samples/s"
+    reason = result.reason.strip().splitlines()
+    if not reason:
+        return str(result.outcome.value)
+    short = textwrap.shorten(reason[0], _REASON_LENGTH, placeholder=" …")
+    return f"{result.outcome.value}: {short}"
+
+
+def _both(result: StudyResult) -> tuple[Contender, Contender]:
+    return result.verdict.start, result.verdict.winner
+
+
+def _contender(contender: Contender) -> dict[str, Any]:
+    return {
+        "knobs": contender.knobs.flat(),
+        "samples_per_s": contender.samples_per_s,
+        "min_headroom_bytes": contender.min_headroom_bytes,
+    }
+
+
+def _median_of(contender: Contender, *keys: str) -> float | None:
+    """The median over the rounds of one figure in the child's JSON; ``None`` without any."""
+    found = []
+    for result in contender.rounds.values():
+        value: Any = result.measurement
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, (int, float)):
+            found.append(float(value))
+    return round(statistics.median(found), 4) if found else None
+
+
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:.0f}"
+
+
+def _size(count: int | None) -> str:
+    return "–" if count is None else format_bytes(count)
+
+
+def _versions() -> str:
+    found = []
+    for name in _VERSIONS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)

@@ -1,0 +1,207 @@
+"""The space a study searches: legal knob sets of one pipeline on one host, and no others.
+
+Legal by construction, not by rejection: each range ends where ``KnobLimits`` ends, and what is
+bound to another knob is drawn as a share of it (``num_parallel_calls`` as a share of
+``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see
+one fixed box. Ranges are widened to hold the start, so it is a point of the space too.
+
+Searched: ``SEARCHED``; ``decode`` where more than one place to decode exists; ``reader`` where the
+spec leaves it open (what the drawn reader has no use for is drawn all the same, without effect).
+Everything else stays as the start has it: ``shuffle_samples`` is the user's choice of quality, and
+``min_ready_datasets`` above 1 only delays the first batch.
+
+Not here: the rules themselves (``knobs``), the sampler (``study``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from autoloader.knobs import KnobLimits, Knobs
+
+SEARCHED = (
+    "decode_threads",
+    "ring_slots",
+    "queue_samples",
+    "cycle_length",
+    "num_parallel_calls",
+    "parse_parallel_calls",
+    "stream_prefetch",
+    "io_threads",
+    "read_ahead",
+)
+"""The knobs a study may move; each reader uses some of them."""
+
+CALLS_SHARE = "num_parallel_calls_share"
+"""Parameter name: ``num_parallel_calls`` as a share of ``cycle_length``, 0 to 1."""
+
+_QUEUE_WORTH = 256
+_PARSE_WORTH = 8
+_PREFETCH_WORTH = 4
+_READ_AHEAD_WORTH = 8
+"""Ends of ranges beyond which only memory grows: with 29 datasets, 256 queued samples of two
+30 kB frames are 450 MB, and 4 parsed episodes of 100 frames a dataset 350 MB."""
+
+
+class Draws(Protocol):
+    """The part of an Optuna trial that a space draws from."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
+
+    def suggest_float(self, name: str, low: float, high: float) -> float: ...
+
+    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class IntRange:
+    """Whole numbers ``low`` to ``high``, both possible; ``log``: equal room to each doubling."""
+
+    low: int
+    high: int
+    log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """The legal box around a start.
+
+    Attributes:
+        start: the knobs the study starts from; what is not searched stays as it is here.
+        limits: what this pipeline on this host allows.
+        ranges: the box, by knob.
+        decode: where JPEGs may be decoded; searched when there is a choice.
+        readers: how files may be read; searched when there is a choice.
+    """
+
+    start: Knobs
+    limits: KnobLimits
+    ranges: Mapping[str, IntRange]
+    decode: tuple[str, ...] = ("pool",)
+    readers: tuple[str, ...] = ()
+
+    @classmethod
+    def around(
+        cls,
+        start: Knobs,
+        limits: KnobLimits,
+        *,
+        decode: Sequence[str] = ("pool",),
+        readers: Sequence[str] = (),
+    ) -> SearchSpace:
+        """The space of all legal knob sets near ``start``, which is clamped to ``limits`` first.
+
+        Raises:
+            KnobError: the start has knobs of a dataset that the mixture has not.
+        """
+        start, _ = start.clamp(limits)
+        block = max(1, limits.block_length)
+        ranges = {
+            "decode_threads": IntRange(1, min(512, 2 * limits.cpus), log=True),
+            "ring_slots": IntRange(4, _most_ring_slots(limits), log=True),
+            "queue_samples": IntRange(block, max(block, _QUEUE_WORTH), log=True),
+            "cycle_length": IntRange(1, _most_cycle_length(start, limits), log=True),
+            "parse_parallel_calls": IntRange(1, min(_PARSE_WORTH, 2 * limits.cpus), log=True),
+            "stream_prefetch": IntRange(0, _PREFETCH_WORTH),
+            "io_threads": IntRange(1, min(64, 4 * limits.cpus), log=True),
+            "read_ahead": IntRange(1, _READ_AHEAD_WORTH, log=True),
+        }
+        holds_start = {
+            knob: IntRange(
+                min(box.low, getattr(start, knob)), max(box.high, getattr(start, knob)), box.log
+            )
+            for knob, box in ranges.items()
+        }
+        places = tuple(dict.fromkeys((start.decode, *decode)))
+        kinds = tuple(dict.fromkeys((start.reader, *readers)))
+        return cls(start, limits, holds_start, decode=places, readers=kinds)
+
+    def suggest(self, trial: Draws) -> Knobs:
+        """One legal knob set, drawn from ``trial``."""
+        values: dict[str, Any] = {
+            knob: trial.suggest_int(knob, box.low, box.high, log=box.log)
+            for knob, box in self.ranges.items()
+        }
+        share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
+        values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
+        if len(self.decode) > 1:
+            values["decode"] = trial.suggest_categorical("decode", self.decode)
+        if len(self.readers) > 1:
+            values["reader"] = trial.suggest_categorical("reader", self.readers)
+        return Knobs.build({**values, **self._own_calls(values)}, base=self.start)
+
+    def parameters(self, knobs: Knobs) -> dict[str, Any]:
+        """The point whose ``suggest`` gives the searched knobs of ``knobs`` back."""
+        found: dict[str, Any] = {
+            knob: min(max(getattr(knobs, knob), box.low), box.high)
+            for knob, box in self.ranges.items()
+        }
+        found[CALLS_SHARE] = min(1.0, knobs.num_parallel_calls / found["cycle_length"])
+        if len(self.decode) > 1:
+            found["decode"] = knobs.decode if knobs.decode in self.decode else self.start.decode
+        if len(self.readers) > 1:
+            found["reader"] = knobs.reader if knobs.reader in self.readers else self.start.reader
+        return found
+
+    def _own_calls(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Datasets with knobs of their own: their calls stay within their cycle length."""
+        lowered = {}
+        for name, own in self.start.datasets.items():
+            cycle = own.cycle_length or values["cycle_length"]
+            if (own.num_parallel_calls or values["num_parallel_calls"]) > cycle:
+                lowered[f"{name}.num_parallel_calls"] = cycle
+        return lowered
+
+
+def _most_ring_slots(limits: KnobLimits) -> int:
+    if not limits.batch_bytes or limits.budget_bytes is None:
+        return 64
+    return min(64, max(4, limits.budget_bytes // limits.batch_bytes))
+
+
+def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:
+    """The largest common cycle length whose sum over all datasets ``Knobs.clamp`` lets pass."""
+    most = min(64, max(limits.shards.values(), default=1))
+    while most > 1:
+        probe = start.model_copy(update={"cycle_length": most, "num_parallel_calls": 1})
+        legal, _ = probe.clamp(limits)
+        if legal.cycle_length == most and legal.datasets == start.datasets:
+            return most
+        most -= 1
+    return most
+
+
+def guess(space: SearchSpace, batch_size: int) -> Knobs:
+    """A first knob set from reasoning: the processor is the bound, so keep it busy and no more.
+
+    One decode thread per cpu (the pool is shared, more threads only switch); queues that hold
+    what two batches take from an average dataset (Little's law: the time to refill is about a
+    batch), at least two blocks; a ring of twice the cpus, at least its minimum.
+    """
+    limits = space.limits
+    block = max(1, limits.block_length)
+    per_batch = math.ceil(batch_size / max(1, len(limits.shards)))
+    wanted = {
+        "decode_threads": limits.cpus,
+        "ring_slots": 2 * limits.cpus,
+        "queue_samples": max(2 * block, 2 * per_batch),
+        "cycle_length": 1,
+        "parse_parallel_calls": 1,
+        "stream_prefetch": 1,
+        "io_threads": limits.cpus,
+        "read_ahead": 3,
+    }
+    inside = {
+        knob: min(max(value, space.ranges[knob].low), space.ranges[knob].high)
+        for knob, value in wanted.items()
+    }
+    values = {**inside, "num_parallel_calls": 1}
+    own = {
+        f"{name}.num_parallel_calls": own.cycle_length or inside["cycle_length"]
+        for name, own in space.start.datasets.items()
+        if (own.num_parallel_calls or 1) > (own.cycle_length or inside["cycle_length"])
+    }
+    return Knobs.build({**values, **own}, base=space.start)

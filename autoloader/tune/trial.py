@@ -1,0 +1,361 @@
+"""One trial: a measurement in a child process, watched under the RAM floor.
+
+The child is ``python -m autoloader measure --json`` in a session of its own. The parent reads
+headroom ten times a second. When the next reading would lie below the floor, the whole group is
+killed and the trial is *infeasible*. A child that the kernel or a crash ends is a *failed* trial,
+never a dead study. Ctrl-C, a timeout or an error here end the group as well, at once: the child
+keeps nothing that is worth a gentle end.
+
+Invariants (test names echo them):
+1. ``run`` never returns or raises while the child's group lives.
+2. A child that did not report a measurement never completes a trial.
+3. The child ends when this process does, whatever ended it (``progress``).
+
+Not here: which knobs (``search_space``), what a trial's rate means to the study (``study``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.errors import BudgetInfeasibleError
+from autoloader.knobs import Knobs
+from autoloader.tune.progress import Progress, ProgressLines
+from autoloader.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 0.1
+"""Seconds between two readings of headroom; design §6 (fresh pages come at 0.4 GiB/s)."""
+
+_TAIL_BYTES = 16_384
+_OOM_SCORE_ADJ = "500"
+
+
+class Outcome(str, Enum):
+    """How a trial ended; the four counts of ``tune --json``."""
+
+    COMPLETE = "complete"
+    PRUNED = "pruned"
+    INFEASIBLE = "infeasible"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What one trial found.
+
+    Attributes:
+        outcome: how it ended.
+        duration_s: wall seconds from start to end of the child.
+        samples_per_s: measured rate; ``None`` unless complete.
+        peak_rss_bytes: what the loader added at its peak, where the child could say.
+        min_headroom_bytes: lowest headroom seen by parent or child; ``None`` if never read.
+        cpu_s_per_sample: processor seconds per sample, where the child could say.
+        reason: why it did not complete, for people.
+        exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
+        measurement: the child's whole JSON document.
+    """
+
+    outcome: Outcome
+    duration_s: float = 0.0
+    samples_per_s: float | None = None
+    peak_rss_bytes: int | None = None
+    min_headroom_bytes: int | None = None
+    cpu_s_per_sample: float | None = None
+    reason: str = ""
+    exit_code: int | None = None
+    measurement: Mapping[str, Any] | None = None
+
+
+class Watch(Protocol):
+    """What a study is told while a trial runs."""
+
+    def __call__(self, progress: Progress | None, headroom_bytes: int | None) -> bool:
+        """Called on each progress (or ``None`` at a reading); false stops the trial as pruned."""
+        ...
+
+
+class Measurer(Protocol):
+    """Measures one knob set; ``TrialRunner`` in earnest, a fake in tests."""
+
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult: ...
+
+
+def measure_command(
+    spec_path: str | os.PathLike[str],
+    *,
+    profile: str | None,
+    split: str,
+    warmup: int,
+    batches: int,
+    floor_bytes: int,
+) -> list[str]:
+    """The command line of a measuring child, without its knobs."""
+    command = [sys.executable, "-m", "autoloader", "measure", "--json"]
+    command += ["--spec", str(spec_path), "--split", split]
+    command += ["--warmup", str(warmup), "--batches", str(batches)]
+    command += ["--ram-floor", str(floor_bytes)]
+    if profile is not None:
+        command += ["--profile", profile]
+    return command
+
+
+def knob_arguments(knobs: Knobs) -> list[str]:
+    """``--set`` arguments that give exactly ``knobs``, whatever profile they lie over."""
+    arguments: list[str] = []
+    for name, value in knobs.flat().items():
+        arguments += ["--set", f"{name}={value}"]
+    return arguments
+
+
+class TrialRunner:
+    """Runs measuring children, one at a time, each under the floor.
+
+    Args:
+        command: the child's command line, without knobs.
+        floor_bytes: headroom that must remain.
+        headroom: reads headroom in bytes; ``None`` when it cannot be read.
+        clock: for timeouts and durations.
+        period_s: seconds between two readings.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        floor_bytes: int,
+        headroom: Callable[[], int | None],
+        clock: Clock | None = None,
+        period_s: float = PERIOD_S,
+    ) -> None:
+        self._command = list(command)
+        self._floor_bytes = floor_bytes
+        self._headroom = headroom
+        self._clock = clock or SystemClock()
+        self._period_s = period_s
+
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+        """Measure ``knobs`` in a child.
+
+        Args:
+            knobs: what to measure; legal for the pipeline.
+            timeout_s: a child that takes longer has failed.
+            watch: told of progress and headroom; may stop the trial.
+        """
+        before = self._headroom()
+        if before is not None and before < self._floor_bytes:
+            return TrialResult(
+                Outcome.INFEASIBLE,
+                min_headroom_bytes=before,
+                reason=f"headroom was {format_bytes(before)} before the trial began",
+            )
+        ours, theirs = socket.socketpair()
+        with (
+            ours,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as err,
+        ):
+            with theirs:
+                command = [*self._command, *knob_arguments(knobs)]
+                command += ["--progress-fd", str(theirs.fileno())]
+                child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                    env=_child_environment(),
+                )
+            run = _Run(child, ours, self._clock, self._floor_bytes, before)
+            try:
+                _prefer_for_oom_kill(child.pid)
+                stopped = run.follow(self._headroom, watch, timeout_s, self._period_s)
+            finally:
+                _end_group(child)
+            return run.result(stopped, out, err)
+
+
+class _Run:
+    """The life of one child: what was heard and read while it ran."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        link: socket.socket,
+        clock: Clock,
+        floor_bytes: int,
+        headroom_bytes: int | None,
+    ) -> None:
+        self._child = child
+        self._link = link
+        self._clock = clock
+        self._floor_bytes = floor_bytes
+        self._started_s = clock.now_s()
+        self._least_bytes = headroom_bytes
+        self._last_bytes = headroom_bytes
+        self._cost_cpu_s: float | None = None
+
+    def follow(
+        self,
+        headroom: Callable[[], int | None],
+        watch: Watch,
+        timeout_s: float,
+        period_s: float,
+    ) -> tuple[Outcome, str] | None:
+        """Watch until the child ends (``None``) or has to be ended (outcome and reason)."""
+        lines = ProgressLines()
+        self._link.settimeout(period_s)
+        next_reading_s = self._clock.now_s()
+        while True:
+            data = self._receive(period_s)
+            for progress in lines.feed(data or b""):
+                if progress.cpu_s_per_sample is not None:
+                    self._cost_cpu_s = progress.cpu_s_per_sample
+                if not watch(progress, self._last_bytes):
+                    return Outcome.PRUNED, f"stopped at batch {progress.batches}: too slow"
+            now_s = self._clock.now_s()
+            if now_s >= next_reading_s:
+                next_reading_s = now_s + period_s
+                breach = self._read(headroom())
+                if breach:
+                    return Outcome.INFEASIBLE, breach
+                if not watch(None, self._last_bytes):
+                    return Outcome.PRUNED, "stopped by the study"
+            if not data and self._child.poll() is not None:
+                return None
+            if now_s - self._started_s > timeout_s:
+                return Outcome.FAILED, f"no result within {timeout_s:.0f} s"
+
+    def _receive(self, period_s: float) -> bytes | None:
+        """What the child wrote, ``b""`` when it has closed its end, ``None`` for silence."""
+        try:
+            data = self._link.recv(65_536)
+        except TimeoutError:
+            return None
+        except OSError:
+            data = b""
+        if not data:  # closed: the child is about to end; wait for that without spinning
+            try:
+                self._child.wait(timeout=period_s)
+            except subprocess.TimeoutExpired:
+                return b""
+        return data
+
+    def _read(self, now_bytes: int | None) -> str:
+        """Take one reading; a text when the next one would lie below the floor."""
+        if now_bytes is None:
+            return ""
+        falls = max(0, (self._last_bytes or now_bytes) - now_bytes)
+        self._last_bytes = now_bytes
+        if self._least_bytes is None or now_bytes < self._least_bytes:
+            self._least_bytes = now_bytes
+        if now_bytes - falls >= self._floor_bytes:
+            return ""
+        return (
+            f"headroom {format_bytes(now_bytes)}, falling {format_bytes(falls)} a reading, "
+            f"floor {format_bytes(self._floor_bytes)}"
+        )
+
+    def result(
+        self, stopped: tuple[Outcome, str] | None, out: IO[bytes], err: IO[bytes]
+    ) -> TrialResult:
+        """The trial's result, from how it stopped or what the ended child left."""
+        code = None if stopped else self._child.returncode
+        outcome, reason, document = (
+            (*stopped, None) if stopped else _read_exit(self._child.returncode, out, err)
+        )
+        least = self._least_bytes
+        if document is not None:
+            theirs = document.get("min_headroom_bytes")
+            least = min((b for b in (least, theirs) if b is not None), default=None)
+        return TrialResult(
+            outcome=outcome,
+            duration_s=self._clock.now_s() - self._started_s,
+            samples_per_s=document["samples_per_s"] if document else None,
+            peak_rss_bytes=document.get("peak_rss_bytes") if document else None,
+            min_headroom_bytes=least,
+            cpu_s_per_sample=self._cost_cpu_s,
+            reason=reason,
+            exit_code=code,
+            measurement=document,
+        )
+
+
+def _read_exit(
+    code: int, out: IO[bytes], err: IO[bytes]
+) -> tuple[Outcome, str, Mapping[str, Any] | None]:
+    if code == 0:
+        out.seek(0)
+        try:
+            document = json.loads(out.read())
+            float(document["samples_per_s"])
+        except (ValueError, KeyError, TypeError):
+            return Outcome.FAILED, "the child ended well but left no measurement", None
+        return Outcome.COMPLETE, "", document
+    said = _told_error(out) or _last_lines(err)
+    if code == BudgetInfeasibleError.exit_code:
+        return Outcome.INFEASIBLE, said or "the floor cannot be met with these knobs", None
+    if code < 0:
+        name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else -code
+        why = "killed by the kernel for memory?" if code == -signal.SIGKILL else said
+        return Outcome.FAILED, f"the child was ended by {name}: {why}", None
+    return Outcome.FAILED, said or f"the child ended with exit code {code}", None
+
+
+def _told_error(out: IO[bytes]) -> str:
+    """What the child said went wrong, from its JSON document; empty without one."""
+    out.seek(0)
+    try:
+        return str(json.loads(out.read())["error"]["what"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _last_lines(err: IO[bytes]) -> str:
+    size = err.seek(0, os.SEEK_END)
+    err.seek(max(0, size - _TAIL_BYTES))
+    lines = [line.strip() for line in err.read().decode(errors="replace").splitlines()]
+    return "\n".join([line for line in lines if line][-6:])
+
+
+def _child_environment() -> dict[str, str]:
+    """The worker's environment: no GPU, few malloc arenas (design §4), no TensorFlow chatter."""
+    return {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+        "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        "NO_COLOR": "1",
+        "COLUMNS": "200",
+    }
+
+
+def _prefer_for_oom_kill(pid: int) -> None:
+    """If the kernel must kill something, it is the trial."""
+    try:
+        Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
+    except OSError as error:
+        logger.debug("oom_score_adj of trial child %d not set: %s", pid, error)
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """End the child and all it started; returns when the child is reaped."""
+    with contextlib.suppress(ProcessLookupError):  # the group is gone
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

@@ -1,0 +1,68 @@
+"""Sizes and durations: how they are read and how they are shown.
+
+Sizes parse with pydantic's ``ByteSize`` ("5GB" is 5·10⁹, "5GiB" is 5·2³⁰) and print in GiB or MiB.
+Durations parse as "90s", "10m", "1h", "250ms" or a plain number of seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
+
+from autoloader.errors import UsageError
+
+MIB = 2**20
+GIB = 2**30
+
+_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?\s*$")
+_FACTOR = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_bytes(text: str | int, *, name: str = "size") -> int:
+    """Bytes from "5GB", "512MiB" or a plain count.
+
+    Raises:
+        UsageError: the text is no size.
+    """
+    try:
+        return int(_SIZE.validate_python(text))
+    except ValidationError as error:
+        raise UsageError(
+            f"{name}: {text!r} is not a size",
+            remedy='write a number with a unit, such as "5GB" (5·10⁹ bytes) or "5GiB" (5·2³⁰)',
+        ) from error
+
+
+def format_bytes(count: float) -> str:
+    """``count`` bytes for people: GiB from half a GiB up, else MiB, else KiB."""
+    if abs(count) >= GIB / 2:
+        return f"{count / GIB:.2f} GiB"
+    if abs(count) >= MIB / 2:
+        return f"{count / MIB:.1f} MiB"
+    return f"{count / 1024:.1f} KiB"
+
+
+def parse_seconds(text: str | float, *, name: str = "duration") -> float:
+    """Seconds from "10m", "250ms", "1h" or a plain number of seconds.
+
+    Raises:
+        UsageError: the text is no duration, or negative.
+    """
+    match = _DURATION.match(str(text))
+    if match is None:
+        raise UsageError(
+            f"{name}: {text!r} is not a duration",
+            remedy='write a number with a unit, such as "90s", "10m" or "250ms"',
+        )
+    return float(match[1]) * _FACTOR[match[2]]
+
+
+def _to_bytes(value: Any) -> Any:
+    return int(_SIZE.validate_python(value)) if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_to_bytes)]
+"""A pydantic field type: an int of bytes that also accepts "5GB"."""

@@ -1,0 +1,127 @@
+"""Works a scenario's figures out of its raw turns.
+
+Not here: statistics (``bench.paired``), taking turns (``bench.runner``), showing them
+(``bench.report``).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.paired import Estimate, estimate, paired_ratios, spread
+from bench.scenario import FigureSpec, Scenario
+from bench.shares import share_errors
+
+Turns = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Contender → what each of its turns gave, in the order of the rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A row of the result.
+
+    Attributes:
+        scenario, title, unit: for people.
+        value: the figure; its interval where there is one.
+        against: who it was held against, the better one where there were several.
+        target: what it should reach, in words; empty where none.
+        met: whether it does; ``None`` without a target.
+    """
+
+    scenario: str
+    title: str
+    unit: str
+    value: Estimate
+    against: str
+    target: str
+    met: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, "value": self.value.as_dict()}
+
+
+QUIET_CPUS = 0.15
+"""Processors that others may use during a turn that counts as calm."""
+
+ENOUGH_CALM = 6
+"""Calm rounds from which on the others are left out; six give a 95 % interval."""
+
+LESS_IS_BETTER = ("first_batch_s", "peak_bytes", "cpu_ms_per_sample")
+
+
+def work_out(scenario: Scenario, turns: Turns) -> list[Figure]:
+    """All figures of a scenario."""
+    return [_figure(scenario, spec, turns) for spec in scenario.figures]
+
+
+def _figure(scenario: Scenario, spec: FigureSpec, turns: Turns) -> Figure:
+    against = ""
+    if spec.kind == "share_error":
+        errors = [
+            share_errors(turn["order"], turn["shares"], blocks=scenario.count_blocks)[spec.stretch]
+            for turn in turns[spec.of]
+        ]
+        value = estimate(errors)
+    elif spec.kind == "value":
+        value = estimate(_series(turns, spec.of, spec.measure))
+    else:
+        own = _series(turns, spec.of, spec.measure)
+        against = best(turns, spec.against, spec.measure)
+        rounds = calm_rounds(turns, (spec.of, against))
+        other = _series(turns, against, spec.measure)
+        ratios = paired_ratios([own[i] for i in rounds], [other[i] for i in rounds])
+        if spec.kind == "spread":
+            wide = 100 * spread(ratios)
+            found = estimate(ratios)
+            value = Estimate(wide, wide, wide, found.confidence, found.count)
+        else:
+            value = estimate(ratios)
+    return Figure(
+        scenario.name, spec.title, spec.unit, value, against, target(spec), met(spec, value.median)
+    )
+
+
+def best(turns: Turns, names: Sequence[str], measure: str) -> str:
+    """The contender with the best median, so that nobody is compared with a weak one."""
+    medians = {name: statistics.median(_series(turns, name, measure)) for name in names}
+    choose = min if measure in LESS_IS_BETTER else max
+    return choose(medians, key=lambda name: medians[name])
+
+
+def calm_rounds(turns: Turns, names: Sequence[str]) -> list[int]:
+    """The rounds in which nothing else used the machine while ``names`` had their turns.
+
+    All rounds where fewer than ``ENOUGH_CALM`` were calm: the figure then says so by its interval.
+    """
+    count = len(turns[names[0]])
+    calm = [
+        number
+        for number in range(count)
+        if all(turns[name][number].get("others_cpus", 0.0) <= QUIET_CPUS for name in names)
+    ]
+    return calm if len(calm) >= ENOUGH_CALM else list(range(count))
+
+
+def _series(turns: Turns, name: str, measure: str) -> list[float]:
+    return [float(turn[measure]) for turn in turns[name]]
+
+
+def target(spec: FigureSpec) -> str:
+    """The target in words."""
+    if spec.at_least is not None:
+        return f"≥ {spec.at_least:g}"
+    return "" if spec.at_most is None else f"≤ {spec.at_most:g}"
+
+
+def met(spec: FigureSpec, value: float) -> bool | None:
+    """Whether a value reaches the figure's target."""
+    if spec.at_least is None and spec.at_most is None:
+        return None
+    return (spec.at_least is None or value >= spec.at_least) and (
+        spec.at_most is None or value <= spec.at_most
+    )

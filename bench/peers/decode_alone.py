@@ -1,0 +1,130 @@
+"""The limit: decode and resize alone, frames in memory, with the loader's binding and threads.
+
+Threads take samples from a pool drawn by weight, decode each sample's frames with simplejpeg (fast
+integer DCT) and resize with OpenCV into batches that are used over and over. No reading, no
+mixing, no ring, no waiting for a consumer.
+
+Not here: the loader's own decoding; it is written again here because the bench knows the loader by
+its front door only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+
+from bench.mixture import Mixture, read_mixture
+from bench.records import parse_example, read_records
+
+POOL_SAMPLES = 3000
+"""Samples held; their encoded frames are several times what caches hold."""
+
+SLOTS = 4
+
+
+class DecodeAlone:
+    """The contender; settings: ``threads`` (default 2)."""
+
+    def __init__(self, spec: Path, settings: Mapping[str, int]) -> None:
+        cv2.setNumThreads(1)
+        self._threads = settings.get("threads", 2)
+        self._mixture = read_mixture(spec)
+        self.datasets = len(self._mixture.datasets)
+        self._index, self._pairs = _pool(self._mixture)
+        height, width = self._mixture.size
+        frames = len(self._mixture.frame_offsets)
+        shape = (self._mixture.batch, frames, height, width, 3)
+        self._slots = [np.zeros(shape, np.uint8) for _ in range(SLOTS)]
+        self._done = 0
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        numbers = itertools.count()
+        for _ in range(self._threads):
+            threading.Thread(target=self._work, args=(numbers,), daemon=True).start()
+        batch = self._mixture.batch
+        for number in itertools.count():
+            with self._changed:
+                while self._done < (number + 1) * batch:
+                    self._changed.wait()
+            rows = np.arange(number * batch, (number + 1) * batch) % len(self._pairs)
+            yield {"images": self._slots[number % SLOTS], "dataset_index": self._index[rows]}
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._closed = True
+
+    def _work(self, numbers: Iterator[int]) -> None:
+        batch, scratch = self._mixture.batch, np.empty(0, np.uint8)
+        for number in numbers:
+            if self._closed:
+                return
+            frames = self._pairs[number % len(self._pairs)]
+            out = self._slots[number // batch % SLOTS][number % batch]
+            decoded: dict[int, int] = {}
+            for f, frame in enumerate(frames):
+                if id(frame) in decoded:
+                    out[f] = out[decoded[id(frame)]]
+                    continue
+                scratch = _decode(frame, out[f], scratch)
+                decoded[id(frame)] = f
+            with self._changed:
+                self._done += 1
+                if self._done % batch == 0:
+                    self._changed.notify()
+
+
+def _decode(encoded: bytes, out: NDArray[np.uint8], scratch: NDArray[np.uint8]) -> Any:
+    height, width = out.shape[:2]
+    if encoded[:3] == b"\xff\xd8\xff":
+        own_height, own_width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        if (own_height, own_width) == (height, width):
+            simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
+            return scratch
+        if scratch.size < own_height * own_width * 3:
+            scratch = np.empty(own_height * own_width * 3, np.uint8)
+        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=scratch)
+    else:
+        data = np.frombuffer(encoded, np.uint8)
+        picture = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB), np.uint8)
+    if picture.shape[:2] == (height, width):
+        out[:] = picture
+    else:
+        cv2.resize(picture, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
+    return scratch
+
+
+def _pool(mixture: Mixture) -> tuple[NDArray[np.int64], list[list[bytes]]]:
+    """Samples in the mixture's shares, and the dataset of each, in an order drawn once."""
+    weights = np.array([one.weight for one in mixture.datasets])
+    counts = np.maximum(1, np.round(POOL_SAMPLES * weights / weights.sum())).astype(int)
+    rng = np.random.default_rng(mixture.seed)
+    index: list[int] = []
+    pairs: list[list[bytes]] = []
+    for number, dataset in enumerate(mixture.datasets):
+        own: list[list[bytes]] = []
+        for path, records in dataset.files:
+            for record in itertools.islice(read_records(Path(path)), records):
+                frames = parse_example(record, (dataset.image,))[dataset.image]
+                assert isinstance(frames, list)
+                last = len(frames) - 1
+                own += [
+                    [frames[min(max(t + offset, 0), last)] for offset in mixture.frame_offsets]
+                    for t in range(last + 1)
+                ]
+            if len(own) >= 4 * counts[number]:
+                break
+        chosen = rng.choice(len(own), counts[number], replace=len(own) < counts[number])
+        index += [number] * len(chosen)
+        pairs += [own[at] for at in chosen]
+    order = rng.permutation(len(pairs))
+    return np.array(index, np.int64)[order], [pairs[at] for at in order]

@@ -1,0 +1,78 @@
+"""What a process and its children hold and use: proportional memory and processor time, from /proc.
+
+Proportional set size (PSS) counts a page shared by n processes as 1/n in each, so that the sum over
+a tree counts it once. Reading it walks page tables (10 ms a GB), hence the slow pace.
+
+Not here: what is run (``bench.runner``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+EVERY_S = 1.0
+
+
+def tree(pid: int) -> list[int]:
+    """``pid`` and all its descendants that live."""
+    found, waiting = [], [pid]
+    while waiting:
+        one = waiting.pop()
+        found.append(one)
+        try:
+            for task in Path(f"/proc/{one}/task").iterdir():
+                waiting += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def tree_pss_bytes(pid: int) -> int:
+    """Proportional memory of the tree, in bytes."""
+    total = 0
+    for one in tree(pid):
+        try:
+            text = Path(f"/proc/{one}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        for line in text.splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    return total
+
+
+def tree_cpu_s(pid: int) -> float:
+    """Processor seconds of the tree's living processes so far."""
+    total = 0
+    for one in tree(pid):
+        try:
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICK
+
+
+class PeakMemory:
+    """Samples a tree's memory from a thread of its own; in a ``with`` block."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._stop = threading.Event()
+        self.peak_bytes = 0
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            self.peak_bytes = max(self.peak_bytes, tree_pss_bytes(self._pid))

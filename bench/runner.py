@@ -1,0 +1,162 @@
+"""Runs scenarios: contenders in turn, each turn in a fresh process, and keeps what each gave.
+
+Theory of operation. A round gives every contender one turn; rounds run forwards and backwards in
+turn, so that slow drift cancels out. Nothing of the bench runs beside a turn but this process,
+which sleeps and reads the turn's memory once a second. Before a turn it waits (``patience_s`` at
+most) until others use little of the machine; a turn during which they used more than
+``QUIET_CPUS`` is taken again, up to ``retakes`` times, and the least disturbed one counts. How
+much others used is in every turn's record.
+
+Not here: the turn itself (``bench.window``), figures (``bench.figures``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.figures import QUIET_CPUS
+from bench.host import load
+from bench.paired import in_turn
+from bench.processes import PeakMemory
+from bench.scenario import ContenderSpec, Scenario
+
+LONGEST_TURN_S = 180.0
+
+Told = Callable[[str, int, int], None]
+"""Called with what goes on, turns done, turns in all."""
+
+
+class TurnFailedError(Exception):
+    """A contender's process failed; the message holds the end of what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What is done about other load: see the module."""
+
+    patience_s: float = 10.0
+    retakes: int = 1
+
+
+def run_scenario(
+    scenario: Scenario,
+    data: Mapping[str, Path],
+    *,
+    pairs: int | None = None,
+    patience: Patience = Patience(),
+    told: Told = lambda _text, _done, _all: None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Every contender's turns, in the order of the rounds.
+
+    Args:
+        scenario: what to run.
+        data: mixture name → its ``mix.yaml``.
+        pairs: rounds; default the scenario's.
+        patience: what is done about other load.
+        told: of progress.
+
+    Raises:
+        TurnFailedError: a contender failed.
+    """
+    contenders = {one.name: one for one in scenario.contenders}
+    rounds = in_turn(list(contenders), pairs or scenario.pairs)
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    total, done = sum(map(len, rounds)), 0
+    for order in rounds:
+        for name in order:
+            told(f"{scenario.name}: {name}", done, total)
+            one = contenders[name]
+            turns[name].append(_calm_turn(scenario, one, data[scenario.data_of(one)], patience))
+            done += 1
+            told(f"{scenario.name}: {name}", done, total)
+    _check_alike(scenario, turns)
+    return turns
+
+
+def _calm_turn(
+    scenario: Scenario, contender: ContenderSpec, spec: Path, patience: Patience
+) -> dict[str, Any]:
+    best: dict[str, Any] | None = None
+    for _ in range(1 + patience.retakes):
+        _wait_for_quiet(patience.patience_s)
+        turn = _turn(scenario, contender, spec)
+        if best is None or turn["others_cpus"] < best["others_cpus"]:
+            best = turn
+        if turn["others_cpus"] <= QUIET_CPUS:
+            break
+    assert best is not None
+    return best
+
+
+def _wait_for_quiet(patience_s: float) -> None:
+    give_up = time.monotonic() + patience_s
+    while True:
+        before = load()
+        time.sleep(0.5)
+        after = load()
+        elapsed_s = after["monotonic_s"] - before["monotonic_s"]
+        quiet = (after["busy_cpu_s"] - before["busy_cpu_s"]) / elapsed_s <= QUIET_CPUS
+        if quiet or time.monotonic() >= give_up:
+            return
+
+
+def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str, Any]:
+    job = {
+        "kind": contender.kind,
+        "spec": str(spec),
+        "settings": dict(contender.settings),
+        "warmup_batches": scenario.warmup_batches,
+        "window_s": scenario.window_s,
+        "count_samples": scenario.count_samples,
+        "started_s": time.monotonic(),
+    }
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+        ),
+    }
+    command = [sys.executable, "-m", "bench.window", json.dumps(job)]
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
+        try:
+            with PeakMemory(child.pid) as memory:
+                out, _ = child.communicate(timeout=LONGEST_TURN_S)
+        except subprocess.TimeoutExpired as error:
+            raise TurnFailedError(
+                f"{contender.name}: no result in {LONGEST_TURN_S:.0f} s"
+            ) from error
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        if child.returncode != 0 or not out.strip():
+            log.seek(0)
+            said = "\n".join(log.read().strip().splitlines()[-8:])
+            raise TurnFailedError(f"{contender.name} ended with {child.returncode}:\n{said}")
+    turn: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return {**turn, "peak_bytes": memory.peak_bytes}
+
+
+def _check_alike(scenario: Scenario, turns: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Contenders of one scenario must give frames of one shape."""
+    shapes = {
+        name: tuple(own[0]["frames_shape"])
+        for name, own in turns.items()
+        if "frames_shape" in own[0]
+    }
+    if len(set(shapes.values())) > 1:
+        raise TurnFailedError(f"{scenario.name}: contenders give different batches: {shapes}")

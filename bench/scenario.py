@@ -1,0 +1,88 @@
+"""What a scenario file may say: contenders, the turn they get, and the figures read from it.
+
+Not here: running one (``bench.runner``), working out its figures (``bench.figures``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from ruamel.yaml import YAML
+
+FOLDER = Path(__file__).with_name("scenarios")
+
+Measure = Literal["samples_per_s", "first_batch_s", "peak_bytes", "cpu_ms_per_sample"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ContenderSpec(_Strict):
+    """Who takes part."""
+
+    name: str = Field(description="as the table calls it")
+    kind: Literal["autoloader", "plain_tfdata", "decode_alone"]
+    data: str | None = Field(None, description="mixture, where it is not the scenario's")
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+
+
+class FigureSpec(_Strict):
+    """One row of the result.
+
+    ``ratio``: of one contender against the best of others, pair by pair. ``value``: of one
+    contender. ``spread``: of a contender against itself; what a difference must exceed.
+    ``share_error``: percentage points between shares and weights.
+    """
+
+    title: str
+    kind: Literal["ratio", "value", "spread", "share_error"]
+    of: str
+    against: tuple[str, ...] = ()
+    measure: Measure = "samples_per_s"
+    stretch: Literal["running", "whole", "window"] = "whole"
+    at_least: float | None = None
+    at_most: float | None = None
+    unit: Literal["×", "s", "bytes", "pp", "%", "ms"] = "×"
+
+
+class Scenario(_Strict):
+    """One scenario file."""
+
+    name: str
+    about: str
+    data: str = "demo"
+    contenders: tuple[ContenderSpec, ...] = Field(min_length=1)
+    warmup_batches: int = Field(8, ge=0)
+    window_s: float = Field(5.0, gt=0)
+    pairs: int = Field(6, ge=1, description="rounds; six are the fewest that give a 95 % interval")
+    count_samples: int | None = Field(None, description="count datasets instead of timing")
+    count_blocks: int = Field(2000, ge=1, description="stretch over which shares are taken")
+    figures: tuple[FigureSpec, ...]
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Scenario:
+        known = {one.name for one in self.contenders}
+        if len(known) != len(self.contenders):
+            raise ValueError("two contenders have the same name")
+        for figure in self.figures:
+            for name in (figure.of, *figure.against):
+                if name not in known:
+                    raise ValueError(f"figure {figure.title!r} names {name!r}, no contender")
+        return self
+
+    def data_of(self, contender: ContenderSpec) -> str:
+        """The mixture a contender reads."""
+        return contender.data or self.data
+
+
+def load_scenarios(folder: Path = FOLDER) -> dict[str, Scenario]:
+    """Every scenario file of ``folder``, by name, in the order of their file names."""
+    found = {}
+    for path in sorted(folder.glob("*.yaml")):
+        scenario = Scenario.model_validate(YAML(typ="safe").load(path))
+        found[scenario.name] = scenario
+    return found

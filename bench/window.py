@@ -1,0 +1,118 @@
+"""One contender's turn, in a process of its own: first batch, warm-up, window; one JSON line.
+
+``python -m bench.window JOB`` with a JSON object; see ``Job``. The last line on stdout is the
+result; everything else the contender prints goes to stderr.
+
+Theory of operation. The consumer takes batches as fast as they come and does nothing with them.
+The warm-up ends after ``warmup_batches`` and, except where a dataset does not turn up within
+``MOST_WARMUP``, when a sample of every dataset was seen: all streams are open. The window is
+``window_s`` long and ends with a batch. Time to the first batch counts from the moment at which the
+runner started this process, imports included.
+
+Not here: who runs when (``bench.runner``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST_WARMUP = 80
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    with os.fdopen(os.dup(1), "w") as results:
+        os.dup2(2, 1)
+        found = run(job)
+        results.write(json.dumps(found) + "\n")
+    # What is left of a framework's threads would only delay the next turn.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def run(job: Mapping[str, Any]) -> dict[str, Any]:
+    """One turn.
+
+    Args:
+        job: ``kind``, ``spec``, ``settings``, ``warmup_batches``, ``window_s``, ``count_samples``
+            (with it nothing is timed: the datasets of so many samples from the first on) and
+            ``started_s`` (the runner's monotonic clock).
+    """
+    from bench.peers import open_contender
+
+    contender = open_contender(job["kind"], Path(job["spec"]), job["settings"])
+    batches = iter(contender)
+    try:
+        if job.get("count_samples"):
+            return _count(contender, batches, job["count_samples"])
+        return _measure(contender.datasets, batches, job)
+    finally:
+        contender.close()
+
+
+def _measure(
+    datasets: int, batches: Iterator[Mapping[str, Any]], job: Mapping[str, Any]
+) -> dict[str, Any]:
+    from bench.host import load
+    from bench.processes import tree_cpu_s
+
+    batch = next(batches)
+    first_s = time.monotonic() - job["started_s"]
+    shape, levels = list(batch["images"].shape), []
+    seen: set[int] = set()
+    taken = 0
+    while True:
+        seen.update(batch["dataset_index"].tolist())
+        levels.append(float(batch["images"].mean(dtype=np.float64)))
+        taken += 1
+        opened = len(seen) == datasets or taken >= MOST_WARMUP
+        if taken >= job["warmup_batches"] and opened:
+            break
+        del batch
+        batch = next(batches)
+    del batch
+    all_before, cpu_s = load(), tree_cpu_s(os.getpid())
+    began = last = time.perf_counter()
+    arrivals: list[float] = []
+    samples = 0
+    while last - began < job["window_s"]:
+        batch = next(batches)
+        last = time.perf_counter()
+        arrivals.append(last - began)
+        samples += len(batch["dataset_index"])
+        del batch
+    used_s = tree_cpu_s(os.getpid()) - cpu_s
+    others_s = load()["busy_cpu_s"] - all_before["busy_cpu_s"] - used_s
+    return {
+        "first_batch_s": first_s,
+        "samples_per_s": samples / (last - began),
+        "cpu_ms_per_sample": 1e3 * used_s / samples,
+        "cpus_used": used_s / (last - began),
+        "others_cpus": max(0.0, others_s / (last - began)),
+        "window_s": last - began,
+        "samples": samples,
+        "warmup_batches": taken,
+        "datasets_seen": len(seen),
+        "frames_shape": shape,
+        "grey_level": float(np.mean(levels)),
+        "arrivals_s": [round(at, 5) for at in arrivals],
+    }
+
+
+def _count(contender: Any, batches: Iterator[Mapping[str, Any]], wanted: int) -> dict[str, Any]:
+    order: list[int] = []
+    while len(order) < wanted:
+        order += next(batches)["dataset_index"].tolist()
+    return {"order": order[:wanted], "shares": list(contender.shares), "others_cpus": 0.0}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Holds README.md and docs/ against the code: generated tables, links, commands, the example spec.
+
+    python docs/check.py            says what is wrong, and exits with 1
+    python docs/check.py --write    writes the generated tables anew first
+
+Tables stand between ``<!-- generated: KIND NAME -->`` and ``<!-- end -->``.
+
+Not here: what the words mean; descriptions come from the code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+
+import autoloader.spec
+from autoloader.cli.app import app
+from autoloader.cli.plan_report import knob_range
+from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
+
+ROOT = Path(__file__).resolve().parent.parent
+_TABLE = re.compile(r"<!-- generated: (\w+) ?([\w ]*) -->\n.*?<!-- end -->", re.DOTALL)
+_LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_ENDLESS = 2**62
+_COMMAND = re.compile(r"(?:^|[`\s])autoloader(?:\.| )([a-z]+)\b")
+_VERB = re.compile(r"`make ([a-z]+)")
+
+
+def pages() -> list[Path]:
+    """Every page that people read."""
+    top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def knobs_table(_: str) -> Iterator[tuple[str, ...]]:
+    """Every knob, from ``Knobs``."""
+    yield ("knob", "range", "default", "class", "per dataset", "meaning")
+    for name, field in Knobs.model_fields.items():
+        if name in KNOB_CLASS:
+            own = "yes" if name in STREAM_KNOBS else ""
+            default = f"`{field.default}`"
+            words = knob_range(name).replace(" | ", ", ")
+            yield (f"`{name}`", words, default, KNOB_CLASS[name], own, field.description or "")
+
+
+def spec_table(name: str) -> Iterator[tuple[str, ...]]:
+    """The fields of one block of the spec."""
+    model: type[BaseModel] = getattr(autoloader.spec, name)
+    schema = model.model_json_schema()
+    yield ("field", "allowed", "default", "meaning")
+    for key, shown in schema["properties"].items():
+        field = model.model_fields[key]
+        default = "required" if field.is_required() else _default(field.get_default())
+        if field.default_factory is not None:
+            default = "all defaults" if _allowed(shown) == "block" else ""
+        allowed = _OWN_WORDS.get(key) or _allowed(shown)
+        yield (f"`{key}`", allowed, default, shown.get("description", ""))
+
+
+def cli_table(name: str) -> Iterator[tuple[str, ...]]:
+    """Arguments and options of one command, such as "profile list"."""
+    command: Any = typer.main.get_command(app)
+    for word in name.split():
+        command = command.commands[word]
+    yield ("argument", "default", "meaning")
+    for parameter in command.params:
+        if getattr(parameter, "hidden", False) or parameter.name == "help":
+            continue
+        label = parameter.metavar or parameter.name.upper()
+        if parameter.param_type_name == "option":
+            flag = parameter.is_flag or parameter.count
+            label = ", ".join(parameter.opts) + ("" if flag else f" {parameter.metavar or ''}")
+        default = "required" if parameter.required else _default(parameter.default)
+        yield (f"`{label.strip()}`", default, parameter.help or "")
+
+
+_KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
+    "knobs": knobs_table,
+    "spec": spec_table,
+    "cli": cli_table,
+}
+
+
+def written_anew(text: str) -> str:
+    """A page's text with its tables as the code has them."""
+
+    def table(match: re.Match[str]) -> str:
+        kind, name = match[1], match[2].strip()
+        head, *rows = (
+            tuple(cell.replace("|", "\\|") for cell in row) for row in _KINDS[kind](name)
+        )
+        lines = [head, ("---",) * len(head), *rows]
+        body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
+        return f"<!-- generated: {kind}{f' {name}' if name else ''} -->\n{body}\n<!-- end -->"
+
+    return _TABLE.sub(table, text)
+
+
+def faults() -> list[str]:
+    """What is wrong, one line each."""
+    commands = set(typing.cast("Any", typer.main.get_command(app)).commands)
+    verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    found = []
+    for page in pages():
+        name = page.relative_to(ROOT)
+        text = page.read_text(encoding="utf-8")
+        if written_anew(text) != text:
+            found.append(f"{name}: a table is out of date: make docs ARGS=--write")
+        for link in _LINK.findall(_FENCE.sub("", text)):
+            target = link.partition("#")[0]
+            if target and "://" not in link and not (page.parent / target).exists():
+                found.append(f"{name}: {link} leads nowhere")
+        found += [
+            f"{name}: there is no command {word!r}"
+            for word in sorted(set(_COMMAND.findall(_shell(text))) - commands)
+        ]
+        found += [
+            f"{name}: there is no verb {word!r} in the Makefile"
+            for word in sorted(set(_VERB.findall(text)) - verbs)
+        ]
+        found += [f"{name}: {fault}" for fault in _bad_specs(text)]
+    return found
+
+
+def _shell(text: str) -> str:
+    """What a page asks people to type."""
+    blocks = [body for kind, body in _FENCE.findall(text) if kind in ("sh", "console")]
+    inline = re.findall(r"`autoloader[. ][^`\n]*`", text)
+    return "\n".join([*blocks, *inline])
+
+
+def _bad_specs(text: str) -> Iterator[str]:
+    """YAML blocks that look like a whole spec, and are refused."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    from autoloader.errors import SpecError
+
+    for kind, body in _FENCE.findall(text):
+        if kind != "yaml" or "datasets:" not in body or "cameras:" not in body:
+            continue
+        try:
+            autoloader.spec.PipelineSpec.from_mapping(YAML(typ="safe").load(io.StringIO(body)))
+        except SpecError as error:
+            yield f"a spec is refused: {error.what}"
+
+
+_OWN_WORDS = {
+    "action": "field expression",
+    "state": "field expression",
+    "language": "feature, or `{any_of: [...]}`",
+    "images": "camera → feature, or `{any_of: [...]}`",
+}
+
+
+def _allowed(shown: dict[str, Any]) -> str:
+    """What a JSON schema allows, in a few words."""
+    if "$ref" in shown:
+        return "block"
+    if "const" in shown:
+        return f"`{shown['const']}`"
+    if "enum" in shown:
+        return ", ".join(f"`{word}`" for word in shown["enum"])
+    if "anyOf" in shown:
+        return ", or ".join(dict.fromkeys(_allowed(one) for one in shown["anyOf"]))
+    kind = shown.get("type", "")
+    if kind == "array":
+        inner = shown.get("items") or shown.get("prefixItems", [{}])[0]
+        count = shown.get("maxItems")
+        return f"list of {f'{count} ' if count else ''}{_allowed(inner)}"
+    if kind == "object":
+        values = [shown.get("additionalProperties"), *shown.get("patternProperties", {}).values()]
+        inner = next((one for one in values if isinstance(one, dict)), {})
+        keys = shown.get("propertyNames", {})
+        return f"{_allowed(keys) if 'enum' in keys else 'name'} → {_allowed(inner)}"
+    word: str = {"integer": "int", "string": "text", "boolean": "true, false"}.get(kind, kind)
+    low = shown.get("minimum", shown.get("exclusiveMinimum"))
+    high = shown.get("maximum", shown.get("exclusiveMaximum"))
+    if low is None:
+        return word
+    if high is not None and high < _ENDLESS:
+        return f"{word} {low}–{high}"
+    return f"{word} {'>' if 'exclusiveMinimum' in shown else '≥'} {low}"
+
+
+def _default(value: Any) -> str:
+    if value is None or value is False or isinstance(value, BaseModel) or callable(value):
+        return ""
+    if isinstance(value, (list, tuple)):
+        return f"`[{', '.join(map(str, value))}]`"
+    return f"`{'true' if value is True else getattr(value, 'value', value)}`"
+
+
+def main() -> int:
+    """Check, or write and check."""
+    if "--write" in sys.argv[1:]:
+        for page in pages():
+            text = page.read_text(encoding="utf-8")
+            if (anew := written_anew(text)) != text:
+                page.write_text(anew, encoding="utf-8")
+    found = faults()
+    for fault in found:
+        sys.stderr.write(fault + "\n")
+    sys.stdout.write(f"{len(pages())} pages, {len(found)} faults\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

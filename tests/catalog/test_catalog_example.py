@@ -1,0 +1,302 @@
+"""The walker of tf.train.Example records: right values, or the malformed error, and nothing else.
+
+The encoder is the protobuf runtime with the message declared by hand, so that TensorFlow is not
+needed and the reference is not ours.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.catalog import example as module
+from autoloader.catalog.example import (
+    FeatureValue,
+    MalformedRecordError,
+    decode_varints,
+    parse_example,
+    read_varint,
+)
+
+
+def example_class() -> type[Any]:
+    """The message class of tf.train.Example, under another package name."""
+    file = descriptor_pb2.FileDescriptorProto(name="t.proto", package="t", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def add(owner: Any, name: str, number: int, kind: int, many: bool = False, of: str = "") -> Any:
+        label = kinds.LABEL_REPEATED if many else kinds.LABEL_OPTIONAL
+        return owner.field.add(
+            name=name, number=number, type=kind, label=label, type_name=of or None
+        )
+
+    for name, kind in (
+        ("BytesList", kinds.TYPE_BYTES),
+        ("FloatList", kinds.TYPE_FLOAT),
+        ("Int64List", kinds.TYPE_INT64),
+    ):
+        add(file.message_type.add(name=name), "value", 1, kind, many=True)
+    feature = file.message_type.add(name="Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, name in enumerate(("BytesList", "FloatList", "Int64List"), start=1):
+        list_name = name.replace("List", "_list").lower()
+        entry = add(feature, list_name, number, kinds.TYPE_MESSAGE, of=f".t.{name}")
+        entry.oneof_index = 0
+    features = file.message_type.add(name="Features")
+    pair = features.nested_type.add(name="FeatureEntry")
+    pair.options.map_entry = True
+    add(pair, "key", 1, kinds.TYPE_STRING)
+    add(pair, "value", 2, kinds.TYPE_MESSAGE, of=".t.Feature")
+    map_type = ".t.Features.FeatureEntry"
+    add(features, "feature", 1, kinds.TYPE_MESSAGE, many=True, of=map_type)
+    example = file.message_type.add(name="Example")
+    add(example, "features", 1, kinds.TYPE_MESSAGE, of=".t.Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
+
+
+Example = example_class()
+
+
+def encode(values: Mapping[str, tuple[str, list[Any]]]) -> bytes:
+    record = Example()
+    for key, (kind, items) in values.items():
+        feature = record.features.feature[key]
+        if kind != "missing":
+            part = getattr(feature, f"{kind}_list")
+            part.SetInParent()
+            part.value.extend(items)
+    return bytes(record.SerializeToString())
+
+
+def plain(value: FeatureValue, buffer: bytes) -> tuple[str, list[Any]]:
+    if value.kind == "bytes":
+        return "bytes", [bytes(buffer[start:stop]) for start, stop in value.ranges]
+    return value.kind, [] if value.values is None else value.values.tolist()
+
+
+def walk(record: bytes) -> dict[str, tuple[str, list[Any]]]:
+    return {key: plain(value, record) for key, value in parse_example(record).items()}
+
+
+def reference(record: bytes) -> dict[str, tuple[str, list[Any]]]:
+    parsed = Example.FromString(record)
+    found = {}
+    for key, feature in parsed.features.feature.items():
+        name = feature.WhichOneof("kind")
+        items = list(getattr(feature, name).value) if name else []
+        found[key] = (name.removesuffix("_list") if name else "missing", items)
+    return found
+
+
+lists = st.one_of(
+    st.tuples(st.just("bytes"), st.lists(st.binary(max_size=20), max_size=6)),
+    st.tuples(st.just("float"), st.lists(st.floats(width=32, allow_nan=False), max_size=9)),
+    st.tuples(st.just("int64"), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9)),
+    st.tuples(st.just("missing"), st.just([])),
+)
+examples = st.dictionaries(st.text(max_size=12), lists, max_size=6)
+
+SMALL = encode(
+    {
+        "steps/image": ("bytes", [b"x" * 200, b"", b"yy"]),
+        "steps/action": ("float", [1.0, -2.5]),
+        "steps/is_first": ("int64", [1, 0, -1, 2**40]),
+    }
+)
+
+
+def field(tag: int, payload: bytes) -> bytes:
+    size, head = len(payload), bytes([tag])
+    while size >= 0x80:
+        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
+    return head + bytes([size]) + payload
+
+
+def with_feature(feature: bytes, key: bytes = b"k") -> bytes:
+    return field(0x0A, field(0x0A, field(0x0A, key) + field(0x12, feature)))
+
+
+@given(examples)
+def test_values_are_those_that_were_written(values: dict[str, tuple[str, list[Any]]]) -> None:
+    record = encode(values)
+    assert walk(record) == values
+
+
+@given(examples, st.data())
+def test_damaged_records_are_malformed_or_mean_what_protobuf_reads(
+    values: dict[str, tuple[str, list[Any]]], data: st.DataObject
+) -> None:
+    record = bytearray(encode(values))
+    for _ in range(data.draw(st.integers(1, 3))):
+        if record:
+            place = data.draw(st.integers(0, len(record) - 1))
+            record[place] = data.draw(st.integers(0, 255))
+    record = record[: data.draw(st.integers(0, len(record)))]
+    try:
+        found = walk(bytes(record))
+    except MalformedRecordError:
+        return
+    expected = reference(bytes(record))
+    assert found.keys() == expected.keys()
+    assert repr(sorted(found.items())) == repr(sorted(expected.items()))  # NaN equals NaN
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_malformed_or_mean_what_protobuf_reads(record: bytes) -> None:
+    try:
+        found = walk(record)
+    except MalformedRecordError:
+        return
+    assert repr(sorted(found.items())) == repr(sorted(reference(record).items()))
+
+
+def test_every_truncation_is_noticed() -> None:
+    for stop in range(1, len(SMALL)):
+        with pytest.raises(MalformedRecordError):
+            parse_example(SMALL[:stop])
+        with pytest.raises(MalformedRecordError):
+            parse_example(SMALL, stop=stop)
+
+
+def test_ranges_count_from_the_start_of_the_buffer() -> None:
+    buffer = b"before" + SMALL + b"behind"
+    found = parse_example(buffer, start=6, stop=6 + len(SMALL))
+    assert [buffer[start:stop] for start, stop in found["steps/image"].ranges] == [
+        b"x" * 200,
+        b"",
+        b"yy",
+    ]
+
+
+def test_a_mapping_and_a_memoryview_serve_as_buffers(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_bytes(SMALL)
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        found = parse_example(mapping)
+        viewed = parse_example(memoryview(SMALL))
+        mapping.close()  # would fail if a value held on to it
+    assert found["steps/is_first"].values.tolist() == [1, 0, -1, 2**40]
+    assert viewed["steps/action"].values.tolist() == [1.0, -2.5]
+
+
+def test_only_the_keys_asked_for_are_touched() -> None:
+    record = bytearray(SMALL)
+    place = SMALL.index(b"x" * 200) - 3
+    record[place] = 0x7F
+    with pytest.raises(MalformedRecordError):
+        parse_example(bytes(record))
+    assert list(parse_example(bytes(record), only={"steps/action", "absent"})) == ["steps/action"]
+
+
+def test_keys_may_follow_their_values_and_the_last_of_two_wins() -> None:
+    def entry(*parts: bytes) -> bytes:
+        return field(0x0A, b"".join(parts))
+
+    def number(value: int) -> bytes:
+        return field(0x12, field(0x1A, field(0x0A, bytes([value]))))
+
+    key = field(0x0A, b"k")
+    record = field(0x0A, entry(number(1), key) + entry(key, number(2)))
+    assert walk(record) == reference(record) == {"k": ("int64", [2])}
+
+
+def test_several_feature_maps_in_one_record_are_merged() -> None:
+    record = encode({"a": ("int64", [1])}) + encode({"b": ("float", [2.0])})
+    assert walk(record) == reference(record)
+    assert set(walk(record)) == {"a", "b"}
+
+
+def test_an_entry_may_lack_its_key_or_its_value() -> None:
+    keyless = field(0x0A, field(0x0A, field(0x12, field(0x1A, field(0x0A, b"\x05")))))
+    assert walk(keyless) == {"": ("int64", [5])}
+    assert walk(field(0x0A, field(0x0A, field(0x0A, b"k")))) == {"k": ("missing", [])}
+    assert walk(b"") == {}
+
+
+def test_unpacked_numbers_are_read_too_also_mixed_with_packed() -> None:
+    integers = b"\x08\x01" + field(0x0A, b"\x02\x03") + b"\x08" + b"\xff" * 9 + b"\x01"
+    record = with_feature(field(0x1A, integers))
+    assert walk(record) == reference(record) == {"k": ("int64", [1, 2, 3, -1])}
+    one = b"\x0d" + np.float32(1.5).tobytes()
+    floats = one + field(0x0A, np.array([2, 3], "<f4").tobytes()) + one
+    record = with_feature(field(0x12, floats))
+    assert walk(record) == reference(record) == {"k": ("float", [1.5, 2.0, 3.0, 1.5])}
+
+
+@pytest.mark.parametrize(
+    ("feature", "reason"),
+    [
+        (field(0x0A, b"") + field(0x12, b""), "more than one list"),
+        (field(0x22, b""), "unexpected field 0x22 in a feature"),
+        (field(0x0A, b"\x12\x00"), "unexpected field 0x12 in a bytes list"),
+        (field(0x12, field(0x0A, b"abc")), "ends within a number"),
+        (field(0x12, b"\x0d\x00"), "cut off"),
+        (field(0x1A, field(0x0A, b"\x80")), "ends within a number"),
+        (field(0x1A, field(0x0A, b"\x80" * 10 + b"\x01")), "more than ten bytes"),
+        (field(0x1A, field(0x0A, b"\xff" * 9 + b"\x02")), "more than 64 bits"),
+        (field(0x1A, b"\x08" + b"\x80" * 10 + b"\x01"), "more than ten bytes"),
+        (field(0x1A, b"\x08" + b"\xff" * 9 + b"\x02"), "more than 64 bits"),
+        (b"\x0a\x05", "cut off"),
+    ],
+)
+def test_what_the_format_does_not_have_is_malformed_with_a_reason(
+    feature: bytes, reason: str
+) -> None:
+    with pytest.raises(MalformedRecordError, match=reason):
+        parse_example(with_feature(feature))
+
+
+def test_a_key_that_is_no_text_is_malformed() -> None:
+    with pytest.raises(MalformedRecordError, match="UTF-8"):
+        parse_example(with_feature(b"", key=b"\xff"))
+
+
+def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_STRINGS", 3)
+    monkeypatch.setattr(module, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(module, "MAX_KEYS", 3)
+    assert len(parse_example(with_feature(field(0x0A, b"\x0a\x00" * 3)))["k"]) == 3
+    with pytest.raises(MalformedRecordError, match="more than 3 strings"):
+        parse_example(with_feature(field(0x0A, b"\x0a\x00" * 4)))
+    for tag, piece in ((0x1A, b"\x01"), (0x12, b"\x00" * 4)):
+        with pytest.raises(MalformedRecordError, match="too many pieces"):
+            parse_example(with_feature(field(tag, field(0x0A, piece) * 4)))
+    with pytest.raises(MalformedRecordError, match="more than 3 keys"):
+        parse_example(encode({name: ("missing", []) for name in "abcd"}))
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
+def test_strings_of_every_length_prefix_are_found(size: int) -> None:
+    record = encode({"k": ("bytes", [b"a", b"x" * size, b"b"])})
+    assert walk(record)["k"] == ("bytes", [b"a", b"x" * size, b"b"])
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30))
+def test_varints_decode_one_by_one_as_they_do_together(numbers: list[int]) -> None:
+    record = encode({"k": ("int64", numbers)})
+    data = record[len(record) - _packed_bytes(numbers) :] if numbers else b""
+    assert decode_varints(np.frombuffer(data, np.uint8)).tolist() == numbers
+    position, single = 0, []
+    while position < len(data):
+        value, position = read_varint(data, position)
+        single.append(value - 2**64 if value >= 2**63 else value)
+    assert single == numbers
+
+
+def _packed_bytes(numbers: list[int]) -> int:
+    return sum(max(1, -(-(number % 2**64).bit_length() // 7)) for number in numbers)
+
+
+def test_the_reference_is_a_protobuf_message() -> None:
+    assert issubclass(Example, message.Message)

@@ -1,0 +1,302 @@
+"""Version directories: what is read from them, how they are found, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.catalog.metadata import ShardSlice, locate_version, open_version
+from autoloader.catalog.tfrecord import masked_crc32c
+from autoloader.errors import SourceError, SpecError
+
+BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
+
+FEATURES: dict[str, Any] = {
+    "pythonClassName": "FeaturesDict",
+    "featuresDict": {
+        "features": {
+            "steps": {
+                "pythonClassName": "Dataset",
+                "sequence": {
+                    "feature": {
+                        "pythonClassName": "FeaturesDict",
+                        "featuresDict": {
+                            "features": {
+                                "reward": {
+                                    "pythonClassName": "Scalar",
+                                    "tensor": {"shape": {}, "dtype": "float32"},
+                                }
+                            }
+                        },
+                    },
+                    "length": "-1",
+                },
+            }
+        }
+    },
+}
+
+
+def split(name: str, *lengths: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "shardLengths": [str(length) for length in lengths], **more}
+
+
+def write(directory: Path, *splits: dict[str, Any], **info: Any) -> Path:
+    """A version directory whose shard files are empty."""
+    directory.mkdir(parents=True)
+    info = {"name": "kitchen", "version": directory.name, "splits": list(splits), **info}
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+    (directory / "features.json").write_text(json.dumps(FEATURES))
+    for entry in splits:
+        count = len(entry["shardLengths"])
+        for index in range(count):
+            name = f"kitchen-{entry['name']}.tfrecord-{index:05d}-of-{count:05d}"
+            (directory / name).touch()
+    return directory
+
+
+def test_a_version_directory_gives_name_version_features_and_shards(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.2.3", split("train", 3, 4), split("val", 2))
+    found = open_version(path, dataset="mine")
+    assert (found.name, found.version, found.path) == ("kitchen", "1.2.3", str(path))
+    assert found.file_format == "tfrecord"
+    assert list(found.features) == ["reward"]
+    assert [shard.records for shard in found.splits["train"]] == [3, 4]
+    assert found.splits["train"][1].path.endswith("kitchen-train.tfrecord-00001-of-00002")
+    assert found.episodes("train+val") == 9
+
+
+def test_slices_name_files_and_records(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 3, 4))
+    first, second = open_version(path, dataset="mine").resolve("train[2:5]")
+    name = str(path / "kitchen-train.tfrecord-0000{}-of-00002")
+    assert first == ShardSlice(name.format(0), 0, 2, 3, "train")
+    assert second == ShardSlice(name.format(1), 1, 0, 2, "train")
+    assert (first.records, second.records) == (1, 2)
+
+
+def test_split_errors_carry_the_field_of_the_spec(tmp_path: Path) -> None:
+    found = open_version(write(tmp_path / "kitchen/1.0.0", split("train", 25)), dataset="mine")
+    with pytest.raises(SpecError, match=r"train\[:1%\] of 25 episodes is empty") as caught:
+        found.resolve("train[:1%]", field="datasets.mine.split")
+    assert caught.value.path == "datasets.mine.split"
+
+
+@pytest.mark.parametrize(
+    ("template", "file"),
+    [
+        ("{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}", "kitchen-train.tfrecord-00000-of-00001"),
+        ("", "kitchen-train.tfrecord-00000-of-00001"),
+        ("{SPLIT}/data.{FILEFORMAT}-{SHARD_INDEX}", "train/data.tfrecord-00000"),
+        ("x-{SHARD_INDEX}-{NUM_SHARDS}", "x-00000-00001"),
+    ],
+)
+def test_file_names_follow_the_template_of_the_split(
+    tmp_path: Path, template: str, file: str
+) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1, filepathTemplate=template))
+    (shard,) = open_version(path, dataset="mine").splits["train"]
+    assert shard.path == str(path / file)
+
+
+def test_a_hundred_thousand_shards_take_six_digits(tmp_path: Path) -> None:
+    path = tmp_path / "kitchen/1.0.0"
+    write(path, {**split("train"), "shardLengths": []})
+    info = json.loads((path / "dataset_info.json").read_text())
+    info["splits"] = [split("train", *[1] * 100_000)]
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    shards = open_version(path, dataset="mine").splits["train"]
+    assert shards[7].path.endswith("-000007-of-100000")
+
+
+def test_an_unknown_template_variable_is_a_source_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1, filepathTemplate="{MOON}"))
+    with pytest.raises(SourceError, match=r"\{MOON\}"):
+        open_version(path, dataset="mine")
+
+
+def test_configs_are_part_of_the_name_but_not_of_the_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/small/1.0.0", split("train", 1), configName="small")
+    found = open_version(path, dataset="mine")
+    assert found.name == "kitchen/small"
+    assert found.resolve("train")[0].path.endswith("/kitchen-train.tfrecord-00000-of-00001")
+
+
+def test_a_split_without_shards_is_known_and_empty(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1), split("test"))
+    found = open_version(path, dataset="mine")
+    assert found.splits["test"] == ()
+    with pytest.raises(SpecError, match="test of 0 episodes is empty"):
+        found.resolve("test")
+
+
+def test_old_metadata_without_shard_lengths_is_counted_from_the_files(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
+    info = json.loads((path / "dataset_info.json").read_text())
+    info["splits"] = [{"name": "train", "numShards": "1"}]
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    header = (2).to_bytes(8, "little")
+    record = header + masked_crc32c(header).to_bytes(4, "little") + b"hi" + bytes(4)
+    (path / "kitchen-train.tfrecord-00000-of-00001").write_bytes(record * 3)
+    assert open_version(path, dataset="mine").episodes("train") == 3
+
+
+def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 3, 4), split("val", 2))
+    (path / "kitchen-train.tfrecord-00001-of-00002").unlink()
+    found = open_version(path, dataset="mine")
+    assert found.episodes("val") == 2
+    assert found.episodes("train[:3]") == 3
+    with pytest.raises(SourceError, match=r"mine: shard file .*00001-of-00002 is missing"):
+        found.resolve("train")
+
+
+def test_a_path_that_does_not_exist_names_dataset_path_and_nearest_neighbour(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path / "kitchen/1.0.0", split("train", 1))
+    missing = tmp_path / "kitchn/1.0.0"
+    with pytest.raises(SourceError, match=r"dataset mine: .*kitchn/1.0.0 does not exist") as caught:
+        open_version(missing, dataset="mine")
+    assert "'kitchen'" in caught.value.remedy
+    assert caught.value.dataset == "mine"
+
+
+def test_the_parent_of_one_version_points_to_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "data/kitchen/1.0.0", split("train", 1))
+    for above in (path.parent, path.parent.parent):
+        with pytest.raises(SourceError, match="not a TFDS version directory") as caught:
+            open_version(above, dataset="mine")
+        assert caught.value.remedy == f"name the version directory: {path}"
+
+
+def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
+    write(tmp_path / "kitchen/1.0.0", split("train", 1))
+    write(tmp_path / "kitchen/1.10.0", split("train", 1))
+    with pytest.raises(SourceError) as caught:
+        open_version(tmp_path / "kitchen", dataset="mine")
+    assert "1.0.0" in caught.value.remedy
+    assert "1.10.0" in caught.value.remedy
+
+
+def test_a_file_and_a_remote_path_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
+    with pytest.raises(SourceError, match="is a file"):
+        open_version(path / "features.json", dataset="mine")
+    for remote in ("gs://bucket/kitchen/1.0.0", Path("gs://bucket/kitchen/1.0.0")):
+        with pytest.raises(SourceError, match="not on a local file system"):
+            open_version(remote, dataset="mine")
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "riegeli", "parquet"])
+def test_other_record_formats_are_refused_by_name(tmp_path: Path, file_format: str) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1), fileFormat=file_format)
+    with pytest.raises(SourceError, match=f"are {file_format}, not tfrecord"):
+        open_version(path, dataset="mine")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("dataset_info.json", "{"),
+        ("dataset_info.json", "[]"),
+        ("dataset_info.json", '{"name": "kitchen"}'),
+        ("dataset_info.json", '{"splits": [3]}'),
+        ("dataset_info.json", '{"splits": [{"name": "train", "shardLengths": ["x"]}]}'),
+        ("dataset_info.json", '{"splits": [{"name": "train", "shardLengths": [-1]}]}'),
+        ("features.json", "not json"),
+        ("features.json", "{}"),
+        ("features.json", None),
+    ],
+)
+def test_broken_metadata_is_a_source_error_naming_the_file(
+    tmp_path: Path, file: str, text: str | None
+) -> None:
+    path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
+    if text is None:
+        (path / file).unlink()
+    else:
+        (path / file).write_text(text)
+    with pytest.raises(SourceError, match="mine") as caught:
+        open_version(path, dataset="mine")
+    assert file in str(caught.value)
+
+
+# -- finding by name ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    for place in ("kitchen/1.9.0", "kitchen/1.10.0", "kitchen/0.1.0", "door/big/2.0.0"):
+        write(tmp_path / place, split("train", 1))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("kitchen", "kitchen/1.10.0"),
+        ("kitchen:1.9.0", "kitchen/1.9.0"),
+        ("kitchen:0.*.*", "kitchen/0.1.0"),
+        ("kitchen:1.*.*", "kitchen/1.10.0"),
+        ("door/big", "door/big/2.0.0"),
+        ("door/big:2.0.0", "door/big/2.0.0"),
+    ],
+)
+def test_names_find_the_newest_version_that_fits(data_dir: Path, name: str, place: str) -> None:
+    assert locate_version(name, data_dir, dataset="mine") == data_dir / place
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("kitchn", "did you mean 'kitchen'"),
+        ("kitchen:3.0.0", "0.1.0, 1.9.0, 1.10.0"),
+        ("door", "door/big/2.0.0"),
+        ("door/bog", "did you mean 'big'"),
+    ],
+)
+def test_names_that_lead_nowhere_say_what_is_there(data_dir: Path, name: str, said: str) -> None:
+    with pytest.raises(SourceError, match="mine") as caught:
+        locate_version(name, data_dir, dataset="mine")
+    assert said in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["", "../kitchen", "kitchen/../door", "kitchen:", "a b", "/x"])
+def test_what_is_no_tfds_name_is_a_spec_error(data_dir: Path, name: str) -> None:
+    with pytest.raises(SpecError, match=r"datasets\.mine\.tfds"):
+        locate_version(name, data_dir, dataset="mine")
+
+
+def test_a_data_dir_that_does_not_exist_is_a_source_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="nowhere does not exist"):
+        locate_version("kitchen", tmp_path / "nowhere", dataset="mine")
+
+
+@pytest.mark.skipif(not BRIDGE.exists(), reason="the real Bridge episodes are not here")
+def test_the_real_bridge_directory_opens() -> None:
+    found = open_version(BRIDGE, dataset="bridge")
+    assert (found.name, found.version) == ("bridge_dataset", "1.0.0")
+    assert found.episodes("train") == found.episodes("val") == 25
+    assert locate_version("bridge_dataset", BRIDGE.parents[1], dataset="bridge") == BRIDGE
+
+
+@pytest.mark.slow
+def test_file_names_are_those_of_tfds() -> None:
+    naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
+    from autoloader.catalog.metadata import DEFAULT_TEMPLATE, _shard_file
+
+    for template in (DEFAULT_TEMPLATE, "{SPLIT}/{DATASET}-{SHARD_INDEX}.{FILEFORMAT}"):
+        for count in (1, 7, 99_999, 100_000):
+            theirs = naming.ShardedFileTemplate(
+                data_dir="/d",
+                template=template,
+                dataset_name="kitchen",
+                split="train",
+                filetype_suffix="tfrecord",
+            ).relative_filepath(shard_index=count - 1, num_shards=count)
+            ours = _shard_file(template, "kitchen", "train", "tfrecord", count - 1, count)
+            assert ours == theirs

@@ -1,0 +1,203 @@
+"""Split expressions: what they name, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoloader.catalog.splits import RecordRange, resolve_split
+from autoloader.errors import SpecError
+
+SHARDS = {"train": [10, 0, 5, 10], "val": [4], "empty": []}
+
+
+def named(expression: str, shards: dict[str, list[int]] = SHARDS) -> list[tuple[str, int]]:
+    """(split, record counted from the start of the split) of everything that is named."""
+    records = []
+    for part in resolve_split(expression, shards, field="datasets.x.split"):
+        base = sum(shards[part.split][: part.shard])
+        records += [(part.split, base + place) for place in range(part.start, part.stop)]
+    return records
+
+
+def train(*ranges: range) -> list[tuple[str, int]]:
+    return [("train", record) for part in ranges for record in part]
+
+
+@pytest.mark.parametrize(
+    ("expression", "records"),
+    [
+        ("train", train(range(25))),
+        ("train[:90%]", train(range(22))),  # 22.5 is halfway: to even
+        ("train[50%:]", train(range(12, 25))),
+        ("train[10:20]", train(range(10, 20))),
+        ("train[-5:]", train(range(20, 25))),
+        ("train[:-5]", train(range(20))),
+        ("train[10%:-20%]", train(range(2, 20))),
+        ("train[10:20%]", train(range(2, 5))),
+        ("train[:1_0]", train(range(10))),
+        ("train[:3shard]", train(range(15))),
+        ("train[2shard:]", train(range(10, 25))),
+        ("train[0shard]", train(range(10))),
+        ("train[-1shard]", train(range(15, 25))),
+        ("train[:-1shard]", train(range(15))),
+        ("train[-1%:]", train(range(25))),
+        (" train[:2] + train[23:] ", train(range(2), range(23, 25))),
+        ("train[:1]+train[:1]", train(range(1), range(1))),
+        ("all", [*train(range(25)), *[("val", record) for record in range(4)]]),
+        ("val[:1]+train[:1]", [("val", 0), ("train", 0)]),
+    ],
+)
+def test_an_expression_names_the_records_that_tfds_would_read(
+    expression: str, records: list[tuple[str, int]]
+) -> None:
+    assert named(expression) == records
+
+
+def test_ranges_are_per_shard_and_skip_empty_shards() -> None:
+    assert resolve_split("train[8:16]", SHARDS, field="split") == (
+        RecordRange("train", 0, 8, 10),
+        RecordRange("train", 2, 0, 5),
+        RecordRange("train", 3, 0, 1),
+    )
+
+
+def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword() -> None:
+    assert named("all", {"all": [2], "train": [3]}) == [("all", 0), ("all", 1)]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "train[]",
+        "train[:]",
+        "train[5]",
+        "train[5%]",
+        "train[1:2:3]",
+        "train[a:b]",
+        "train[1.5:]",
+        "train[.:]",
+        "train[%:]",
+        "train[:101%]",
+        "train[:90%",
+        "all[:50%]",
+        "train val",
+        "train+",
+        "train[ :5]",
+        "train[0:26]",
+        "train[-26:]",
+        "tränn",
+    ],
+)
+def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_split(expression, SHARDS, field="datasets.bridge.split")
+    assert caught.value.path == "datasets.bridge.split"
+    assert "datasets.bridge.split" in str(caught.value)
+
+
+def test_an_unknown_split_names_those_that_exist_and_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"'trian'.*train, val, empty") as caught:
+        resolve_split("trian[:5]", SHARDS, field="split")
+    assert "'train'" in caught.value.remedy
+
+
+@pytest.mark.parametrize("expression", ["train[:1%]", "train[:0]", "train[5:5]", "train[20:10]"])
+def test_an_empty_selection_says_how_long_the_split_is(expression: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        resolve_split(expression, SHARDS, field="split")
+    assert f"{expression} of 25 episodes is empty" in caught.value.what
+    assert "train[:4%]" in caught.value.remedy
+    assert len(named("train[:4%]")) == 1
+
+
+def test_a_split_without_records_is_named_as_empty() -> None:
+    with pytest.raises(SpecError, match="empty of 0 episodes is empty"):
+        resolve_split("empty", SHARDS, field="split")
+
+
+def test_two_empty_terms_name_the_length_of_both_splits() -> None:
+    with pytest.raises(SpecError, match="train has 25 episodes, val has 4 episodes"):
+        resolve_split("train[:1%]+val[:0]", SHARDS, field="split")
+
+
+@given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))
+def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str) -> None:
+    try:
+        ranges = resolve_split(text, SHARDS, field="split")
+    except SpecError:
+        return
+    for part in ranges:
+        assert 0 <= part.start < part.stop <= SHARDS[part.split][part.shard]
+
+
+@pytest.mark.slow
+def test_every_expression_means_what_it_means_to_tfds() -> None:
+    splits = pytest.importorskip("tensorflow_datasets.core.splits", reason="needs tfds")
+    naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
+
+    number = st.one_of(
+        st.none(),
+        st.integers(-40, 40).map(str),
+        st.integers(-110, 110).map("{}%".format),
+        st.decimals(-100, 100, places=1).map("{}%".format),
+        st.integers(-6, 6).map("{}shard".format),
+    )
+    bounded = st.builds(
+        lambda name, first, last: f"{name}[{first or ''}:{last or ''}]",
+        st.sampled_from(["train", "val"]),
+        number,
+        number,
+    )
+    single = st.builds("train[{}{}]".format, st.integers(-6, 6), st.sampled_from(["shard", ""]))
+    term = st.one_of(bounded, single, st.sampled_from(["train", "val", "all", "all[:1]", "x"]))
+    expressions = st.lists(term, min_size=1, max_size=3).map(" + ".join)
+    lengths = st.lists(st.integers(0, 12), min_size=1, max_size=5)
+
+    def of_tfds(expression: str, shards: dict[str, list[int]]) -> list[tuple[str, int, int]]:
+        infos = splits.SplitDict(
+            [
+                splits.SplitInfo(
+                    name=name,
+                    shard_lengths=counts,
+                    num_bytes=0,
+                    filename_template=naming.ShardedFileTemplate(
+                        data_dir="/d", dataset_name="d", split=name, filetype_suffix="tfrecord"
+                    ),
+                )
+                for name, counts in shards.items()
+            ]
+        )
+        records = []
+        for part in infos[expression].file_instructions:
+            name, shard = part.filename.split("-")[1].split(".")[0], int(part.filename[-14:-9])
+            count = part.examples_in_shard - part.skip if part.take == -1 else part.take
+            records += [(name, shard, part.skip + place) for place in range(count)]
+        return records
+
+    both_read_something = 0
+
+    @settings(max_examples=600, deadline=None, derandomize=True)
+    @given(expressions, lengths, lengths)
+    def compare(expression: str, train_counts: list[int], val_counts: list[int]) -> None:
+        shards = {"train": train_counts, "val": val_counts}
+        try:
+            expected = of_tfds(expression, shards)
+        except (ValueError, NotImplementedError, TypeError):
+            expected = []
+        try:
+            found = [
+                (part.split, part.shard, place)
+                for part in resolve_split(expression, shards, field="split")
+                for place in range(part.start, part.stop)
+            ]
+        except SpecError:
+            found = []
+        assert found == expected
+        nonlocal both_read_something
+        both_read_something += bool(found)
+
+    compare()
+    assert both_read_something > 100

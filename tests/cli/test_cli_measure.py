@@ -1,0 +1,148 @@
+"""The command line of ``measure`` and ``tune``: words in, documents and exit codes out."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.cli.app import main
+from autoloader.cli.measure import ENOUGH_BATCHES, ENOUGH_WARMUP, parse_sets
+from autoloader.errors import BudgetInfeasibleError, UsageError
+from autoloader.tune import measurement, offline
+from autoloader.tune.__main__ import main as tune_main
+from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Measurement
+from autoloader.tune.progress import Progress, ProgressLines
+
+FOUND = Measurement(
+    samples_per_s=100.0,
+    batches_per_s=2.0,
+    batch_latency_s={"p50": 0.5, "p90": 0.6, "p99": 0.7},
+    time_to_first_batch_s=3.0,
+    peak_rss_bytes=2**30,
+    min_headroom_bytes=None,
+    wait_ratio=1.0,
+    mixture={"a": {"weight": 1.0, "share": 1.0}},
+    knobs={"decode_threads": 4},
+    samples=960,
+    datasets=1,
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``measure`` was asked; nothing is measured."""
+    seen: dict[str, Any] = {}
+
+    def measure(spec_path: Path, **options: Any) -> Measurement:
+        seen.update(options, spec_path=spec_path)
+        if options["progress"] is not None:
+            options["progress"](Progress(10, 99.0))
+        return FOUND
+
+    monkeypatch.setattr(measurement, "measure", measure)
+    return seen
+
+
+def test_json_is_the_one_document_on_stdout(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["measure", "--spec", "mix.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == FOUND.as_dict()
+
+
+def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> None:
+    words = ["--set", "decode_threads=4", "--set", "a.cycle_length=2", "--step-time", "120ms"]
+    words += ["--ram-floor", "5GB", "--warmup", "1", "--batches", "2", "--controller"]
+    assert main(["measure", "--spec", "mix.yaml", "--profile", "p", *words]) == 0
+    assert asked == {
+        "spec_path": Path("mix.yaml"),
+        "profile": "p",
+        "sets": {"decode_threads": "4", "a.cycle_length": "2"},
+        "warmup": 1,
+        "batches": 2,
+        "step_time_s": pytest.approx(0.12),
+        "controller": True,
+        "split": "train",
+        "ram_floor": 5 * 10**9,
+        "progress": None,
+    }
+
+
+def test_the_defaults_are_what_a_figure_needs(asked: dict[str, Any]) -> None:
+    main(["measure", "--spec", "mix.yaml"])
+    assert (asked["warmup"], asked["batches"]) == (LEAST_WARMUP, LEAST_BATCHES)
+    assert (ENOUGH_WARMUP, ENOUGH_BATCHES) == (LEAST_WARMUP, LEAST_BATCHES)
+
+
+def test_people_get_a_table_and_are_told_when_it_says_little(
+    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["measure", "--spec", "mix.yaml", "--batches", "5"]) == 0
+    said = capsys.readouterr()
+    assert "500.0 ms / 600.0 ms / 700.0 ms" in said.out
+    assert "decode_threads" in said.out
+    assert "not read" in said.out
+    assert "say little" in said.err
+
+
+@pytest.mark.parametrize("word", ["decode_threads", "=4", "decode_threads="])
+def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="--set"):
+        parse_sets([word])
+    assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
+
+
+@pytest.mark.parametrize(
+    "words", [["--step-time", "soon"], ["--ram-floor", "much"], ["--batches", "x"], ["--nonsense"]]
+)
+def test_bad_arguments_exit_with_2(asked: dict[str, Any], words: list[str]) -> None:
+    assert main(["measure", "--spec", "mix.yaml", *words]) == 2
+    assert not asked
+
+
+def test_a_spec_that_is_not_there_exits_with_2(tmp_path: Path) -> None:
+    assert main(["measure", "--spec", str(tmp_path / "none.yaml")]) == 2
+
+
+def test_progress_goes_to_the_descriptor_that_the_study_names(asked: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        descriptor = theirs.detach()
+        assert main(["measure", "--spec", "m.yaml", "--progress-fd", str(descriptor)]) == 0
+        assert ProgressLines().feed(ours.recv(4096)) == [Progress(10, 99.0)]
+        assert ours.recv(1) == b""
+
+
+@pytest.mark.parametrize("run", [lambda words: main(["tune", *words]), tune_main])
+def test_tune_has_the_same_words_and_exit_codes_under_both_names(
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[offline.TuneOptions] = []
+
+    def tune(options: offline.TuneOptions, watcher: Any, **rest: Any) -> None:
+        seen.append(options)
+        raise BudgetInfeasibleError("no room", remedy="make room")
+
+    words = ["--host-profile", "local_dev", "--ram-floor", "5GB", "--spec", "mix.yaml"]
+    words += ["--trials", "3", "--budget", "2m", "--study", "s", "--out", "o", "--json"]
+    words += ["--storage", "sqlite:///x.db"]
+    monkeypatch.setattr(offline, "tune", tune)
+    monkeypatch.setattr("sys.argv", ["autoloader.tune", *words])
+    code = run() if run is tune_main else run(words)
+    assert code == 3
+    options = seen[0]
+    assert options.host_profile == "local_dev"
+    assert options.floor_bytes == 5 * 10**9
+    assert options.budget_s == 120
+    assert (options.trials, options.study, options.out) == (3, "s", Path("o"))
+    assert options.command.startswith("autoloader.tune --host-profile local_dev --ram-floor 5GB")
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 3
+
+
+def test_bad_words_of_tune_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--budget", "soon"]) == 2
+    assert "--budget" in capsys.readouterr().err

@@ -1,0 +1,289 @@
+"""``autoloader plan``: what it says is what a loader would do, and it starts nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+import pytest
+import simplejpeg
+
+from autoloader.catalog.tfrecord import masked_crc32c
+from autoloader.cli.app import main
+from autoloader.clock import ManualClock, SystemClock
+from autoloader.knobs import Knobs
+from autoloader.planning import plan_loader
+from autoloader.runtime.decode_probe import probe_decode
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.resolve import resolve
+from autoloader.spec import PipelineSpec
+
+FRAMES = (3, 8, 12, 9)
+"""Frames of the four episodes of dataset "arm", two in each shard."""
+
+
+def field(tag: int, payload: bytes) -> bytes:
+    size, head = len(payload), bytes([tag])
+    while size >= 0x80:
+        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
+    return head + bytes([size]) + payload
+
+
+def episode(steps: int, picture: bytes) -> bytes:
+    values = {
+        "image": field(0x0A, b"".join(field(0x0A, picture) for _ in range(steps))),
+        "action": field(0x12, field(0x0A, bytes(4 * 7 * steps))),
+        "is_first": field(0x1A, field(0x0A, b"\1" * steps)),
+    }
+    entries = (
+        field(0x0A, field(0x0A, f"steps/{key}".encode()) + field(0x12, value))
+        for key, value in values.items()
+    )
+    return field(0x0A, b"".join(entries))
+
+
+def write_dataset(directory: Path, picture: bytes) -> None:
+    """A TFDS version directory with two shards of two episodes."""
+    directory.mkdir(parents=True)
+    for shard in range(2):
+        data = bytearray()
+        for steps in FRAMES[2 * shard : 2 * shard + 2]:
+            payload = episode(steps, picture)
+            head = len(payload).to_bytes(8, "little")
+            data += head + masked_crc32c(head).to_bytes(4, "little")
+            data += payload + masked_crc32c(payload).to_bytes(4, "little")
+        (directory / f"arm-train.tfrecord-{shard:05d}-of-00002").write_bytes(data)
+    info = {
+        "name": "arm",
+        "version": "1.0.0",
+        "fileFormat": "tfrecord",
+        "splits": [{"name": "train", "shardLengths": ["2", "2"]}],
+    }
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+
+    def tensor(dtype: str, *sizes: int) -> dict[str, Any]:
+        shape = {"dimensions": [str(size) for size in sizes]}
+        return {
+            "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
+            "tensor": {"shape": shape, "dtype": dtype, "encoding": "none"},
+        }
+
+    image = {
+        "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
+        "image": {"shape": {"dimensions": ["32", "32", "3"]}, "dtype": "uint8"},
+    }
+    features = {"image": image, "action": tensor("float32", 7), "is_first": tensor("bool")}
+    frames = {
+        "pythonClassName": "tensorflow_datasets.core.features.dataset_feature.Dataset",
+        "sequence": {"feature": {"featuresDict": {"features": features}}, "length": "-1"},
+    }
+    tree = {
+        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+        "featuresDict": {"features": {"steps": frames}},
+    }
+    (directory / "features.json").write_text(json.dumps(tree))
+
+
+SPEC = """
+datasets:
+  - {name: arm, path: arm/1.0.0, weight: 3, images: {primary: image}, action: "action[:6]"}
+  - {name: hand, path: hand/1.0.0, images: {primary: image}, sample: {edges: {end: drop}}}
+sample: {frame_offsets: [0, 4]}
+cameras: {primary: {size: [16, 16]}}
+batch: {size: 4}
+"""
+
+
+@pytest.fixture
+def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec over two small datasets whose lengths nobody has counted yet; no profile is saved."""
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "cache")
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
+    picture = simplejpeg.encode_jpeg(np.full((32, 32, 3), 90, np.uint8), 90)
+    for name in ("arm", "hand"):
+        write_dataset(tmp_path / name / "1.0.0", picture)
+    path = tmp_path / "mix.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def plan_json(mix: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> dict[str, Any]:
+    words = [word for one in sets for word in ("--set", one)]
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words, "--json"]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+@pytest.fixture
+def planned(mix: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The document of a plan of the stream reader, the episodes' lengths counted before."""
+    count_mixture(resolve(PipelineSpec.from_yaml(mix)))
+    return plan_json(mix, capsys, "queue_samples=24", "reader=stream")
+
+
+def test_datasets_are_told_as_they_lie_on_disk(planned: dict[str, Any]) -> None:
+    arm = planned["datasets"]["arm"]
+    assert arm["tfds"] == "arm:1.0.0"
+    assert (arm["shards"], arm["episodes"], arm["frames"]) == (2, 4, sum(FRAMES))
+    assert (arm["samples"], arm["share"]) == (sum(FRAMES), 0.75)
+    assert arm["cameras"] == {"primary": ["image"]}
+    assert (arm["action_width"], arm["state_width"]) == (6, 0)
+    assert (arm["reader"], arm["reader_why"]) == ("stream", "the knob says so")
+    assert arm["lost"] == []
+
+
+def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:
+    hand = planned["datasets"]["hand"]
+    kept = sum(max(0, steps - 4) for steps in FRAMES)
+    assert hand["samples"] == kept
+    assert hand["lost"] == [
+        "1 of 4 episodes are too short for a window",
+        f"edges: drop leaves out {sum(FRAMES) - kept} of {sum(FRAMES)} frames",
+    ]
+
+
+def test_lengths_that_nobody_counted_are_estimated_and_say_so(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    said = capsys.readouterr().out
+    assert f"≈{sum(FRAMES)}" in said
+    assert "epoch    about" in said
+    assert "≈ estimated from a few episodes" in said
+
+
+def test_every_knob_says_where_its_value_came_from(planned: dict[str, Any]) -> None:
+    knobs = planned["knobs"]
+    assert set(knobs) == set(Knobs().flat())
+    assert (knobs["queue_samples"]["value"], knobs["queue_samples"]["from"]) == (24, "--set")
+    assert knobs["ring_slots"]["from"] == "profile local_dev"
+    assert knobs["read_ahead"]["from"] == "default"
+    assert not knobs["read_ahead"]["used"]
+    assert knobs["ring_slots"]["range"] == "2–64"
+    assert knobs["decode"]["range"] == "pool | graph"
+    assert knobs["cycle_length"]["class"] == "order"
+
+
+def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
+    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "wide.yaml"
+    profile.write_text(
+        "schema_version: 1\nname: wide\nhost: {cpus: 64, memory_bytes: 64GiB}\n"
+        "limits: {ram_floor: 1MB}\nknobs: {cycle_length: 8, num_parallel_calls: 8}\n"
+        "provenance: {source: reasoned, detail: test}\n"
+    )
+    assert main(["plan", "--spec", str(mix), "--profile", str(profile), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    cycle, calls = (document["knobs"][name] for name in ("cycle_length", "num_parallel_calls"))
+    assert (cycle["value"], cycle["from"]) == (2, "profile wide, clamped from 8")
+    assert (calls["value"], calls["from"]) == (2, "follows cycle_length=2")
+    assert any("no dataset has more than 2 shards" in line for line in document["notes"])
+
+
+def test_the_bytes_add_up_and_the_floor_is_taken_off(planned: dict[str, Any]) -> None:
+    found = planned["bytes"]
+    parts = ("framework", "streams", "queued", "ring")
+    assert found["total"] == sum(found[part] for part in parts)
+    assert found["ram_floor"] == 10**6
+    assert found["left_above_floor"] == found["headroom"] - found["total"] - 10**6
+    assert found["ring"] == planned["knobs"]["ring_slots"]["value"] * found["ring_slot"]
+
+
+def test_the_batch_is_told_as_it_will_be(planned: dict[str, Any]) -> None:
+    assert planned["batch"]["images/primary"] == {"shape": [4, 2, 16, 16, 3], "dtype": "uint8"}
+    assert planned["batch"]["action"]["shape"] == [4, 1, 6]
+    assert "ledger" not in planned["batch"]
+
+
+def test_the_graph_names_every_stage_with_the_knobs_in_force(planned: dict[str, Any]) -> None:
+    stream = planned["graph"]["datasets"]["arm"]
+    for word in ("2 shards", "interleave 1", "parse 2 features", "prefetch", "queue 24 samples"):
+        assert word in stream
+    assert "2 queues → mix (python, block 1, owe) → decode" in planned["graph"]["mixture"]
+
+
+def test_local_files_are_read_by_index_unless_somebody_says_otherwise(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan_json(mix, capsys)
+    arm = planned["datasets"]["arm"]
+    assert (arm["reader"], arm["reader_why"]) == ("indexed", "all files are local")
+    assert planned["graph"]["datasets"]["arm"].endswith("→ global shuffle")
+    assert planned["graph"]["mixture"].startswith("plan (block 1) → read 3 runs ahead")
+    assert planned["knobs"]["read_ahead"]["used"]
+    assert not planned["knobs"]["cycle_length"]["used"]
+
+
+def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None:
+    bound, datasets = planned["bound"], planned["datasets"].values()
+    mean_s = sum(entry["share"] * entry["decode_s"] for entry in datasets)
+    assert bound["mean_decode_s"] == pytest.approx(mean_s)
+    assert bound["samples_per_s"] == pytest.approx(bound["threads"] / mean_s)
+    assert (bound["datasets_probed"], bound["share_probed"]) == (2, 1.0)
+    assert all(1 <= entry["decoded_frames"] <= 2 for entry in datasets)
+
+
+def test_people_see_every_section_and_notes_go_to_stderr(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    said = capsys.readouterr()
+    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound"):
+        assert f"-- {heading}" in said.out
+    assert "edges: drop leaves out" in said.out
+    assert "shipped default local_dev" in said.err
+
+
+def test_planning_starts_no_tensorflow(mix: Path) -> None:
+    before = "tensorflow" in sys.modules
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    assert ("tensorflow" in sys.modules) == before
+
+
+def test_a_floor_that_cannot_be_met_exits_with_3(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "9000GB", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "BudgetInfeasibleError"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--set", "decode_thread=2"], "decode_threads"),
+        (["--set", "num_parallel_calls=2"], "num_parallel_calls=2 with cycle_length=1"),
+        (["--split", "val"], "has no 'val'"),
+        (["--profile", "nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_words_exit_with_2_and_say_what_to_do(
+    mix: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert "→" in shown
+
+
+def test_data_that_is_not_there_exits_with_4(mix: Path, tmp_path: Path) -> None:
+    (tmp_path / "arm/1.0.0/arm-train.tfrecord-00001-of-00002").unlink()
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 4
+
+
+def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:
+    shard = tmp_path / "arm/1.0.0/arm-train.tfrecord-00000-of-00002"
+    data = bytearray(shard.read_bytes())
+    data[12:40] = b"\xff" * 28
+    shard.write_bytes(data)
+    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="1MB", probe_only=True)
+    assert set(probe_decode(plan.mixture, SystemClock())) == {"arm", "hand"}
+
+
+def test_a_probe_without_time_has_nothing_to_say(mix: Path) -> None:
+    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="1MB", probe_only=True)
+    assert probe_decode(plan.mixture, ManualClock(), budget_s=0.0) == {}

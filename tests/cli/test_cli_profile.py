@@ -1,0 +1,256 @@
+"""The command line's shell, and ``autoloader profile``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.cli import app as cli
+from autoloader.cli.output import progress_bar
+from autoloader.errors import BudgetInfeasibleError, SourceError
+from autoloader.profile import Profile, find_profile, save_profile
+
+
+@pytest.fixture(autouse=True)
+def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def document(capsys: pytest.CaptureFixture[str]) -> Any:
+    """The one JSON document on stdout; trailing words make this fail."""
+    return json.loads(capsys.readouterr().out)
+
+
+def test_list_names_every_shipped_profile_and_marks_the_default(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["profile", "list"]) == 0
+    out = capsys.readouterr().out
+    for name in ("local_dev", "lrz_a100", "mcml_a100", "l40s", "h200"):
+        assert name in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("*")] == ["local_dev"]
+
+
+def test_list_as_json_has_origin_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in document(capsys)["profiles"]}
+    assert rows["local_dev"]["default"] is True
+    assert rows["h200"]["source"] == "reasoned"
+    assert rows["h200"]["origin"] == "shipped"
+
+
+def test_list_shows_a_broken_profile_instead_of_failing(
+    config_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (config_dir / "profiles").mkdir(parents=True)
+    (config_dir / "profiles" / "torn.yaml").write_text("name: [")
+    assert cli.main(["profile", "list", "--json"]) == 0
+    rows = {row["name"]: row for row in document(capsys)["profiles"]}
+    assert rows["torn"]["source"] == "broken"
+
+
+def test_show_prints_a_profile_that_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "show", "lrz_a100"]) == 0
+    printed = capsys.readouterr().out
+    assert Profile.from_yaml_text(printed) == find_profile("lrz_a100").profile
+
+
+def test_show_as_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "show", "local_dev", "--json"]) == 0
+    told = document(capsys)
+    assert told["origin"] == "shipped"
+    assert told["profile"]["limits"]["ram_floor"] == 5 * 10**9
+
+
+def test_diff_lists_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100", "--json"]) == 0
+    differences = {row["field"]: (row["a"], row["b"]) for row in document(capsys)["differences"]}
+    assert differences["host.cpus"] == (32, 16)
+    assert "host.gpus" not in differences
+    assert cli.main(["profile", "diff", "lrz_a100", "mcml_a100"]) == 0
+    assert "host.cpus" in capsys.readouterr().out
+
+
+def test_a_profile_does_not_differ_from_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "diff", "h200", "h200", "--json"]) == 0
+    assert document(capsys)["differences"] == []
+
+
+def test_check_passes_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "check", "--json"]) == 0
+    assert all(row["ok"] for row in document(capsys)["profiles"])
+
+
+def test_check_exits_2_for_a_broken_profile_and_names_the_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.yaml"
+    bad.write_text(find_profile("h200").profile.to_yaml().replace("cpus: 16", "cpus: none"))
+    assert cli.main(["profile", "check", str(bad), "local_dev", "--json"]) == 2
+    rows = {row["profile"]: row for row in document(capsys)["profiles"]}
+    assert rows["local_dev"]["ok"]
+    assert "host.cpus" in rows[str(bad)]["problems"][0]
+
+
+def test_check_strict_refuses_what_this_host_would_clamp(tmp_path: Path) -> None:
+    text = find_profile("local_dev").profile.to_yaml()
+    path = tmp_path / "huge.yaml"
+    path.write_text(text.replace("decode_threads: 2", "decode_threads: 512"))
+    assert cli.main(["profile", "check", str(path)]) == 0
+    assert cli.main(["profile", "check", "--strict", str(path)]) == 2
+
+
+def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
+    path = save_profile(mine)
+    assert cli.main(["profile", "show", "mine", "--json"]) == 0
+    assert document(capsys)["origin"] == str(path)
+
+
+def test_an_error_is_what_and_remedy_on_stderr_with_its_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["profile", "show", "loca_dev"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "loca_dev" in captured.err
+    assert "did you mean 'local_dev'?" in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_with_json_an_error_is_the_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["profile", "show", "loca_dev", "--json"]) == 2
+    error = document(capsys)["error"]
+    assert error["kind"] == "ProfileError"
+    assert error["exit_code"] == 2
+    assert error["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "shown"),
+    [
+        (BudgetInfeasibleError("too little", remedy="lower it"), 3, "too little"),
+        (SourceError("torn shard", remedy="fetch it again"), 4, "torn shard"),
+        (RuntimeError("a bug"), 70, "Traceback"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=["infeasible", "source", "bug", "interrupt"],
+)
+def test_every_end_has_its_exit_code(
+    raised: BaseException,
+    code: int,
+    shown: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(kind: object) -> dict[str, Any]:
+        raise raised
+
+    monkeypatch.setattr(cli, "_schema_of", fail)
+    assert cli.main(["schema"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert shown in captured.err
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["profile", "show"], ["profile", "list", "--nope"], ["schema", "mix"]]
+)
+def test_a_command_line_that_makes_no_sense_exits_2(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err
+
+
+@pytest.mark.parametrize("kind", ["spec", "profile"])
+def test_schema_prints_a_json_schema(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", kind]) == 0
+    assert "schema_version" in document(capsys)["properties"]
+
+
+def test_verbose_sends_this_librarys_log_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    import logging
+
+    for words, seen in (([], False), (["-v"], True)):
+        cli.main([*words, "profile", "diff", "h200", "h200"])
+        logging.getLogger("autoloader.anything").info("a quiet word")
+        captured = capsys.readouterr()
+        assert ("a quiet word" in captured.err) == seen
+        assert "a quiet word" not in captured.out
+
+
+def test_help_and_version_exit_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    assert "profile" in capsys.readouterr().out
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("autoloader ")
+
+
+def test_demo_says_where_its_spec_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import autoloader.catalog.demo as catalog_demo
+
+    seen: dict[str, Any] = {}
+
+    def ensure_demo(directory: Path, **arguments: Any) -> Path:
+        progress = arguments.pop("progress")
+        seen.update(directory=directory, **arguments)
+        for done in range(1, 11):
+            progress(done, 10)
+        return directory / "mix.yaml"
+
+    monkeypatch.setattr(catalog_demo, "ensure_demo", ensure_demo)
+    words = ["demo", str(tmp_path), "--datasets", "3", "--scale", "0.1", "--seed", "7", "--json"]
+    assert cli.main(words) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert told["spec"] == str(tmp_path / "mix.yaml")
+    assert told["built"] is True
+    assert seen == {"directory": tmp_path, "datasets": 3, "scale": 0.1, "seed": 7}
+    assert "10/10" in captured.err
+
+
+def test_progress_without_a_terminal_is_a_line_at_each_tenth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress_bar("working") as advance:
+        for done in range(1, 101):
+            advance(done, 100)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 10
+
+
+def test_the_command_imports_no_framework() -> None:
+    code = (
+        "import sys; from autoloader.cli.app import main; code = main(['--help']); "
+        "bad = {'tensorflow', 'torch', 'optuna', 'lightning', 'cv2'} & set(sys.modules); "
+        "sys.exit(f'{code} {bad}' if code or bad else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_dash_m_autoloader_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "autoloader", "profile", "show", "nobody"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "nobody" in done.stderr

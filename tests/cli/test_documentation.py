@@ -1,0 +1,52 @@
+"""README and docs say what the code does: tables, links, commands, verbs, example specs."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    """The script behind ``make docs``."""
+    spec = importlib.util.spec_from_file_location("docs_check", ROOT / "docs/check.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_agrees_with_the_code(check: ModuleType) -> None:
+    assert check.faults() == []
+
+
+def test_every_command_has_its_section(check: ModuleType) -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    app = check.typer.main.get_command(check.app)
+    for name, command in app.commands.items():
+        for inner in getattr(command, "commands", {"": None}):
+            assert f"<!-- generated: cli {name} {inner}".rstrip() in page
+
+
+def test_a_page_that_is_wrong_is_told(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
+        (tmp_path / name).touch()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "Makefile").write_text("setup: x\n")
+    (tmp_path / "README.md").write_text(
+        "[gone](docs/gone.md) `autoloader fly --now` `make hay`\n"
+        "<!-- generated: cli schema -->\n<!-- end -->\n"
+        "```yaml\ndatasets: []\ncameras: {}\n```\n"
+    )
+    monkeypatch.setattr(check, "ROOT", tmp_path)
+    told = "\n".join(check.faults())
+    for word in ("out of date", "docs/gone.md leads nowhere", "'fly'", "'hay'", "spec is refused"):
+        assert word in told

@@ -1,0 +1,52 @@
+"""What the whole suite shares: caches of its own, the demo mixture, real data if there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from autoloader.catalog.demo import ensure_demo
+from autoloader.spec import PipelineSpec
+
+settings.register_profile(
+    "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("hunt", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's caches and profiles neither serve the tests nor are touched by them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        yield
+
+
+@pytest.fixture(scope="session")
+def demo_mix(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``mix.yaml`` of a small demo mixture of real TFDS files; kept between sessions."""
+    cache = getattr(pytestconfig, "cache", None)
+    folder = tmp_path_factory.mktemp("demo") if cache is None else cache.mkdir("demo")
+    return ensure_demo(folder / f"six-{os.getuid()}", datasets=6, scale=0.02, seed=1)
+
+
+@pytest.fixture(scope="session")
+def demo_spec(demo_mix: Path) -> PipelineSpec:
+    """The demo mixture's spec, as it is written."""
+    return PipelineSpec.from_yaml(demo_mix)
+
+
+@pytest.fixture(scope="session")
+def bridge() -> Path:
+    """The version directory of real BridgeData episodes."""
+    if not BRIDGE.is_dir():
+        pytest.skip(f"no real episodes at {BRIDGE}")
+    return BRIDGE

@@ -1,0 +1,152 @@
+"""What users and other packages may rely on: names, import cost, remedies, layers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import autoloader
+from autoloader import errors
+from autoloader.errors import AutoloaderError, nearest
+
+ROOT = Path(__file__).parents[2]
+FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna", "jax")
+
+
+def test_the_front_door_has_these_names_and_no_others() -> None:
+    assert autoloader.__all__ == ["AutoLoader", "PipelineSpec", "__version__"]
+    for name in autoloader.__all__:
+        assert getattr(autoloader, name) is not None
+    assert autoloader.PipelineSpec.__module__.startswith("autoloader.spec")
+    with pytest.raises(AttributeError, match="Autoloader"):
+        _ = autoloader.Autoloader
+
+
+def test_the_arguments_of_the_front_door_are_the_designs() -> None:
+    found = inspect.signature(autoloader.AutoLoader).parameters
+    assert list(found) == [
+        "spec", "profile", "ram_floor", "split", "knobs", "isolation", "controller", "rank",
+        "world_size", "output", "reproducible",
+    ]  # fmt: skip
+    defaults = {name: p.default for name, p in found.items() if p.default is not p.empty}
+    assert defaults == {
+        "profile": None,
+        "ram_floor": None,
+        "split": "train",
+        "knobs": None,
+        "isolation": "process",
+        "controller": True,
+        "rank": None,
+        "world_size": None,
+        "output": "torch",
+        "reproducible": False,
+    }
+    for method in ("__iter__", "__len__", "close", "locate", "load_state_dict", "retune",
+                   "state_dict", "statistics"):  # fmt: skip
+        assert callable(getattr(autoloader.AutoLoader, method))
+    assert isinstance(autoloader.AutoLoader.knobs, property)
+    assert isinstance(autoloader.AutoLoader.dataset_names, property)
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["autoloader", "autoloader.spec", "autoloader.controller", "autoloader.knobs",
+     "autoloader.profile", "autoloader.catalog", "autoloader.sampling", "autoloader.runtime",
+     "autoloader.telemetry", "autoloader.loader", "autoloader.cli.app"],
+)  # fmt: skip
+def test_importing_brings_no_framework(module: str) -> None:
+    code = (
+        f"import json, sys; import {module}\n"
+        "from autoloader import *\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert not set(FRAMEWORKS) & set(json.loads(done.stdout))
+
+
+def every_error() -> list[type[AutoloaderError]]:
+    """All error classes of the package, wherever they are declared."""
+    for module in pkgutil.walk_packages(autoloader.__path__, "autoloader."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, queue = [], [AutoloaderError]
+    while queue:
+        queue += queue[0].__subclasses__()
+        found.append(queue.pop(0))
+    return found
+
+
+def test_every_error_needs_a_remedy_and_shows_it() -> None:
+    classes = every_error()
+    assert len(classes) >= 10
+    for kind in classes:
+        error = kind("it broke", remedy="mend it")
+        assert "it broke" in str(error)
+        assert "mend it" in str(error)
+        assert (error.what, error.remedy) == ("it broke", "mend it")
+        with pytest.raises(TypeError, match="remedy"):
+            kind("it broke")  # type: ignore[call-arg]
+        with pytest.raises(AssertionError):
+            kind("it broke", remedy="")
+
+
+def test_every_error_has_one_of_the_documented_exit_codes() -> None:
+    codes = {kind.__name__: kind.exit_code for kind in every_error()}
+    assert set(codes.values()) == {2, 3, 4, 70}
+    for name in ("SpecError", "UnsupportedError", "ProfileError", "KnobError", "UsageError"):
+        assert codes[name] == 2
+    assert (codes["BudgetInfeasibleError"], codes["SourceError"]) == (3, 4)
+    assert (codes["PipelineError"], codes["WorkerError"]) == (70, 70)
+
+
+def test_every_public_error_is_in_the_tree_of_the_errors_module() -> None:
+    for kind in every_error():
+        assert kind.__module__ == "autoloader.errors", kind
+        assert kind.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "answer"),
+    [("wieght", ["weight", "name"], "did you mean 'weight'?"), ("zzz", ["b", "a"], "known: a, b"),
+     ("x", [], "nothing is allowed here")],
+)  # fmt: skip
+def test_a_wrong_word_is_answered_with_the_nearest_or_all_known(
+    word: str, known: list[str], answer: str
+) -> None:
+    assert nearest(word, known) == answer
+
+
+@pytest.mark.slow
+def test_the_layers_hold() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(command), "--no-cache"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_every_module_says_what_it_is_for_and_what_is_not_here() -> None:
+    without = []
+    for path in sorted((ROOT / "autoloader").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if not text.startswith('"""'):
+            without.append(str(path))
+    assert without == []
+
+
+def test_nothing_but_the_command_line_prints() -> None:
+    found = []
+    for path in sorted((ROOT / "autoloader").rglob("*.py")):
+        inside = path.relative_to(ROOT / "autoloader").parts
+        if inside[0] != "cli" and "\n    print(" in path.read_text(encoding="utf-8"):
+            found.append(str(path))
+    assert found == []

@@ -1,0 +1,470 @@
+"""Headroom on fake trees of every kind, and on a real cgroup where one can be made."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoloader.controller.headroom import FakeHeadroom, HeadroomProbe, HeadroomSource
+from autoloader.errors import PipelineError
+from autoloader.units import GIB, MIB
+
+NO_LIMIT_V1 = 9223372036854771712
+
+
+class Machine:
+    """A fake /proc and /sys/fs/cgroup."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc = root / "proc"
+        self.cgroup = root / "cgroup"
+        (self.proc / "self").mkdir(parents=True)
+        self.cgroup.mkdir()
+        self.meminfo(available=10 * GIB, total=16 * GIB)
+        self.member("")
+        self.mounts()
+
+    def meminfo(self, *, available: int, total: int) -> None:
+        (self.proc / "meminfo").write_text(
+            f"MemTotal:       {total // 1024} kB\nMemFree:         1 kB\n"
+            f"MemAvailable:   {available // 1024} kB\nBuffers: 1 kB\n"
+        )
+
+    def member(self, text: str) -> None:
+        (self.proc / "self" / "cgroup").write_text(text)
+
+    def mounts(self, *lines: str) -> None:
+        (self.proc / "self" / "mountinfo").write_text(
+            "22 1 0:5 / /proc rw - proc proc rw\n" + "".join(f"{line}\n" for line in lines)
+        )
+
+    def v2_mount(self, shown: str = "/", point: str = "/sys/fs/cgroup") -> str:
+        return f"30 22 0:26 {shown} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw"
+
+    def v1_mount(self, shown: str = "/", point: str = "/sys/fs/cgroup/memory") -> str:
+        return f"35 31 0:32 {shown} {point} rw,relatime - cgroup cgroup rw,memory"
+
+    def v2(
+        self, path: str, limit: int | str, current: int, *, files: int = 0, slab: int = 0
+    ) -> Path:
+        place = self.cgroup / path
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "memory.max").write_text(f"{limit}\n")
+        (place / "memory.current").write_text(f"{current}\n")
+        (place / "memory.stat").write_text(
+            f"anon 5\nfile {files}\nshmem 7\ninactive_anon 1\nactive_anon 2\n"
+            f"inactive_file {files // 2}\nactive_file {files - files // 2}\n"
+            f"slab_reclaimable {slab}\nslab_unreclaimable 99\nslab {slab + 99}\n"
+        )
+        return place
+
+    def v1(
+        self,
+        path: str,
+        limit: int,
+        usage: int,
+        *,
+        files: int = 0,
+        inherited: int = NO_LIMIT_V1,
+        counts_children: bool = True,
+    ) -> Path:
+        place = self.cgroup / "memory" / path
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (place / "memory.usage_in_bytes").write_text(f"{usage}\n")
+        (place / "memory.use_hierarchy").write_text(f"{int(counts_children)}\n")
+        (place / "memory.stat").write_text(
+            f"cache 1\nrss 2\ninactive_file 3\nactive_file 4\n"
+            f"hierarchical_memory_limit {min(limit, inherited)}\ntotal_cache 9\n"
+            f"total_inactive_file {files // 2}\ntotal_active_file {files - files // 2}\n"
+        )
+        return place
+
+    def probe(self) -> HeadroomProbe:
+        return HeadroomProbe(self.proc, self.cgroup)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_without_cgroups_the_host_binds(machine: Machine) -> None:
+    reading = machine.probe().read()
+    assert reading.headroom_bytes == 10 * GIB
+    assert reading.source == "host"
+    assert reading.host_available_bytes == 10 * GIB
+    assert reading.limit_bytes is None
+
+
+def test_each_reading_is_fresh(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 8 * GIB, 1 * GIB)
+    probe = machine.probe()
+    assert probe.read().headroom_bytes == 7 * GIB
+    machine.v2("job", 8 * GIB, 3 * GIB)
+    assert probe.read().headroom_bytes == 5 * GIB
+    machine.v2("job", 4 * GIB, 3 * GIB)
+    assert probe.read().headroom_bytes == 1 * GIB
+    machine.meminfo(available=512 * MIB, total=16 * GIB)
+    assert probe.read().source == "host"
+
+
+def test_v2_counts_file_cache_and_reclaimable_slab_as_free(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 4 * GIB, 3 * GIB, files=1 * GIB, slab=256 * MIB)
+    reading = machine.probe().read()
+    assert reading.headroom_bytes == 2 * GIB + 256 * MIB
+    assert reading.source == "cgroup v2 /job"
+    assert reading.limit_bytes == 4 * GIB
+
+
+def test_v1_counts_the_file_cache_of_the_whole_subtree_as_free(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount())
+    machine.member("5:cpu:/else\n4:memory:/job\n0::/\n")
+    machine.v1("job", 4 * GIB, 3 * GIB, files=1 * GIB)
+    reading = machine.probe().read()
+    assert reading.headroom_bytes == 2 * GIB
+    assert reading.source == "cgroup v1 /job"
+
+
+def test_the_ancestor_with_least_room_binds(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/a/b/c\n")
+    machine.v2("a", 9 * GIB, 8 * GIB)
+    machine.v2("a/b", "max", 5 * GIB)
+    machine.v2("a/b/c", 3 * GIB, 1 * GIB)
+    reading = machine.probe().read()
+    assert reading.source == "cgroup v2 /a"
+    assert reading.headroom_bytes == 1 * GIB
+    assert reading.limit_bytes == 3 * GIB
+
+
+def test_v1_ancestors_bind_too(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount())
+    machine.member("4:memory:/slurm/job_1/step_0\n")
+    machine.v1("", NO_LIMIT_V1, 12 * GIB)
+    machine.v1("slurm", NO_LIMIT_V1, 9 * GIB)
+    machine.v1("slurm/job_1", 6 * GIB, 5 * GIB)
+    machine.v1("slurm/job_1/step_0", NO_LIMIT_V1, 1 * GIB)
+    reading = machine.probe().read()
+    assert reading.source == "cgroup v1 /slurm/job_1"
+    assert reading.headroom_bytes == 1 * GIB
+
+
+def test_a_v1_ancestor_that_does_not_count_its_children_binds_nothing(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount())
+    machine.member("4:memory:/a/b\n")
+    machine.v1("a", 1 * GIB, 1 * GIB, counts_children=False)
+    machine.v1("a/b", 4 * GIB, 1 * GIB, counts_children=False)
+    assert machine.probe().read().headroom_bytes == 3 * GIB
+
+
+def test_v1_and_v2_side_by_side_are_both_read(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount(), machine.v2_mount(point="/sys/fs/cgroup/unified"))
+    machine.member("4:memory:/job\n0::/job\n")
+    (machine.cgroup / "unified" / "job").mkdir(parents=True)
+    machine.v1("job", 4 * GIB, 1 * GIB)
+    assert machine.probe().read().source == "cgroup v1 /job"
+    machine.v2("unified/job", 2 * GIB, 1 * GIB)
+    assert machine.probe().read().source == "cgroup v2 /job"
+
+
+def test_a_container_sees_its_own_cgroup_at_the_mount_point(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount(shown="/docker/abc"))
+    machine.member("4:memory:/docker/abc\n")
+    machine.v1("", 2 * GIB, 1 * GIB)
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+
+
+def test_a_cgroup_below_a_containers_own_is_found(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount(shown="/docker/abc"))
+    machine.member("4:memory:/docker/abc/inner\n")
+    machine.v1("", 4 * GIB, 1 * GIB)
+    machine.v1("inner", 2 * GIB, 1 * GIB)
+    assert machine.probe().read().source == "cgroup v1 /inner"
+
+
+@pytest.mark.parametrize(
+    ("shown", "path"),
+    [("/", "/../.."), ("/", "/../sibling"), ("/shown", "/../.."), ("/shown", "/elsewhere")],
+)
+def test_a_path_outside_the_namespace_stands_for_the_mount_point(
+    machine: Machine, shown: str, path: str
+) -> None:
+    machine.mounts(machine.v2_mount(shown=shown))
+    machine.member(f"0::{path}\n")
+    machine.v2("", 2 * GIB, 1 * GIB)
+    machine.v2("../sibling", 1 * MIB, 0)  # beside the mount point: no cgroup of this hierarchy
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+
+
+def test_a_limit_above_what_the_container_sees_binds_in_v1(machine: Machine) -> None:
+    machine.mounts(machine.v1_mount(shown="/docker/abc"))
+    machine.member("4:memory:/docker/abc\n")
+    machine.v1("", NO_LIMIT_V1, 1 * GIB, inherited=3 * GIB)
+    reading = machine.probe().read()
+    assert reading.headroom_bytes == 2 * GIB
+    assert reading.limit_bytes == 3 * GIB
+
+
+def test_without_mountinfo_the_usual_places_are_tried(machine: Machine) -> None:
+    (machine.proc / "self" / "mountinfo").unlink()
+    machine.member("4:memory:/job\n0::/job\n")
+    machine.v1("job", 4 * GIB, 1 * GIB)
+    assert machine.probe().read().headroom_bytes == 3 * GIB
+    machine.v2("job", 2 * GIB, 1 * GIB)
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+
+
+def test_a_mount_point_with_a_space_is_found(machine: Machine, tmp_path: Path) -> None:
+    odd = tmp_path / "odd place"
+    shutil.copytree(machine.v2("job", 2 * GIB, 1 * GIB), odd / "job")
+    machine.mounts(machine.v2_mount(point=str(odd).replace(" ", "\\040")))
+    machine.member("0::/job\n")
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+
+
+def test_a_level_without_the_memory_controller_is_passed_over(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/a/b\n")
+    machine.v2("a", 4 * GIB, 1 * GIB)
+    (machine.cgroup / "a" / "b").mkdir()
+    assert machine.probe().read().source == "cgroup v2 /a"
+
+
+def test_a_process_that_moves_is_followed(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/a\n")
+    machine.v2("a", 4 * GIB, 1 * GIB)
+    machine.v2("b", 3 * GIB, 1 * GIB)
+    probe = machine.probe()
+    assert probe.read().source == "cgroup v2 /a"
+    machine.member("0::/b\n")
+    assert probe.read().source == "cgroup v2 /b"
+
+
+def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    (machine.v2("job", 4 * GIB, 1 * GIB) / "memory.current").unlink()
+    probe = machine.probe()
+    for _ in range(3):
+        assert probe.read().source == "host"
+    assert [record.message for record in caplog.records if "usage" in record.message] == [
+        "headroom: cgroup v2 /job: its usage cannot be read"
+    ]
+
+
+def test_without_memory_stat_the_page_cache_counts_as_taken(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    (machine.v2("job", 4 * GIB, 3 * GIB, files=2 * GIB) / "memory.stat").unlink()
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+    assert "page cache" in caplog.text
+
+
+def test_a_cgroup_beyond_its_limit_has_no_headroom_rather_than_a_negative_one(
+    machine: Machine,
+) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 1 * GIB, 2 * GIB)
+    assert machine.probe().read().headroom_bytes == 0
+
+
+def test_cache_beyond_usage_never_makes_more_room_than_the_limit(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 1 * GIB, 10 * MIB, files=20 * MIB)
+    assert machine.probe().read().headroom_bytes == 1 * GIB
+
+
+def test_a_cgroup_binds_where_the_host_is_unknown(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 4 * GIB, 1 * GIB)
+    (machine.proc / "meminfo").write_text("MemTotal: 1 kB\n")
+    reading = machine.probe().read()
+    assert reading.headroom_bytes == 3 * GIB
+    assert reading.host_available_bytes is None
+
+
+def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
+    (machine.proc / "meminfo").unlink()
+    (machine.proc / "self" / "cgroup").unlink()
+    probe = machine.probe()
+    with pytest.raises(PipelineError, match="cannot be read"):
+        probe.read()
+    with pytest.raises(PipelineError, match="cannot be read"):
+        probe.total_bytes()
+
+
+def test_a_source_that_comes_back_is_read_again(machine: Machine) -> None:
+    (machine.proc / "meminfo").unlink()
+    probe = machine.probe()
+    with pytest.raises(PipelineError):
+        probe.read()
+    machine.meminfo(available=2 * GIB, total=16 * GIB)
+    assert probe.read().headroom_bytes == 2 * GIB
+
+
+def test_total_is_the_least_of_memory_and_limits(machine: Machine) -> None:
+    probe = machine.probe()
+    assert probe.total_bytes() == 16 * GIB
+    assert probe.cgroup_limit_bytes() is None
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/a/b\n")
+    machine.v2("a", 6 * GIB, 1 * GIB)
+    machine.v2("a/b", 8 * GIB, 1 * GIB)
+    assert probe.total_bytes() == 6 * GIB
+    assert probe.cgroup_limit_bytes() == 6 * GIB
+    machine.v2("a", 64 * GIB, 1 * GIB)
+    machine.v2("a/b", 32 * GIB, 1 * GIB)
+    assert probe.total_bytes() == 16 * GIB
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_descriptors_are_given_back(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.v2("job", 4 * GIB, 1 * GIB)
+    before = open_descriptors()
+    probe = machine.probe()
+    for number in range(20):
+        machine.member(f"0::/job\n9:name=x{number}:/\n")
+        probe.read()
+    assert open_descriptors() < before + 12
+    del probe
+    assert open_descriptors() == before
+
+
+@pytest.fixture(params=["fake", "real"])
+def source(request: pytest.FixtureRequest, machine: Machine) -> HeadroomSource:
+    return (
+        FakeHeadroom(10 * GIB, total_bytes=16 * GIB)
+        if request.param == "fake"
+        else (machine.probe())
+    )
+
+
+def test_every_source_answers_alike(source: HeadroomSource) -> None:
+    reading = source.read()
+    assert reading.headroom_bytes == 10 * GIB == reading.host_available_bytes
+    assert reading.limit_bytes is None
+    assert source.total_bytes() == 16 * GIB
+
+
+def test_the_fake_never_goes_below_zero() -> None:
+    fake = FakeHeadroom(1 * GIB)
+    fake.take(3 * GIB)
+    assert fake.read().headroom_bytes == 0
+    fake.take(-4 * GIB)
+    assert fake.read().headroom_bytes == 2 * GIB
+    assert fake.reads == 2
+
+
+def test_this_machine_can_be_read() -> None:
+    probe = HeadroomProbe()
+    reading = probe.read()
+    assert 0 < reading.headroom_bytes <= probe.total_bytes()
+
+
+def _own_v1_memory_cgroup() -> Path | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            place = Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+            return place if (place / "memory.limit_in_bytes").exists() else None
+    return None
+
+
+@pytest.fixture
+def real_cgroup() -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("making a cgroup needs root")
+    own = _own_v1_memory_cgroup()
+    if own is None:
+        pytest.skip("there is no v1 memory controller at /sys/fs/cgroup/memory")
+    place = own / f"autoloader_test_{os.getpid()}"
+    try:
+        place.mkdir()
+    except OSError as error:
+        pytest.skip(f"this cgroup file system refuses a new cgroup: {error}")
+    try:
+        (place / "memory.limit_in_bytes").write_text(str(256 * MIB))
+        yield place
+    finally:
+        place.rmdir()
+
+
+IN_CGROUP = """
+import json, os, sys
+from pathlib import Path
+place, folder = Path(sys.argv[1]), Path(sys.argv[2])
+(place / "cgroup.procs").write_text(str(os.getpid()))
+from autoloader.controller.headroom import HeadroomProbe
+probe = HeadroomProbe()
+readings = {}
+def note(name):
+    reading = probe.read()
+    readings[name] = [reading.headroom_bytes, reading.source, reading.limit_bytes]
+note("start")
+held = bytearray(b"x") * (96 << 20)
+note("held")
+del held
+note("released")
+with open(folder / "cached", "wb") as file:
+    for _ in range(64):
+        file.write(b"y" * (1 << 20))
+    file.flush()
+    os.fsync(file.fileno())
+note("cached")
+for _ in range(2):
+    (folder / "cached").read_bytes()
+note("read_twice")
+(place / "memory.limit_in_bytes").write_text(str(192 << 20))
+note("shrunk")
+readings["total"] = probe.total_bytes()
+print(json.dumps(readings))
+"""
+
+
+def test_a_real_cgroup_binds_and_its_page_cache_counts_as_free(
+    real_cgroup: Path, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IN_CGROUP, str(real_cgroup), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    start, source, limit = told["start"]
+    assert limit == 256 * MIB
+    assert real_cgroup.name in source
+    assert 150 * MIB < start <= 256 * MIB
+    slack = 16 * MIB
+    assert abs(start - told["held"][0] - 96 * MIB) < slack
+    assert abs(start - told["released"][0]) < slack
+    assert abs(start - told["cached"][0]) < slack
+    assert abs(start - told["read_twice"][0]) < slack + 8 * MIB
+    assert abs(told["read_twice"][0] - told["shrunk"][0] - 64 * MIB) < slack
+    assert told["total"] == 192 * MIB

@@ -1,0 +1,168 @@
+"""What processes hold, measured on real ones of known size."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from autoloader.controller.headroom import FakeHeadroom, Headroom
+from autoloader.controller.process_memory import (
+    PeakSampler,
+    descendants,
+    loader_bytes,
+    pss_bytes,
+    rss_bytes,
+    tree_pss_bytes,
+)
+from autoloader.errors import PipelineError
+from autoloader.units import MIB
+
+HOLDER = """
+import mmap, os, sys
+kind, count = sys.argv[1], int(sys.argv[2])
+if kind == "private":
+    held = bytearray(b"x") * count
+else:
+    descriptor = os.memfd_create("held")
+    os.ftruncate(descriptor, count)
+    held = mmap.mmap(descriptor, count)
+    held.write(b"x" * count)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["private", "shared"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def holder(kind: str) -> Iterator[int]:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLDER, kind, str(64 * MIB)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process.pid
+
+
+def test_shared_memory_is_left_out_on_demand(holder: int, kind: str) -> None:
+    with_shared = pss_bytes(holder)
+    without = pss_bytes(holder, shared_memory=False)
+    assert with_shared > 64 * MIB
+    assert (without > 64 * MIB) == (kind == "private")
+
+
+@pytest.mark.parametrize("kind", ["private"], indirect=True)
+def test_a_tree_is_the_sum_of_its_processes(holder: int) -> None:
+    assert holder in descendants(os.getpid())
+    assert tree_pss_bytes(os.getpid()) - pss_bytes(os.getpid()) > 64 * MIB
+    assert tree_pss_bytes(holder) > 64 * MIB
+    assert loader_bytes() - rss_bytes() > 64 * MIB
+
+
+def test_a_process_that_is_gone_holds_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait(timeout=60)
+    assert rss_bytes(process.pid) == 0
+    assert pss_bytes(process.pid) == 0
+    assert tree_pss_bytes(process.pid) == 0
+    assert descendants(process.pid) == []
+
+
+def test_rss_grows_with_what_is_held() -> None:
+    before = rss_bytes()
+    held = bytearray(b"x") * (64 * MIB)
+    assert rss_bytes() - before > 60 * MIB
+    del held
+
+
+def test_the_peak_outlives_what_caused_it_and_excludes_the_baseline() -> None:
+    with PeakSampler(period_s=60) as sampler:
+        held = bytearray(b"x") * (64 * MIB)
+        sampler.sample()
+        del held
+    assert 60 * MIB < sampler.peak_rss_bytes < 128 * MIB
+
+
+def test_the_least_headroom_is_kept() -> None:
+    fake = FakeHeadroom(100)
+    with PeakSampler(fake, period_s=60, reading=lambda: 0) as sampler:
+        fake.headroom_bytes = 40
+        sampler.sample()
+        fake.headroom_bytes = 70
+    assert sampler.min_headroom_bytes == 40
+
+
+def test_a_block_of_no_length_has_both_figures() -> None:
+    readings = iter([100, 130])
+    fake = FakeHeadroom(7)
+    with PeakSampler(fake, period_s=60, reading=lambda: next(readings)) as sampler:
+        pass
+    assert sampler.peak_rss_bytes == 30
+    assert sampler.min_headroom_bytes == 7
+
+
+def test_memory_given_back_is_a_peak_of_zero_not_less() -> None:
+    readings = iter([100, 30])
+    with PeakSampler(period_s=60, reading=lambda: next(readings)) as sampler:
+        pass
+    assert sampler.peak_rss_bytes == 0
+
+
+def test_headroom_that_was_not_asked_for_is_absent() -> None:
+    with PeakSampler(period_s=60, reading=lambda: 0) as sampler:
+        pass
+    assert sampler.min_headroom_bytes is None
+
+
+class _BlindHeadroom:
+    def read(self) -> Headroom:
+        raise PipelineError("blind", remedy="look elsewhere")
+
+    def total_bytes(self) -> int:
+        return 0
+
+
+def test_headroom_that_cannot_be_read_is_absent_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with PeakSampler(_BlindHeadroom(), period_s=60, reading=lambda: 0) as sampler:
+        sampler.sample()
+    assert sampler.min_headroom_bytes is None
+    assert len([record for record in caplog.records if "blind" in record.message]) == 1
+
+
+def test_the_thread_samples_by_itself_and_ends_with_the_block() -> None:
+    import threading
+
+    enough = threading.Event()
+    calls = 0
+
+    def reading() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            enough.set()
+        return calls
+
+    with PeakSampler(period_s=0.001, reading=reading) as sampler:
+        assert enough.wait(60)
+    assert sampler.peak_rss_bytes >= 2
+    assert "peak-sampler" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_the_block_ends_its_thread_when_it_fails() -> None:
+    import threading
+
+    with pytest.raises(ZeroDivisionError), PeakSampler(period_s=60):
+        _ = 1 / 0
+    assert "peak-sampler" not in {thread.name for thread in threading.enumerate()}

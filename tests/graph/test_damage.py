@@ -1,0 +1,231 @@
+"""Damaged files: what is broken is named once, what is whole comes, and nothing hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import Written, episode, example, jpeg, write_dataset
+from streams import Running, dataset_of, episodes_of_pass, every_sample, mixture_of
+
+from autoloader.errors import PipelineError, SourceError
+from autoloader.sampling.source import EmptyEpisode
+
+Breaker = Callable[[Written], None]
+STEPS = 4
+
+
+def build(folder: Path, name: str = "robot", *, bad: Any = None) -> Written:
+    """Three shards of five episodes; ``bad`` in the place of record 2 of shard 1."""
+    shards: list[list[Any]] = [[episode(5 * s + r, STEPS) for r in range(5)] for s in range(3)]
+    if bad is not None:
+        shards[1][2] = bad
+    return write_dataset(folder, shards, name=name)
+
+
+def replaced(**features: Any) -> dict[str, Any]:
+    return episode(7, STEPS, **features)
+
+
+def without(path: str) -> dict[str, Any]:
+    return {key: value for key, value in replaced().items() if key != path}
+
+
+FILE_DAMAGE: dict[str, tuple[Breaker, list[int], str]] = {
+    "payload": (lambda w: w.break_payload(1, 2), [2], "checksum of the payload"),
+    "length": (lambda w: w.break_length(1, 2), [2, 3, 4], "checksum of the length"),
+    "truncated": (lambda w: w.truncate(1, 2), [2, 3, 4], "truncated"),
+    "short": (
+        lambda w: w.files[1].write_bytes(w.files[1].read_bytes()[: w.offsets[1][3]]) and None,
+        [3, 4],
+        "ends before",
+    ),
+    "empty": (lambda w: w.files[1].write_bytes(b"") and None, [0, 1, 2, 3, 4], "ends before"),
+}
+RECORD_DAMAGE: dict[str, tuple[Any, str]] = {
+    "no example": (b"\xff\xfe no example", "unexpected field"),
+    "no example, but text": (b"no example", "unexpected field"),
+    "nothing": (b"", "missing"),
+    "other features": (example({"other": [1.0]}), "missing"),
+    "action missing": (without("action"), "missing"),
+    "image missing": (without("observation/image"), "missing"),
+    "action too short": (replaced(action=[1.0] * 7), "7 values"),
+    "action of other length": (replaced(action=[1.0] * 6), "differ in length"),
+    "images fewer than steps": (replaced(**{"observation/image": [jpeg(7, 0)] * 3}), "differ"),
+    "texts fewer than steps": (replaced(language_instruction=[b"one"]), "texts"),
+}
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+@pytest.mark.parametrize("kind", list(FILE_DAMAGE))
+def test_file_damage_costs_the_records_it_hides_and_no_other(
+    kind: str, cycle: int, tmp_path: Path
+) -> None:
+    written = build(tmp_path)
+    breaker, lost, words = FILE_DAMAGE[kind]
+    breaker(written)
+    mixture = mixture_of(written)
+    for pass_ in (0, 1):
+        items = list(episodes_of_pass(mixture, 0, pass_, cycle_length=cycle))
+        assert sorted((i.place.shard, i.place.record) for i in items) == [
+            (shard, record) for shard in range(3) for record in range(5)
+        ]
+        empty = [item for item in items if isinstance(item, EmptyEpisode)]
+        assert sorted((e.place.shard, e.place.record) for e in empty) == [(1, r) for r in lost]
+        assert all(words in (e.reason or "") for e in empty)
+
+
+@pytest.mark.parametrize("cycle", [1, 3])
+@pytest.mark.parametrize("kind", list(RECORD_DAMAGE))
+def test_a_record_that_is_whole_but_wrong_is_named_and_the_rest_comes(
+    kind: str, cycle: int, tmp_path: Path
+) -> None:
+    bad, words = RECORD_DAMAGE[kind]
+    mixture = mixture_of(build(tmp_path, bad=bad))
+    items = list(episodes_of_pass(mixture, cycle_length=cycle))
+    assert len({item.place for item in items}) == len(items) == 15
+    (empty,) = [item for item in items if isinstance(item, EmptyEpisode)]
+    assert (empty.place.shard, empty.place.record) == (1, 2)
+    assert words in (empty.reason or "")
+
+
+def test_a_file_that_is_gone_is_a_source_error_naming_dataset_and_file(tmp_path: Path) -> None:
+    written = build(tmp_path)
+    mixture = mixture_of(written)
+    written.files[1].unlink()
+    with pytest.raises(SourceError, match=written.files[1].name) as caught:
+        list(episodes_of_pass(mixture))
+    assert caught.value.dataset == "robot"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nonsense" * 50])
+def test_files_that_hold_nothing_any_more_end_in_a_source_error_and_never_spin(
+    content: bytes, tmp_path: Path
+) -> None:
+    written = build(tmp_path)
+    mixture = mixture_of(written)
+    for file in written.files:
+        file.write_bytes(content)
+    with pytest.raises(SourceError, match="robot"):
+        list(episodes_of_pass(mixture))
+
+
+# --- through a pipeline -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [*FILE_DAMAGE, "no example", "images fewer than steps"])
+def test_a_damaged_dataset_is_quarantined_by_name_while_passes_are_complete_and_weights_hold(
+    kind: str, tmp_path: Path
+) -> None:
+    bad = RECORD_DAMAGE[kind][0] if kind in RECORD_DAMAGE else None
+    broken = build(tmp_path, "broken", bad=bad)
+    lost = [2]
+    if kind in FILE_DAMAGE:
+        FILE_DAMAGE[kind][0](broken)
+        lost = FILE_DAMAGE[kind][1]
+    whole = write_dataset(tmp_path, [[episode(r, STEPS) for r in range(10)]], name="whole")
+    mixture = mixture_of(
+        dataset_of(broken, weight=1), dataset_of(whole, weight=2), errors={"max_corrupt_ratio": 0.4}
+    )
+    with Running(mixture, {"cycle_length": 2, "num_parallel_calls": 2}) as running:
+        got = running.until_pass(2)
+        bad_records = running.pipeline.quarantined()
+    for pass_ in (0, 1):
+        seen = got.of_pass(0, pass_)
+        assert set(seen) == every_sample(mixture, 0, pass_)
+        assert set(seen.values()) == {1}
+    assert sorted((b.shard, b.record) for b in bad_records) == [(1, r) for r in lost]
+    assert {(b.dataset, b.path) for b in bad_records} == {("broken", str(broken.files[1]))}
+    assert all(b.reason for b in bad_records)
+    share = sum(row[0] == 1 for row in got.rows) / len(got.rows)
+    assert abs(share - 2 / 3) * len(got.rows) <= 17  # at most 16 blocks owed, and one due
+
+
+@pytest.mark.parametrize("frames", ["truncated", "no picture", "nothing"])
+def test_an_undecodable_frame_is_quarantined_and_its_rows_repeat_their_own_dataset(
+    frames: str, tmp_path: Path
+) -> None:
+    good = [jpeg(7, step) for step in range(STEPS)]
+    bad = {"truncated": good[2][:-40], "no picture": b"no picture at all", "nothing": b""}[frames]
+    broken = build(
+        tmp_path, "broken", bad=replaced(**{"observation/image": [*good[:2], bad, good[3]]})
+    )
+    whole = write_dataset(tmp_path, [[episode(20, STEPS)]], name="whole")
+    mixture = mixture_of(broken, whole, errors={"max_corrupt_ratio": 0.1}, batch={"size": 8})
+    with Running(mixture) as running:
+        got = running.until_pass(1)
+        (record,) = running.pipeline.quarantined()
+    assert (record.dataset, record.shard, record.record) == ("broken", 1, 2)
+    assert "cannot be decoded" in record.reason
+    assert set(got.of_pass(0, 0)) == every_sample(mixture, 0, 0)  # the ledger counts it
+    row = got.samples.index((0, 0, 1, 2, 2))
+    ledger, provenance = got.joined("ledger"), got.joined("provenance")
+    assert ledger[row, :5].tolist() == [0, 0, 1, 2, 2]
+    assert provenance[row, 0] == 0
+    assert provenance[row].tolist() != ledger[row, :5].tolist()
+    source = [r for r in range(8 * (row // 8), 8 * (row // 8) + 8) if r != row]
+    twin = next(r for r in source if provenance[r].tolist() == provenance[row].tolist())
+    for name in ("images/primary", "action", "state", "frame_offset", "dataset_index"):
+        assert (got.joined(name)[row] == got.joined(name)[twin]).all(), name
+    assert got.texts[row] == got.texts[twin]
+    assert got.filled[row // 8].replaced == 1
+    others = [r for r in range(len(ledger)) if r != row]
+    assert (ledger[others, :5] == provenance[others]).all()
+
+
+def test_more_damage_than_the_spec_bears_is_a_source_error_with_the_numbers(tmp_path: Path) -> None:
+    broken = build(tmp_path)
+    for shard in range(3):
+        broken.break_payload(shard, 1)
+    mixture = mixture_of(broken, errors={"max_corrupt_ratio": 0.15})  # 2 of 15
+    with Running(mixture) as running, pytest.raises(SourceError) as caught:
+        running.until_pass(2)
+    assert "3 of 15 episodes are bad" in caught.value.what
+    assert "max_corrupt_ratio=0.15" in caught.value.what
+    assert caught.value.dataset == "robot"
+
+
+def test_one_bad_record_is_borne_even_where_none_is_allowed(tmp_path: Path) -> None:
+    broken = build(tmp_path)
+    broken.break_payload(0, 0)
+    mixture = mixture_of(broken, errors={"max_corrupt_ratio": 0})
+    with Running(mixture) as running:
+        running.until_pass(2)
+        assert len(running.pipeline.quarantined()) == 1
+
+
+def test_a_batch_of_which_nothing_decodes_is_a_source_error(tmp_path: Path) -> None:
+    bad = [episode(0, 8, **{"observation/image": [b"broken"] * 8})]
+    mixture = mixture_of(write_dataset(tmp_path, [bad]))
+    with Running(mixture) as running, pytest.raises(SourceError, match="no sample of a batch of 4"):
+        running.batches(2)
+
+
+def test_a_dataset_that_dies_in_the_midst_stops_the_run_with_its_name(tmp_path: Path) -> None:
+    one = build(tmp_path, "one")
+    two = build(tmp_path, "two")
+    mixture = mixture_of(one, two)
+    with Running(mixture, {"stream_prefetch": 0, "queue_samples": 1}) as running:
+        running.batches(1)
+        for file in two.files:
+            file.unlink()
+        with pytest.raises(SourceError, match="'two'") as caught:
+            running.until_pass(4)
+    assert caught.value.exit_code == 4
+    assert not isinstance(caught.value, PipelineError)
+
+
+def test_a_dataset_that_dies_may_be_dropped_and_the_rest_goes_on(tmp_path: Path) -> None:
+    one = build(tmp_path, "one")
+    two = build(tmp_path, "two")
+    mixture = mixture_of(one, two, errors={"dead_dataset": "drop"})
+    with Running(mixture, {"stream_prefetch": 0, "queue_samples": 1}) as running:
+        running.batches(1)
+        for file in two.files:
+            file.unlink()
+        while running.cursors[0].pass_ < 4:
+            running.batch()
+        tail = running.got.rows[-40:]
+    assert {row[0] for row in tail} == {0}

@@ -1,0 +1,209 @@
+"""What the in-graph mixtures compute in TensorFlow equals what NumPy computes for the others."""
+
+from __future__ import annotations
+
+import itertools
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoloader.graph import choices, fields, windows
+from autoloader.graph.decode import decode_frame, looks_whole
+from autoloader.graph.tensorflow import tf
+from autoloader.runtime.decode import FrameDecoder
+from autoloader.sampling import fields as numpy_fields
+from autoloader.sampling import windows as numpy_windows
+from autoloader.sampling.draws import PURPOSE_CHOICE, dataset_key, fold, splitmix64
+from autoloader.sampling.fields import NumericField
+from autoloader.sampling.order import BlockSequence, MixtureOrder
+from autoloader.spec import CameraSpec, SampleSpec
+from autoloader.spec.fields import FieldOp, FieldTerm
+
+quick = settings(max_examples=40, deadline=None, derandomize=True)
+edges = st.sampled_from(["repeat", "zero"])
+offsets = st.lists(st.integers(-9, 9), min_size=1, max_size=5)
+
+
+@quick
+@given(
+    steps=st.integers(1, 12),
+    t=st.lists(st.integers(0, 11), max_size=6),
+    offsets=offsets,
+    start=edges,
+    end=edges,
+    width=st.integers(1, 3),
+    wider=st.integers(0, 2),
+    seed=st.integers(0, 99),
+)
+def test_windows_and_their_sums_are_those_of_numpy(
+    steps: int,
+    t: list[int],
+    offsets: list[int],
+    start: str,
+    end: str,
+    width: int,
+    wider: int,
+    seed: int,
+) -> None:
+    sample = SampleSpec.model_validate({"edges": {"start": start, "end": end}})
+    places = np.array([one for one in t if one < steps], dtype=np.int64)
+    around = np.array(offsets, dtype=np.int64)
+    column = np.random.default_rng(seed).normal(size=(steps, width)).astype(np.float32)
+    wanted = numpy_windows.rows(places, around, steps, sample)
+    found = windows.rows(
+        tf.constant(places), tf.constant(around), tf.constant(steps, tf.int64), sample
+    )
+    for name in ("index", "inside", "zeroed", "offset"):
+        np.testing.assert_array_equal(getattr(found, name).numpy(), getattr(wanted, name))
+    for in_graph, in_numpy in (
+        (windows.window_values, numpy_windows.window_values),
+        (windows.summed_values, numpy_windows.summed_values),
+    ):
+        values, mask = in_graph(tf.constant(column), found, width + wider)
+        numpy_values, numpy_mask = in_numpy(column, wanted, width + wider)
+        np.testing.assert_allclose(values.numpy(), numpy_values, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(mask.numpy(), numpy_mask)
+
+
+operations = st.lists(
+    st.sampled_from([FieldOp("clip", (-0.5, 0.5)), FieldOp("invert"), FieldOp("scale", (0.3,))]),
+    max_size=3,
+)
+
+
+@quick
+@given(
+    steps=st.integers(0, 5),
+    slices=st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.integers(-3, 2), operations),
+        min_size=1,
+        max_size=4,
+    ),
+    zeros=st.integers(1, 2),
+    seed=st.integers(0, 99),
+)
+def test_field_expressions_are_those_of_numpy(
+    steps: int, slices: list[tuple[str, int, list[FieldOp]]], zeros: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    columns = {name: rng.normal(size=(steps, 3)).astype(np.float32) for name in ("a", "b")}
+    if steps:
+        columns["a"][0, 0] = np.nan
+    terms = [FieldTerm(path, (first, None, None), tuple(ops)) for path, first, ops in slices]
+    terms.append(FieldTerm(None, zeros=zeros))
+    widths = [len(range(3)[term.slice()]) for term in terms[:-1]]
+    field = NumericField(tuple(terms), (*widths, zeros))
+    found = fields.evaluate(
+        field,
+        {name: tf.constant(column) for name, column in columns.items()},
+        tf.constant(steps, tf.int64),
+    )
+    np.testing.assert_array_equal(found.numpy(), field.evaluate(columns, steps))
+
+
+character = st.one_of(
+    st.integers(-3, 0x7F), st.integers(0xD700, 0xE0FF), st.integers(0x10000, 0x110010)
+).filter(lambda point: point & 0xFFFE != 0xFFFE)
+
+
+@quick
+@given(st.lists(st.lists(character, min_size=6, max_size=6), min_size=1, max_size=3))
+def test_code_points_become_the_same_text(points: list[list[int]]) -> None:
+    found = fields.text_of_points(tf.constant(points, tf.int64)).numpy().tolist()
+    assert found == [numpy_fields.text_of_points(np.array(row, dtype=np.int64)) for row in points]
+
+
+shares = st.lists(st.integers(1, 50), min_size=1, max_size=6)
+
+
+def order_of(weights: list[int], block_length: int, *, passes: bool, seed: int) -> MixtureOrder:
+    phases = np.random.default_rng(seed).random(len(weights))
+    return MixtureOrder(
+        shares=tuple(weight / sum(weights) for weight in weights),
+        phases=tuple(phases.tolist()),
+        block_length=block_length,
+        pass_samples=tuple(weights) if passes else None,
+        epoch_samples=sum(weights) if passes else None,
+    )
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    weights=shares,
+    block_length=st.integers(1, 4),
+    passes=st.booleans(),
+    position=st.integers(0, 9000),
+    seed=st.integers(0, 99),
+)
+def test_the_schedule_in_the_graph_is_the_one_of_numpy_from_any_position(
+    weights: list[int], block_length: int, passes: bool, position: int, seed: int
+) -> None:
+    order = order_of(weights, block_length, passes=passes, seed=seed)
+    found = [int(index) for index in choices.scheduled_choices(order, position).take(120)]
+    sequence = BlockSequence(order)
+    due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
+    assert found == list(itertools.islice(due, position, position + 120))
+
+
+def test_drawn_choices_are_keyed_hashes_of_the_blocks_number() -> None:
+    order = order_of([1, 2, 5], 2, passes=False, seed=0)
+    bounds = np.cumsum(order.shares)
+    key = fold(dataset_key(7, ""), PURPOSE_CHOICE)
+
+    def drawn(position: int) -> int:
+        hashed = (splitmix64(position // 2 ^ key) >> 11) * 2.0**-53
+        return min(2, int(np.searchsorted(bounds, hashed, side="right")))
+
+    for start in (0, 5, 4_099):
+        found = [int(index) for index in choices.drawn_choices(order, 7, start).take(50)]
+        assert found == [drawn(position) for position in range(start, start + 50)]
+
+
+def test_drawn_choices_keep_the_shares_in_expectation() -> None:
+    order = order_of([1, 2, 5], 1, passes=False, seed=0)
+    found = np.array([int(index) for index in choices.drawn_choices(order, 3, 0).take(8000)])
+    shares = np.bincount(found, minlength=3) / len(found)
+    # Four standard deviations of a binomial share.
+    spread = 4 * np.sqrt(np.array(order.shares) * (1 - np.array(order.shares)) / len(found))
+    assert (np.abs(shares - order.shares) < spread).all()
+
+
+def scene(height: int, width: int) -> np.ndarray:
+    """A picture smooth enough for two JPEG decoders, with edges enough for a resize to show."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    red = 127 + 120 * np.sin(x / 9) * np.cos(y / 7)
+    green = 255 * x / width
+    blue = np.where((x - width / 3) ** 2 + (y - height / 2) ** 2 < (height / 4) ** 2, 230, 20)
+    return np.stack([red, green, blue], axis=-1).astype(np.uint8)
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize("resize", ["bilinear", "area", "lanczos3"])
+@pytest.mark.parametrize("size", [(60, 80), (32, 32), (90, 150), (45, 100)])
+def test_kernels_decode_resize_and_fit_as_the_pool_does(
+    fit: str, resize: str, size: tuple[int, int]
+) -> None:
+    camera = CameraSpec.model_validate({"size": size, "fit": fit, "resize": resize})
+    jpeg = bytes(simplejpeg.encode_jpeg(scene(60, 80), quality=90))
+    png = bytes(cv2.imencode(".png", scene(60, 80)[..., ::-1])[1])
+    kernel = tf.function(lambda encoded: decode_frame(encoded, camera), autograph=False)
+    for encoded in (jpeg, png):
+        wanted = np.empty((*size, 3), np.uint8)
+        FrameDecoder(camera).decode_into(encoded, wanted)
+        found = kernel(tf.constant(encoded)).numpy()
+        off = np.abs(found.astype(np.int16) - wanted)
+        assert off.mean() <= 2
+        black = (wanted == 0).all(axis=-1)
+        np.testing.assert_array_equal((found == 0).all(axis=-1) & black, black)
+
+
+def test_a_frame_that_does_not_end_as_a_picture_does_is_left_to_the_pool() -> None:
+    jpeg = bytes(simplejpeg.encode_jpeg(scene(20, 20)))
+    png = bytes(cv2.imencode(".png", scene(20, 20))[1])
+    frames = [jpeg, png, b"", b"\xff", jpeg[:-1], png[:-3], b"x" + jpeg, jpeg + b"\0", b"\xff\xd9"]
+    whole = looks_whole(tf.constant([frames])).numpy()
+    assert whole.tolist() == [[True, True] + [False] * 7]

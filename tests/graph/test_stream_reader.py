@@ -1,0 +1,330 @@
+"""The stream reader: order, draws, and every record of a pass once, from any cursor."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import PLAIN, TEXT, Written, colour, episode, image, numbers, png, write_dataset
+from streams import (
+    dataset_of,
+    episodes_of_pass,
+    every_sample,
+    mixture_of,
+    stream_knobs,
+    stream_reader,
+)
+
+from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.graph.records import PASSES
+from autoloader.runtime.decode import FrameDecoder
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.draws import PURPOSE_SHARDS, fold, order
+from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.record import samples_of_record
+from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.source import EmptyEpisode, ReaderStart
+
+LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    number = iter(range(100))
+    shards = [[episode(next(number), steps) for steps in part] for part in LENGTHS]
+    return write_dataset(tmp_path_factory.mktemp("plain"), shards)
+
+
+def places(items: Iterator[EpisodeSamples | EmptyEpisode]) -> list[tuple[int, int]]:
+    return [(item.place.shard, item.place.record) for item in items]
+
+
+EVERY = [(shard, record) for shard, part in enumerate(LENGTHS) for record in range(len(part))]
+
+
+@pytest.mark.parametrize("cycle", [1, 2, 4])
+@pytest.mark.parametrize("parse", [1, 4])
+def test_a_pass_gives_every_record_once_and_each_shard_in_order(
+    cycle: int, parse: int, written: Written
+) -> None:
+    mixture = mixture_of(written)
+    for pass_ in (0, 3):
+        found = places(
+            episodes_of_pass(mixture, 0, pass_, cycle_length=cycle, parse_parallel_calls=parse)
+        )
+        assert sorted(found) == EVERY
+        for shard in range(len(LENGTHS)):
+            records = [record for s, record in found if s == shard]
+            assert records == sorted(records)
+
+
+def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Written) -> None:
+    mixture = mixture_of(written, seed=11)
+    key = mixture.datasets[0].key
+    orders = []
+    for pass_ in range(4):
+        found = [shard for shard, _ in places(episodes_of_pass(mixture, 0, pass_))]
+        wanted = order(fold(key, PURPOSE_SHARDS, pass_), 0, 4).tolist()
+        assert list(dict.fromkeys(found)) == wanted
+        orders.append(tuple(wanted))
+    assert len(set(orders)) > 1
+
+
+def test_an_ordered_reader_gives_one_order_however_many_shards_it_reads_side_by_side(
+    written: Written,
+) -> None:
+    from autoloader.graph.reader import StreamReader
+
+    mixture = mixture_of(written)
+    orders = set()
+    for calls in (1, 2, 4, 4, 4):
+        reader = StreamReader(mixture.datasets[0], mixture.layout, ordered=True)
+        knobs = stream_knobs(cycle_length=4, num_parallel_calls=calls)
+        items = reader.open(DatasetCursor.of(mixture.datasets[0]).start(), knobs)
+        orders.add(tuple(places(itertools.islice(items, 30))))
+    assert len(orders) == 1
+
+
+def test_a_slice_of_a_split_gives_its_records_alone(written: Written) -> None:
+    mixture = mixture_of(dataset_of(written, split="train[2:7]"))
+    found = sorted(places(episodes_of_pass(mixture)))
+    assert found == [(0, 2), (1, 0), (1, 1), (2, 0), (2, 1)]
+    twice = mixture_of(dataset_of(written, split="train[:1]+train[:2]"))
+    assert sorted(places(episodes_of_pass(twice))) == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_a_stream_goes_on_behind_the_passes_that_one_graph_holds(tmp_path: Path) -> None:
+    mixture = mixture_of(write_dataset(tmp_path, [[episode(0, 1)], [episode(1, 1)]]))
+    source = stream_reader(mixture)(mixture.datasets[0])
+    seen: collections.Counter[int] = collections.Counter()
+    for item in source.open(ReaderStart(1, (0, 1)), stream_knobs()):
+        seen[item.place.pass_] += 1
+        if item.place.pass_ == PASSES + 5:
+            break
+    assert seen[1] == 1
+    assert all(seen[pass_] == 2 for pass_ in range(2, PASSES + 5))
+
+
+# --- resume -------------------------------------------------------------------------------------
+
+
+def take_some(
+    mixture: ResolvedMixture, cursor: DatasetCursor, samples: int, rng: random.Random, **knobs: Any
+) -> list[tuple[int, int, int, int, int]]:
+    """Take about that many samples from ``cursor`` on, from several open episodes at random."""
+    reader = stream_reader(mixture)(mixture.datasets[0])
+    items = reader.open(cursor.start(), stream_knobs(**knobs))
+    held: list[tuple[EpisodeSamples, list[int]]] = []
+    found = []
+    while len(found) < samples:
+        while len(held) < 3:
+            item = next(items)
+            taken = cursor.taken(item.place)
+            if taken is None:
+                continue
+            if isinstance(item, EmptyEpisode):
+                cursor.close(item.place)
+            else:
+                held.append((item, list(range(taken, len(item)))))
+        samples_of, left = rng.choice(held)
+        k = left.pop(0)
+        place = samples_of.place
+        cursor.take(place.pass_, place.shard, place.record, len(samples_of))
+        found.append((0, place.pass_, place.shard, place.record, int(samples_of.t[k])))
+        held = [entry for entry in held if entry[1]]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("per_episode", ["all", 2])
+def test_reopening_at_random_cursors_with_random_knobs_neither_loses_nor_doubles_a_sample(
+    seed: int, per_episode: Any, written: Written
+) -> None:
+    sample = {"frame_offsets": [0, 2], "edges": {"end": "drop"}, "per_episode": per_episode}
+    mixture = mixture_of(written, sample=sample)
+    rng = random.Random(seed)
+    cursor = DatasetCursor.of(mixture.datasets[0])
+    found = []
+    while cursor.pass_ < 2:
+        knobs = {
+            "cycle_length": rng.choice([1, 2, 4]),
+            "parse_parallel_calls": rng.choice([1, 3]),
+            "stream_prefetch": rng.choice([0, 2]),
+        }
+        found += take_some(mixture, cursor, rng.randrange(1, 9), rng, **knobs)
+        saved = cursor.state()
+        cursor = DatasetCursor.of(mixture.datasets[0])
+        cursor.restore(saved)
+    for pass_ in (0, 1):
+        seen = collections.Counter(one for one in found if one[1] == pass_)
+        assert set(seen) == every_sample(mixture, 0, pass_)
+        assert set(seen.values()) == {1}
+
+
+# --- what a sample holds ------------------------------------------------------------------------
+
+
+def only(mixture: ResolvedMixture, **knobs: Any) -> dict[tuple[int, int], EpisodeSamples]:
+    found = {}
+    for item in episodes_of_pass(mixture, **knobs):
+        assert isinstance(item, EpisodeSamples)
+        found[item.place.shard, item.place.record] = item
+    return found
+
+
+def shown(encoded: bytes) -> tuple[int, int]:
+    """(episode, step) of a frame, read from its colour."""
+    from autoloader.spec import CameraSpec
+
+    out = np.empty((12, 16, 3), np.uint8)
+    FrameDecoder(CameraSpec(size=(12, 16))).decode_into(encoded, out)
+    red, green, _ = out.reshape(-1, 3).mean(axis=0)
+    return round((red - 4) / 8), round((green - 2) / 4)
+
+
+def test_frames_are_those_at_the_offsets_of_the_strided_episode(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[episode(3, 11), episode(4, 2)]])
+    mixture = mixture_of(dataset_of(written, stride=3), sample={"frame_offsets": [-1, 0, 2]})
+    found = only(mixture)[0, 0]
+    assert sorted(found.t.tolist()) == [0, 1, 2, 3]
+    for k, t in enumerate(found.t.tolist()):
+        steps = [3 * min(max(t + offset, 0), 3) for offset in (-1, 0, 2)]
+        frames = [found.frames["primary"][row] for row in found.frame_row[k].tolist()]
+        assert [shown(frame) for frame in frames] == [(3, step) for step in steps]
+        assert found.state[k, 0].tolist() == [3, 3 * t, -3 * t]
+
+
+def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 30)]])
+    mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "per_episode": 2})
+    found = only(mixture)[0, 0]
+    used = {min(t + offset, 29) for t in found.t.tolist() for offset in (0, 5)}
+    assert len(found.frames["primary"]) == len(used)
+
+
+def test_n_drawn_t_differ_from_pass_to_pass_and_cover_the_episode_in_the_end(
+    tmp_path: Path,
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 10), episode(1, 2)]])
+    mixture = mixture_of(written, sample={"per_episode": 3})
+    drawn = []
+    for pass_ in range(12):
+        for item in episodes_of_pass(mixture, 0, pass_):
+            assert isinstance(item, EpisodeSamples)
+            t = item.t.tolist()
+            assert len(set(t)) == len(t) == (3 if item.place.record == 0 else 2)
+            drawn += [tuple(t)] if item.place.record == 0 else []
+    assert len(set(drawn)) > 6
+    assert {t for draw in drawn for t in draw} == set(range(10))
+
+
+def test_any_of_draws_a_camera_and_words_per_episode_and_pass(tmp_path: Path) -> None:
+    features = {**PLAIN, "left": image(), "right": image(), "other_words": TEXT}
+    shards = [
+        [
+            episode(
+                i, 2,
+                left=[png(1, i)] * 2, right=[png(2, i)] * 2, other_words=[b"other"] * 2,
+            )
+            for i in range(12)
+        ]
+    ]  # fmt: skip
+    written = write_dataset(tmp_path, shards, features=features)
+    own = dataset_of(
+        written,
+        images={"primary": {"any_of": ["left", "right"]}},
+        language={"any_of": ["language_instruction", "other_words"]},
+    )
+    mixture = mixture_of(own)
+    sides, words = set(), set()
+    for pass_ in range(2):
+        for item in episodes_of_pass(mixture, 0, pass_):
+            assert isinstance(item, EpisodeSamples)
+            place = item.place
+            scan = scan_records(written.files[0])
+            at = int(scan.offsets[place.record]), int(scan.lengths[place.record])
+            payload = read_record(written.files[0], *at)
+            wanted = samples_of_record(mixture.datasets[0], mixture.layout, place, payload)
+            assert wanted is not None
+            assert shown(item.frames["primary"][0]) == shown(wanted.frames["primary"][0])
+            assert item.text(0) == wanted.text(0)
+            sides.add((pass_, place.record, shown(item.frames["primary"][0])[0]))
+            words.add(item.text(0) == b"other")
+    assert {side for _, _, side in sides} == {1, 2}
+    assert words == {True, False}
+    first = [side for pass_, _, side in sorted(sides) if pass_ == 0]
+    second = [side for pass_, _, side in sorted(sides) if pass_ == 1]
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("declared", "items", "place", "texts"),
+    [
+        (TEXT, [b"one", b"two", b""], "words", ["one", "two", ""]),
+        (TEXT, [b"whole"], "episode_metadata/words", ["whole"] * 3),
+        (numbers(3, dtype="int32"), [104, 105, 0, 110, 111, 0, 0, 0, 0], "words", ["hi", "no", ""]),
+        (numbers(4, dtype="int64"), [104, 105, 0, 0], "episode_metadata/words", ["hi"] * 3),
+    ],
+    ids=["text of steps", "text of the episode", "codes of steps", "codes of the episode"],
+)
+def test_language_comes_from_steps_or_episode_as_text_or_code_points(
+    declared: Any, items: list[Any], place: str, texts: list[str], tmp_path: Path
+) -> None:
+    features = {**PLAIN, place: declared}
+    written = write_dataset(tmp_path, [[episode(0, 3, **{place: items})]], features=features)
+    found = only(mixture_of(dataset_of(written, language=place)))[0, 0]
+    by_t = {int(t): found.text(k).decode() for k, t in enumerate(found.t)}
+    assert [by_t[t] for t in range(3)] == texts
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "float64"])
+def test_numbers_of_every_stored_type_become_float32(dtype: str, tmp_path: Path) -> None:
+    values: list[Any] = [0, 1, 1, 0, 1, 0]
+    values = [float(v) for v in values] if dtype == "float64" else values
+    features = {**PLAIN, "action": numbers(2, dtype=dtype)}
+    written = write_dataset(tmp_path, [[episode(0, 3, action=values)]], features=features)
+    found = only(mixture_of(written))[0, 0]
+    assert found.action.dtype == np.float32
+    by_t = {int(t): found.action[k, 0].tolist() for k, t in enumerate(found.t)}
+    assert by_t == {0: [0, 1], 1: [1, 0], 2: [1, 0]}
+
+
+def test_what_a_dataset_lacks_is_zero_and_masked(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 2)]])
+    mixture = mixture_of(
+        dataset_of(written, state=None, language=None), pad_to={"action": 4, "state": 3}
+    )
+    found = only(mixture)[0, 0]
+    assert found.state.shape == (2, 1, 3)
+    assert not found.state.any()
+    assert not found.state_mask.any()
+    assert found.action_mask[0, 0].tolist() == [True, True, False, False]
+    assert found.text(0) == found.text(1) == b""
+
+
+def test_an_episode_shorter_than_the_offsets_need_gives_no_sample_and_no_quarantine(
+    tmp_path: Path,
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 2), episode(1, 6), episode(2, 0)]])
+    mixture = mixture_of(written, sample={"frame_offsets": [0, 4], "edges": {"end": "drop"}})
+    found = {item.place.record: item for item in episodes_of_pass(mixture)}
+    assert isinstance(found[0], EmptyEpisode)
+    assert isinstance(found[2], EmptyEpisode)
+    assert found[0].reason is None
+    assert found[2].reason is None
+    assert len(found[1]) == 2  # type: ignore[arg-type]
+
+
+def test_the_colour_code_of_these_tests_survives_jpeg() -> None:
+    from rlds_files import jpeg
+
+    for number, step in ((0, 0), (31, 60), (5, 17)):
+        assert shown(jpeg(number, step)) == (number, step)
+        assert shown(png(number, step)) == (number, step)
+    assert colour(31, 60) == (252, 242, 128)

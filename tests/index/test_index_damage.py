@@ -1,0 +1,108 @@
+"""Damaged shards: whole records are indexed, the others are named with their reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rlds_files import Written, episode, jpeg, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.catalog.tfrecord import read_record
+from autoloader.index import DatasetIndex, build, open_dataset_index
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Two shards of four episodes."""
+    shards = [[episode(4 * s + r, 2 + r) for r in range(4)] for s in range(2)]
+    return write_dataset(tmp_path / "data", shards)
+
+
+def open_index(written: Written, **own: object) -> DatasetIndex:
+    return open_dataset_index(mixture_of(dataset_of(written, **own)).datasets[0])
+
+
+def whole(index: DatasetIndex) -> list[tuple[int, int]]:
+    """Slice and record of every episode, its frames held to what was written."""
+    for e in range(index.episodes):
+        view = index.episode(e)
+        number = 4 * view.slice + view.record
+        offsets, lengths = view.frames("observation/image")
+        frames = [read_record(view.path, *at) for at in zip(offsets, lengths, strict=True)]
+        assert frames == [jpeg(number, step) for step in range(2 + view.record)]
+        assert set(view.column("observation/state")[:, 0].tolist()) == {number}
+    return list(zip(index.slice_of.tolist(), index.record_of.tolist(), strict=True))
+
+
+ALL = [(s, r) for s in range(2) for r in range(4)]
+
+
+def test_a_record_with_a_wrong_checksum_is_left_out_and_named(written: Written) -> None:
+    written.break_payload(0, 1)
+    index = open_index(written)
+    assert whole(index) == [at for at in ALL if at != (0, 1)]
+    assert index.damaged == ((0, 1, "the checksum of the payload is wrong"),)
+
+
+def test_a_broken_length_loses_the_rest_of_the_file_and_no_more(written: Written) -> None:
+    written.break_length(1, 2)
+    index = open_index(written)
+    assert whole(index) == ALL[:6]
+    assert [(one.slice, one.record) for one in index.damaged] == [(1, 2), (1, 3)]
+    assert all("checksum of the length" in one.reason for one in index.damaged)
+
+
+def test_a_truncated_shard_keeps_the_records_before_the_cut(written: Written) -> None:
+    written.truncate(0, 2)
+    index = open_index(written)
+    assert whole(index) == [at for at in ALL if at not in ((0, 2), (0, 3))]
+    assert [(one.slice, one.record) for one in index.damaged] == [(0, 2), (0, 3)]
+    assert all("truncated" in one.reason for one in index.damaged)
+
+
+def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Written) -> None:
+    file = written.files[1]
+    file.write_bytes(file.read_bytes()[: written.offsets[1][3]])
+    index = open_index(written)
+    assert whole(index) == ALL[:7]
+    assert index.damaged[0][:2] == (1, 3)
+    assert "fewer records" in index.damaged[0].reason
+
+
+def test_an_empty_shard_file_is_no_crash(written: Written) -> None:
+    written.files[0].write_bytes(b"")
+    index = open_index(written)
+    assert whole(index) == ALL[4:]
+    assert len(index.damaged) == 4
+
+
+def test_damage_outside_of_the_split_is_not_reported(written: Written) -> None:
+    written.break_payload(0, 0)
+    index = open_index(written, split={"train": "train[2:]"})
+    assert index.damaged == ()
+    assert index.episodes == 6
+
+
+def test_damage_is_remembered_in_the_index(written: Written) -> None:
+    written.break_payload(0, 1)
+    written.truncate(1, 1)
+    assert open_index(written).damaged == open_index(written).damaged != ()
+
+
+def test_features_that_differ_in_length_are_named_with_their_lengths(tmp_path: Path) -> None:
+    record = episode(0, 3, **{"observation/image": [jpeg(0, 0)] * 2})
+    written = write_dataset(tmp_path, [[record, episode(1, 2)]])
+    (bad,) = open_index(written).damaged
+    assert "action has 3, observation/image has 2" in bad.reason
+
+
+@pytest.mark.parametrize("large_bytes", [1, 64])
+def test_records_above_the_usual_size_are_indexed_alike(
+    written: Written, monkeypatch: pytest.MonkeyPatch, large_bytes: int
+) -> None:
+    monkeypatch.setattr(build, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(build, "PIECE_BYTES", 100)
+    written.break_payload(1, 0)
+    index = open_index(written)
+    assert whole(index) == [at for at in ALL if at != (1, 0)]

@@ -1,0 +1,482 @@
+"""Index files: built when missing or stale, whole at any time, shared by any number of builders."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.errors import SourceError
+from autoloader.index import DatasetIndex, IndexSchema, open_dataset_index, open_indexes, places
+from autoloader.index import build as build_module
+from autoloader.index import dataset as dataset_module
+from autoloader.index import format as format_module
+from autoloader.index import shard as shard_module
+from autoloader.index.format import HEADER, Section
+from autoloader.sampling.resolve import ResolvedDataset
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Three shards of two episodes."""
+    shards = [[episode(2 * s + r, 3 + r) for r in range(2)] for s in range(3)]
+    return write_dataset(tmp_path / "data", shards)
+
+
+@pytest.fixture
+def dataset(written: Written) -> ResolvedDataset:
+    return mixture_of(written).datasets[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+class Builds:
+    """Counts shard files that are indexed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        monkeypatch.setattr(dataset_module, "index_shard", self)
+
+    def __call__(self, path: str, schema: IndexSchema) -> format_module.ShardTables:
+        self.paths.append(path)
+        return build_module.index_shard(path, schema)
+
+    def count(self) -> int:
+        """Since the last call."""
+        count = len(self.paths)
+        self.paths.clear()
+        return count
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
+    return Builds(monkeypatch)
+
+
+def check(index: DatasetIndex) -> None:
+    """All values of ``written``."""
+    assert index.steps.tolist() == [3, 4] * 3
+    for e in range(6):
+        view = index.episode(e)
+        offsets, lengths = view.frames("observation/image")
+        with Path(view.path).open("rb") as file:
+            for step in range(view.steps):
+                file.seek(int(offsets[step]))
+                assert file.read(int(lengths[step])) == jpeg(e, step)
+        assert view.column("observation/state")[:, 0].tolist() == [e] * view.steps
+        assert view.column("action")[:, 1].tolist() == list(range(view.steps))
+        assert view.language("language_instruction", np.arange(1)) == [f"episode {e}".encode()]
+
+
+def index_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*.index"))
+
+
+def flip(path: Path, position: int) -> None:
+    """Damage one byte, and nothing else, as a failing disk does."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x40
+    path.write_bytes(data)
+
+
+# -- building and opening -----------------------------------------------------------------------
+
+
+def test_an_index_is_built_once_and_opened_afterwards(
+    dataset: ResolvedDataset, cache: Path, builds: Builds
+) -> None:
+    told: list[tuple[int, int]] = []
+    check(open_dataset_index(dataset, cache_dir=cache, progress=lambda *at: told.append(at)))
+    assert (builds.count(), told) == (3, [(1, 3), (2, 3), (3, 3)])
+    check(open_dataset_index(dataset, cache_dir=cache, progress=lambda *at: told.append(at)))
+    assert (builds.count(), len(told)) == (0, 3)
+
+
+def test_a_build_that_was_interrupted_goes_on_where_it_was(
+    dataset: ResolvedDataset, cache: Path, builds: Builds
+) -> None:
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_dataset_index(dataset, cache_dir=cache, progress=stop, threads=1)
+    already = builds.count()
+    assert 1 <= already == len(index_files(cache))
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 3 - already
+
+
+def test_only_the_shard_that_changed_is_indexed_again(
+    dataset: ResolvedDataset, written: Written, cache: Path, builds: Builds
+) -> None:
+    open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    before = written.files[1].stat()
+    os.utime(written.files[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.paths == [str(written.files[1])]
+
+
+def test_a_file_of_another_size_and_the_same_time_is_indexed_again(
+    dataset: ResolvedDataset, written: Written, cache: Path, builds: Builds
+) -> None:
+    open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    before = written.files[0].stat()
+    written.truncate(0, 1)
+    os.utime(written.files[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+    index = open_dataset_index(dataset, cache_dir=cache)
+    assert builds.paths == [str(written.files[0])]
+    assert [(one.slice, one.record) for one in index.damaged] == [(0, 1)]
+    assert "truncated" in index.damaged[0].reason
+
+
+def test_an_index_of_another_version_is_built_again(
+    dataset: ResolvedDataset, cache: Path, builds: Builds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(format_module, "VERSION", 99)
+        open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 3
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 0
+
+
+def test_sets_of_features_live_side_by_side(tmp_path: Path, cache: Path, builds: Builds) -> None:
+    features = {**PLAIN, "observation/wrist": image()}
+    record = episode(0, 2, **{"observation/wrist": [jpeg(9, 0), jpeg(9, 1)]})
+    written = write_dataset(tmp_path / "data", [[record]], features=features)
+    one = mixture_of(written).datasets[0]
+    other = mixture_of(dataset_of(written, images={"primary": "observation/wrist"})).datasets[0]
+    for _ in range(2):
+        open_dataset_index(one, cache_dir=cache).episode(0).frames("observation/image")
+        open_dataset_index(other, cache_dir=cache).episode(0).frames("observation/wrist")
+    assert builds.count() == len(index_files(cache)) == 2
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.5, 0.999])
+def test_an_index_that_is_cut_off_is_built_again(
+    dataset: ResolvedDataset, cache: Path, builds: Builds, fraction: float
+) -> None:
+    open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    victim = index_files(cache)[0]
+    os.truncate(victim, int(victim.stat().st_size * fraction))
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 1
+
+
+def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
+    written: Written, cache: Path, builds: Builds
+) -> None:
+    (dataset,) = mixture_of(dataset_of(written, split={"train": "train[:2]"})).datasets
+
+    def values() -> list[object]:
+        index = open_dataset_index(dataset, cache_dir=cache)
+        found: list[object] = [index.steps.tolist(), index.damaged]
+        for e in range(index.episodes):
+            view = index.episode(e)
+            found += [part.tolist() for part in view.frames("observation/image")]
+            found += [view.column(path).tolist() for path in ("action", "observation/state")]
+            found += [view.language("language_instruction", np.arange(view.steps)), view.payload()]
+        return found
+
+    good = values()
+    (place,) = index_files(cache)
+    content = place.read_bytes()
+    rebuilt = 0
+    for position in range(len(content)):
+        if position % 7 and position > HEADER.size:
+            continue
+        builds.count()
+        flip(place, position)
+        assert values() == good, position
+        if builds.count():
+            rebuilt += 1
+            assert place.read_bytes() == content
+        else:  # the schema is for people, and zeros between sections are for alignment
+            assert place.read_bytes() != content
+            place.write_bytes(content)
+    assert rebuilt > HEADER.size
+
+
+def test_damage_found_at_the_first_touch_is_repaired_from_the_data(
+    dataset: ResolvedDataset, cache: Path, builds: Builds, caplog: pytest.LogCaptureFixture
+) -> None:
+    open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    index = open_dataset_index(dataset, cache_dir=cache)
+    for place in index_files(cache):
+        flip(place, section_at(place, Section.COLUMN) + 2)
+    check(index)
+    assert builds.count() == 3
+    assert "is damaged and is built anew" in caplog.text
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 0
+
+
+def test_verify_touches_everything(dataset: ResolvedDataset, cache: Path, builds: Builds) -> None:
+    open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    for place in index_files(cache):
+        flip(place, section_at(place, Section.TEXT_BYTES))
+    open_dataset_index(dataset, cache_dir=cache).verify()
+    assert builds.count() == 3
+
+
+def section_at(place: Path, kind: Section) -> int:
+    """Byte offset of the first section of a kind."""
+    content = place.read_bytes()
+    count = HEADER.unpack_from(content)[2]
+    entries = format_module.ENTRY.iter_unpack(
+        content[HEADER.size : HEADER.size + count * format_module.ENTRY.size]
+    )
+    return next(offset for found, _, _, offset, *_ in entries if found == kind)
+
+
+def test_an_index_that_goes_away_while_it_is_used_is_built_from_the_data(
+    dataset: ResolvedDataset, cache: Path, builds: Builds
+) -> None:
+    index = open_dataset_index(dataset, cache_dir=cache)
+    builds.count()
+    for place in index_files(cache):
+        place.unlink()
+    check(index)
+    assert builds.count() == len(index_files(cache)) == 3
+
+
+def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_gone(
+    dataset: ResolvedDataset, written: Written, cache: Path
+) -> None:
+    index = open_dataset_index(dataset, cache_dir=cache)
+    for place in index_files(cache):
+        place.unlink()
+    os.utime(written.files[0], ns=(0, 0))
+    with pytest.raises(SourceError, match="written to while it was indexed or read"):
+        index.episode(0).column("action")
+
+
+def test_data_that_are_written_while_they_are_indexed_are_an_error(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, times = build_module.parse_example, itertools.count(5)
+
+    def touching(*arguments: object, **named: object) -> object:
+        os.utime(dataset.slices[0].path, ns=(5, next(times)))
+        return real(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build_module, "parse_example", touching)
+    with pytest.raises(SourceError, match="written to while") as caught:
+        open_dataset_index(dataset, cache_dir=cache, threads=1)
+    assert caught.value.dataset == "robot"
+
+
+def test_a_missing_shard_file_is_a_source_error(
+    dataset: ResolvedDataset, written: Written, cache: Path
+) -> None:
+    written.files[2].unlink()
+    with pytest.raises(SourceError, match=f"{written.files[2]} cannot be read"):
+        open_dataset_index(dataset, cache_dir=cache)
+
+
+def test_at_most_so_many_files_are_mapped_and_views_outlive_their_map(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "MAX_MAPS", 1)
+    monkeypatch.setattr(shard_module, "_maps", type(shard_module._maps)())
+    index = open_dataset_index(dataset, cache_dir=cache)
+
+    def mapped() -> int:
+        maps = Path("/proc/self/maps").read_text()
+        return sum(str(place) in maps for place in index_files(cache))
+
+    kept = index.episode(0).column("action")
+    wanted = kept.copy()
+    check(index)
+    check(index)
+    assert mapped() == 2
+    np.testing.assert_array_equal(kept, wanted)
+    del kept
+    assert mapped() == 1
+
+
+def test_many_files_open_side_by_side_in_their_order(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset_module, "_MANY_FILES", 1)
+    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_dataset_index(dataset, cache_dir=cache))
+
+
+# -- places -------------------------------------------------------------------------------------
+
+
+def test_the_cache_lies_where_the_environment_says(
+    dataset: ResolvedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "mine"))
+    check(open_dataset_index(dataset))
+    assert len(index_files(tmp_path / "mine/index")) == 3
+
+
+def test_an_index_beside_the_data_travels_with_them(
+    dataset: ResolvedDataset, written: Written, cache: Path, tmp_path: Path, builds: Builds
+) -> None:
+    check(open_dataset_index(dataset, cache_dir=cache, beside=True))
+    assert not cache.exists()
+    assert len(index_files(written.path / places.BESIDE_FOLDER)) == builds.count() == 3
+    written.path.parent.rename(tmp_path / "moved")
+    written.path = tmp_path / "moved/1.0.0"
+    moved = mixture_of(written).datasets[0]
+    check(open_dataset_index(moved, cache_dir=cache))
+    assert builds.count() == 0
+
+
+def test_an_index_that_cannot_be_written_serves_from_memory(
+    dataset: ResolvedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    index = open_dataset_index(dataset, cache_dir=tmp_path / "file/below")
+    check(index)
+    index.verify()
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+        f"indexes cannot be kept in {tmp_path / 'file/below'}, and are built at every start: "
+        "Not a directory"
+    ]
+
+
+def test_a_full_disk_leaves_no_half_file(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(places.os, "fsync", full)
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert list(cache.iterdir()) == []
+
+
+def test_what_a_killed_builder_left_is_removed_when_it_is_old(
+    dataset: ResolvedDataset, cache: Path
+) -> None:
+    cache.mkdir()
+    old, new, other = (cache / name for name in (".a.index.12.tmp", ".b.index.34.tmp", "notes.tmp"))
+    for path in (old, new, other):
+        path.touch()
+    os.utime(old, ns=(0, 0))
+    os.utime(other, ns=(0, 0))
+    open_dataset_index(dataset, cache_dir=cache)
+    assert [path.exists() for path in (old, new, other)] == [False, True, True]
+
+
+# -- several builders ---------------------------------------------------------------------------
+
+
+def test_a_good_index_that_came_first_stays(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = places.publish
+
+    def twice(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:
+        real(content, place, keep=keep)
+        first = place.stat().st_ino
+        real(content, place, keep=keep)
+        assert place.stat().st_ino == first
+
+    monkeypatch.setattr(places, "publish", twice)
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_a_file_system_without_links_gets_whole_files_too(
+    dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(places.os, "link", refuse)
+    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_the_same_data_give_the_same_bytes(dataset: ResolvedDataset, tmp_path: Path) -> None:
+    contents = []
+    for name, threads in (("a", 1), ("b", 3)):
+        open_dataset_index(dataset, cache_dir=tmp_path / name, threads=threads)
+        contents.append([path.read_bytes() for path in index_files(tmp_path / name)])
+    assert contents[0] == contents[1]
+
+
+_BUILDER = """
+import json, sys
+from pathlib import Path
+from autoloader.index import open_indexes
+from autoloader.sampling.resolve import resolve
+from autoloader.spec import PipelineSpec
+
+mixture = resolve(PipelineSpec.from_yaml(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+told = []
+cache = Path(sys.argv[2])
+indexes = open_indexes(mixture.datasets, cache_dir=cache, progress=lambda *at: told.append(at))
+sums = []
+for index in indexes:
+    for e in range(index.episodes):
+        view = index.episode(e)
+        for path in index.dataset.numeric_features():
+            sums.append(float(view.column(path).astype("float64").sum()))
+        for feature in next(iter(index.dataset.cameras.values())):
+            sums.append(int(sum(part.sum() for part in view.frames(feature.path))))
+assert "tensorflow" not in sys.modules and "torch" not in sys.modules
+print(json.dumps([sums, told]))
+"""
+
+
+def test_two_processes_that_build_at_once_give_one_good_index(
+    demo_mix: Path, cache: Path, builds: Builds
+) -> None:
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", _BUILDER, str(demo_mix), str(cache)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    outputs = [child.communicate()[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    sums = [json.loads(output)[0] for output in outputs]
+    assert sums[0] == sums[1]
+    from autoloader.sampling.resolve import resolve
+    from autoloader.spec import PipelineSpec
+
+    mixture = resolve(PipelineSpec.from_yaml(demo_mix))
+    for index in open_indexes(mixture.datasets, cache_dir=cache):
+        index.verify()
+    assert builds.count() == 0
+    assert not list(cache.glob("*.tmp"))
+    assert not list(cache.glob(".*"))

@@ -1,0 +1,29 @@
+"""Damaged and oddly laid out records, held to protobuf; the long run is ``fuzz_index.py``."""
+
+from __future__ import annotations
+
+import fuzz_index
+import pytest
+
+
+def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
+    report = fuzz_index.run(cases=20_000, seed=3)
+    assert report.cases >= 20_000
+    assert report.whole > report.cases // 5
+    assert report.steps > report.whole
+    assert len(report.reasons) > 20
+
+
+def test_the_trial_notices_a_wrong_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fuzz_index.index_shard
+
+    def shifted(path: str, schema: fuzz_index.IndexSchema) -> fuzz_index.ShardTables:
+        tables = real(path, schema)
+        for (kind, _), values in tables.sections.items():
+            if kind is fuzz_index.Section.FRAME_OFFSETS:
+                values[-1:] -= 1
+        return tables
+
+    monkeypatch.setattr(fuzz_index, "index_shard", shifted)
+    with pytest.raises(AssertionError):
+        fuzz_index.run(cases=400, seed=3)

@@ -1,0 +1,283 @@
+"""The index gives what the records hold: frames, numbers and texts, held to plain parses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import PLAIN, TEXT, episode, image, jpeg, numbers, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.catalog.example import parse_example
+from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
+from autoloader.sampling.counts import count_dataset
+from autoloader.sampling.episode import Place
+from autoloader.sampling.fields import is_text, text_of_points
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.record import samples_of_record
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.spec import PipelineSpec
+
+
+def records_of(dataset: ResolvedDataset) -> list[tuple[int, int, int, bytes]]:
+    """Slice, record, payload offset and payload of every record, read plainly."""
+    found = []
+    for number, piece in enumerate(dataset.slices):
+        scan = scan_records(piece.path, verify="all")
+        assert scan.damage == ()
+        for record in range(piece.start, piece.stop):
+            place = int(scan.offsets[record]), int(scan.lengths[record])
+            found.append((number, record, place[0], read_record(piece.path, *place)))
+    return found
+
+
+def check_against_parses(index: DatasetIndex, dataset: ResolvedDataset) -> int:
+    """Holds every episode to a plain parse of its record; the frames that were compared."""
+    records = records_of(dataset)
+    assert index.episodes == len(records) == len(index.steps)
+    assert index.damaged == ()
+    assert (index.steps.dtype, index.slice_of.dtype, index.record_of.dtype) == ("i4", "i4", "i8")
+    compared = 0
+    for e, (number, record, offset, payload) in enumerate(records):
+        view = index.episode(e)
+        assert (view.path, view.slice, view.record) == (dataset.slices[number].path, number, record)
+        assert (index.slice_of[e], index.record_of[e], index.steps[e]) == (
+            number,
+            record,
+            view.steps,
+        )
+        assert index.find(number, record) == e
+        assert view.payload() == (offset, len(payload))
+        values = parse_example(payload)
+        with Path(view.path).open("rb") as file:
+            for feature in (one for choices in dataset.cameras.values() for one in choices):
+                offsets, lengths = view.frames(feature.path)
+                assert offsets.shape == lengths.shape == (view.steps,)
+                assert (offsets.dtype, lengths.dtype) == (np.int64, np.int32)
+                for step, (start, stop) in enumerate(values[feature.key].ranges):
+                    file.seek(int(offsets[step]))
+                    assert file.read(int(lengths[step])) == payload[start:stop]
+                    compared += 1
+        for path, feature in dataset.numeric_features().items():
+            held = values[feature.key].values
+            assert held is not None
+            column = view.column(path)
+            assert column.dtype == np.float32
+            np.testing.assert_array_equal(column, held.astype(np.float32).reshape(view.steps, -1))
+        for feature in dataset.language:
+            value = values[feature.key]
+            if is_text(feature):
+                texts = [payload[start:stop] for start, stop in value.ranges]
+            else:
+                assert value.values is not None
+                rows = value.values.astype(np.int64).reshape(-1, int(feature.shape[0] or 1))
+                texts = [text_of_points(row) for row in rows]
+            steps = np.arange(view.steps)
+            assert view.language(feature.path, steps) == texts
+            if feature.per_step:
+                assert view.language(feature.path, steps[::-2]) == texts[::-2]
+    return compared
+
+
+def test_every_frame_number_and_text_of_the_demo_mixture_is_found(
+    demo_spec: PipelineSpec, tmp_path: Path
+) -> None:
+    mixture = resolve(demo_spec)
+    indexes = open_indexes(mixture.datasets, cache_dir=tmp_path)
+    for dataset, index in zip(mixture.datasets, indexes, strict=True):
+        compared = check_against_parses(index, dataset)
+        assert compared == sum(map(len, dataset.cameras.values())) * index.steps.sum()
+        assert count_indexed(index) == count_dataset(dataset)
+
+
+def test_every_frame_number_and_text_of_real_episodes_is_found(
+    bridge: Path, tmp_path: Path
+) -> None:
+    views = [f"observation/image_{number}" for number in range(4)]
+    mixture = resolve(
+        PipelineSpec.from_mapping(
+            {
+                "datasets": [
+                    {
+                        "name": "bridge",
+                        "path": str(bridge),
+                        "images": {"primary": views[0], "other": {"any_of": views[1:]}},
+                        "action": "action",
+                        "state": "observation/state",
+                        "language": "language_instruction",
+                    }
+                ],
+                "cameras": {"primary": {"size": [64, 64]}, "other": {"size": [64, 64]}},
+            }
+        )
+    )
+    (dataset,) = mixture.datasets
+    index = open_dataset_index(dataset, cache_dir=tmp_path)
+    assert check_against_parses(index, dataset) == 4 * index.steps.sum() > 0
+
+
+def reference(
+    mixture: ResolvedMixture, payload: bytes, place: Place
+) -> tuple[dict[int, bytes], Any]:
+    """Frame of the first camera at each raw step, and the samples, from the plain reader."""
+    dataset = mixture.datasets[place.dataset]
+    samples = samples_of_record(dataset, mixture.layout, place, payload)
+    assert samples is not None
+    (frames,) = samples.frames.values()
+    rows = samples.frame_row[:, 0].tolist()
+    at = {t * dataset.stride: frames[row] for t, row in zip(samples.t.tolist(), rows, strict=True)}
+    return at, samples
+
+
+def test_samples_built_from_the_index_equal_those_of_the_plain_reader(
+    demo_spec: PipelineSpec, tmp_path: Path
+) -> None:
+    mixture = resolve(demo_spec)
+    assert isinstance(mixture.layout, BatchLayout)
+    for dataset in mixture.datasets:
+        index = open_dataset_index(dataset, cache_dir=tmp_path)
+        (choices,) = dataset.cameras.values()
+        for number, record, _, payload in records_of(dataset)[:3]:
+            e = index.find(number, record)
+            assert e is not None
+            view = index.episode(e)
+            place = Place(dataset.index, 0, number, record)
+            at, samples = reference(mixture, payload, place)
+            offsets, lengths = view.frames(choices[0].path)
+            with Path(view.path).open("rb") as file:
+                for step, frame in at.items():
+                    file.seek(int(offsets[step]))
+                    assert file.read(int(lengths[step])) == frame
+            raw = samples.t * dataset.stride
+            if len(dataset.language) == 1:
+                assert view.language(dataset.language[0].path, raw) == list(samples.language)
+            if dataset.action is not None and dataset.sample.action_reduce == "none":
+                columns = {
+                    path: view.column(path)[:: dataset.stride]
+                    for path in dataset.numeric_features()
+                }
+                strided = -(-view.steps // dataset.stride)
+                values = dataset.action.evaluate(columns, strided)[samples.t]
+                width = values.shape[1]
+                np.testing.assert_array_equal(samples.action[:, 0, :width], values)
+
+
+def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) -> ResolvedDataset:
+    written = write_dataset(folder, [list(records)], features=features)
+    return mixture_of(dataset_of(written, **own)).datasets[0]
+
+
+def test_numbers_of_every_kind_become_float32_columns(tmp_path: Path) -> None:
+    features = {
+        **PLAIN,
+        "double": numbers(2, dtype="float64"),
+        "flag": numbers(dtype="bool"),
+        "grid": numbers(2, 2, dtype="int32"),
+        "big": numbers(dtype="int64"),
+    }
+    record = episode(
+        0,
+        3,
+        double=[0.5, 1.5, 2.5, 3.5, 4.5, 5.5],
+        flag=[True, False, True],
+        grid=[-1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
+        big=[2**40, -5, 0],
+    )
+    dataset = one_dataset(
+        tmp_path, record, features=features, state=["double", "flag", "grid", "big"]
+    )
+    view = open_dataset_index(dataset).episode(0)
+    assert view.column("flag").tolist() == [[1], [0], [1]]
+    assert view.column("grid").tolist() == [[-1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+    assert view.column("big").tolist() == [[2**40], [-5], [0]]
+    assert view.column("double").tolist() == [[0.5, 1.5], [2.5, 3.5], [4.5, 5.5]]
+    assert view.column("steps/double") is not None
+
+
+def test_only_features_that_the_spec_names_are_indexed(tmp_path: Path) -> None:
+    features = {**PLAIN, "observation/wrist": image()}
+    record = episode(0, 2, **{"observation/wrist": [jpeg(5, 0), jpeg(5, 1)]})
+    dataset = one_dataset(tmp_path, record, features=features)
+    view = open_dataset_index(dataset).episode(0)
+    with pytest.raises(KeyError, match=r"indexed are \['observation/image'\]"):
+        view.frames("observation/wrist")
+    with pytest.raises(KeyError, match="is not indexed as column"):
+        view.column("observation/image")
+    with pytest.raises(KeyError, match="is not indexed as language"):
+        view.language("action", np.arange(1))
+
+
+def test_a_text_of_the_episode_is_one_and_an_absent_one_is_empty(tmp_path: Path) -> None:
+    features = {**PLAIN, "episode_metadata/task": TEXT}
+    records = [
+        episode(0, 4, **{"episode_metadata/task": [b"stack the bowls"]}),
+        episode(1, 3),
+        episode(2, 2, **{"episode_metadata/task": ["größer".encode()]}),
+    ]
+    dataset = one_dataset(tmp_path, *records, features=features, language="episode_metadata/task")
+    index = open_dataset_index(dataset)
+    texts = [index.episode(e).language("episode_metadata/task", np.arange(2)) for e in range(3)]
+    assert texts == [[b"stack the bowls"], [b""], ["größer".encode()]]
+
+
+def test_a_text_is_stored_once_however_often_it_comes(tmp_path: Path) -> None:
+    long = b"x" * 5000
+    few = one_dataset(tmp_path / "few", episode(0, 2, language_instruction=[long] * 2))
+    many = one_dataset(tmp_path / "many", episode(0, 200, language_instruction=[long] * 200))
+    grown = open_dataset_index(many).nbytes - open_dataset_index(few).nbytes
+    assert 0 < grown < 200 * 100
+
+
+def test_an_episode_without_steps_is_an_episode(tmp_path: Path) -> None:
+    index = open_dataset_index(one_dataset(tmp_path, episode(0, 0), episode(1, 2)))
+    assert index.steps.tolist() == [0, 2]
+    assert index.episode(0).frames("observation/image")[0].shape == (0,)
+    assert index.episode(1).column("action")[1].tolist() == [np.float32(1.01), 1]
+
+
+def test_slices_of_one_file_share_its_index_and_keep_their_places(tmp_path: Path) -> None:
+    shards = [[episode(n, n + 1) for n in range(4)], [episode(n, n + 1) for n in range(4, 7)]]
+    written = write_dataset(tmp_path, shards)
+    (dataset,) = mixture_of(dataset_of(written, split={"train": "train[5:]+train[1:3]"})).datasets
+    index = open_dataset_index(dataset)
+    assert index.steps.tolist() == [6, 7, 2, 3]
+    assert index.slice_of.tolist() == [0, 0, 1, 1]
+    assert index.record_of.tolist() == [1, 2, 1, 2]
+    assert [index.find(1, record) for record in range(4)] == [None, 2, 3, None]
+    assert index.episode(3).column("observation/state")[2].tolist() == [2, 2, -2]
+
+
+def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path) -> None:
+    view = open_dataset_index(one_dataset(tmp_path, episode(0, 2))).episode(0)
+    for values in (*view.frames("observation/image"), view.column("action")):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 0
+
+
+def test_the_index_refuses_exactly_what_the_plain_reader_refuses(tmp_path: Path) -> None:
+    state = [1.0, 2.0, 3.0]
+    records = [
+        episode(0, 2),
+        episode(1, 2, action=[1.0, 2.0, 3.0]),
+        episode(2, 2, **{"observation/state": state}),
+        episode(3, 2, **{"observation/image": [jpeg(3, 0)] * 3}),
+        episode(4, 2, **{"observation/image": state}),
+        {key: value for key, value in episode(5, 2).items() if key != "action"},
+        episode(6, 2, language_instruction=[b"only one"]),
+        b"no example",
+    ]
+    mixture = mixture_of(write_dataset(tmp_path, [records]))
+    (dataset,) = mixture.datasets
+    index = open_dataset_index(dataset)
+    bad = {one.record: one.reason for one in index.damaged}
+    for number, record, _, payload in records_of(dataset):
+        try:
+            samples_of_record(dataset, mixture.layout, Place(0, 0, number, record), payload)
+        except MalformedRecordError:
+            assert bad.pop(record)
+            assert index.find(number, record) is None
+    assert bad == {}
+    assert index.episodes == 1

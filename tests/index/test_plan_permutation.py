@@ -1,0 +1,101 @@
+"""The computed permutation: a permutation for every size and key, and as mixed as a drawn one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from autoloader.index.permutation import MAX_SIZE, permute
+from autoloader.sampling.draws import splitmix64_array
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+def image(size: int, key: int, numbers: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    numbers = np.arange(size, dtype=np.int64) if numbers is None else numbers
+    sizes = np.full(len(numbers), size, dtype=np.int64)
+    return permute(numbers, sizes, np.full(len(numbers), key, dtype=np.uint64))
+
+
+def images_of_many_keys(size: int, keys: int) -> NDArray[np.int64]:
+    """[keys, size]: one permutation a row."""
+    key = np.repeat(splitmix64_array(np.arange(keys, dtype=np.uint64)), size)
+    numbers = np.tile(np.arange(size, dtype=np.int64), keys)
+    return permute(numbers, np.full(len(numbers), size), key).reshape(keys, size)
+
+
+def excess(counts: NDArray[np.int64], freedom: int) -> float:
+    """Standard deviations that the chi-square of equal chances lies above its mean."""
+    expected = counts.sum() / counts.size
+    chi = float(((counts - expected) ** 2 / expected).sum())
+    return (chi - freedom) / math.sqrt(2 * freedom)
+
+
+@given(st.one_of(st.integers(1, 40), st.integers(1, 3000)), KEYS)
+def test_the_images_of_all_numbers_are_all_numbers(size: int, key: int) -> None:
+    assert sorted(image(size, key).tolist()) == list(range(size))
+
+
+@given(st.integers(1, MAX_SIZE), KEYS, st.data())
+def test_an_image_of_a_large_size_is_within_it_and_no_other_number_has_it(
+    size: int, key: int, data: st.DataObject
+) -> None:
+    drawn = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=50))
+    found = image(size, key, np.asarray(sorted(drawn), dtype=np.int64)).tolist()
+    assert len(set(found)) == len(drawn)
+    assert min(found) >= 0
+    assert max(found) < size
+
+
+@given(st.lists(st.tuples(st.integers(1, 500), KEYS), min_size=1, max_size=20))
+def test_each_number_follows_its_own_size_and_key_whatever_stands_beside_it(
+    cases: list[tuple[int, int]],
+) -> None:
+    sizes, keys = zip(*cases, strict=True)
+    numbers = np.asarray(sizes, dtype=np.int64) // 2
+    together = permute(numbers, np.asarray(sizes), np.asarray(keys, dtype=np.uint64))
+    alone = [image(size, key, numbers[at : at + 1])[0] for at, (size, key) in enumerate(cases)]
+    assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_every_order_of_a_handful_comes_equally_often(size: int) -> None:
+    orders = math.factorial(size)
+    permutations = images_of_many_keys(size, 100 * orders)
+    _, counts = np.unique(permutations, axis=0, return_counts=True)
+    assert len(counts) == orders
+    assert excess(counts, orders - 1) < 4
+
+
+@pytest.mark.parametrize("size", [7, 16, 100])
+def test_every_number_has_every_image_and_every_distance_to_the_next_equally_often(
+    size: int,
+) -> None:
+    permutations = images_of_many_keys(size, 200_000 // size)
+    for number in (0, size // 2, size - 1):
+        assert excess(np.bincount(permutations[:, number], minlength=size), size - 1) < 4
+    distance = np.diff(permutations, axis=1).ravel() % size
+    assert excess(np.bincount(distance, minlength=size)[1:], size - 2) < 4
+
+
+def test_the_image_of_a_large_pass_has_no_correlation_with_the_order_of_the_files() -> None:
+    size, drawn = 36_000_000, 100_000
+    for key in (1, 2, 3):
+        found = image(size, key, np.arange(drawn, dtype=np.int64))
+        rank = np.corrcoef(np.arange(drawn), np.argsort(np.argsort(found)))[0, 1]
+        neighbours = np.corrcoef(found[:-1], found[1:])[0, 1]
+        assert abs(rank) < 4 / math.sqrt(drawn)
+        assert abs(neighbours) < 4 / math.sqrt(drawn)
+        assert excess(np.bincount(found // (size // 100), minlength=100), 99) < 4
+
+
+def test_two_passes_have_nothing_in_common() -> None:
+    size = 10_000
+    first, second = image(size, 11), image(size, 12)
+    assert np.count_nonzero(first == second) <= 8  # 1 is expected
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(size)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.catalog.demo import ensure_demo
+
+STREAM = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
+
+
+@pytest.fixture(scope="session")
+def small_mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The spec file of a mixture of four small datasets."""
+    return ensure_demo(tmp_path_factory.mktemp("demo") / "four", datasets=4, scale=0.02)
+
+
+@pytest.fixture(scope="session")
+def small_spec(small_mix: Path) -> PipelineSpec:
+    """A spec of small frames, so that batches are cheap."""
+    spec = PipelineSpec.from_yaml(small_mix)
+    plain = spec.model_dump(mode="json")
+    plain["cameras"]["primary"]["size"] = [32, 32]
+    plain["batch"]["size"] = 16
+    return PipelineSpec.from_mapping(plain)
+
+
+@pytest.fixture(params=["stream", "indexed"])
+def reader(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["process", "thread"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def loader(small_spec: PipelineSpec, isolation: str, reader: str) -> Iterator[AutoLoader]:
+    with AutoLoader(
+        small_spec,
+        isolation=isolation,
+        output="numpy",
+        ram_floor="1GB",
+        knobs={**STREAM, "reader": reader},
+    ) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """Every test ends without a child of the loader."""
+    yield
+    left = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if b"autoloader.worker" in command and parent == os.getpid():
+                left.append(entry.name)
+    assert not left, f"children left behind: {left}"

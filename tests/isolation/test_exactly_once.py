@@ -1,0 +1,140 @@
+"""Every pass holds every sample once, whatever happens to the loader in between."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from typing import Any
+
+import pytest
+from passes import Passes
+
+from autoloader import AutoLoader, PipelineSpec
+
+KNOBS: dict[str, Any] = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
+
+
+def read(loader: AutoLoader, passes: Passes, batches: int) -> None:
+    done = 0
+    while done < batches:
+        for batch in loader:
+            passes.note(batch)
+            done += 1
+            if done == batches:
+                break
+
+
+def test_an_undisturbed_run_gives_every_sample_once_a_pass(loader: AutoLoader) -> None:
+    passes = Passes(loader)
+    while not passes.complete(2):
+        read(loader, passes, 10)
+    assert passes.faults() == []
+    assert passes.ended() >= 2 * len(passes.names)
+
+
+def test_random_retunes_lose_and_double_nothing(loader: AutoLoader) -> None:
+    drawn = random.Random(3)
+    passes = Passes(loader)
+    while not passes.complete(3):
+        cycle = drawn.randint(1, 3)
+        loader.retune(
+            cycle_length=cycle,
+            num_parallel_calls=drawn.randint(1, cycle),
+            parse_parallel_calls=drawn.randint(1, 3),
+            stream_prefetch=drawn.randint(0, 2),
+            queue_samples=drawn.choice([1, 8, 64]),
+            shuffle_samples=drawn.choice([0, 0, 40]),
+            decode_threads=drawn.randint(1, 3),
+            ring_slots=drawn.randint(4, 12),
+        )
+        read(loader, passes, drawn.randint(1, 6))
+    assert passes.faults() == []
+
+
+def test_a_killed_child_costs_no_sample_and_no_exception(
+    small_spec: PipelineSpec, reader: str
+) -> None:
+    drawn = random.Random(5)
+    knobs = {**KNOBS, "reader": reader}
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
+        passes = Passes(loader)
+        for _ in range(4):
+            read(loader, passes, drawn.randint(1, 25))
+            os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+        while not passes.complete(2):
+            read(loader, passes, 10)
+        statistics = loader.statistics()
+        slots, slot_bytes = loader.knobs.ring_slots, loader.plan.mixture.layout.slot_bytes
+    assert passes.faults() == []
+    assert statistics.restarts == 4
+    assert statistics.ring.allocated_bytes <= slots * slot_bytes
+
+
+def test_a_stopped_child_is_taken_for_hung_and_replaced(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoloader.runtime.child.HANG_S", 1.0)
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=KNOBS) as loader:
+        passes = Passes(loader)
+        monkeypatch.setattr("autoloader.runtime.child.HANG_S", 30.0)
+        read(loader, passes, 3)
+        monkeypatch.setattr("autoloader.runtime.child.HANG_S", 1.0)
+        os.kill(loader.statistics().worker_pids[0], signal.SIGSTOP)
+        iterator = iter(loader)
+        for _ in range(loader.knobs.ring_slots + 1):
+            passes.note(next(iterator))
+            if loader._child is not None and loader._child.restarts:
+                monkeypatch.setattr("autoloader.runtime.child.HANG_S", 30.0)
+        assert loader.statistics().restarts >= 1
+    assert passes.faults() == []
+
+
+def test_a_saved_state_resumes_with_exactly_what_was_missing(
+    small_spec: PipelineSpec, isolation: str, reader: str
+) -> None:
+    arguments: dict[str, Any] = {
+        "isolation": isolation, "output": "numpy", "ram_floor": "1GB",
+        "knobs": {**KNOBS, "reader": reader},
+    }  # fmt: skip
+    with AutoLoader(small_spec, **arguments) as loader:
+        passes = Passes(loader)
+        read(loader, passes, 17)
+        state = json.loads(json.dumps(loader.state_dict()))
+        # What is handed out after the state was saved comes again.
+        next(iter(loader))
+    with AutoLoader(small_spec, **arguments) as loader:
+        loader.load_state_dict(state)
+        while not passes.complete(2):
+            read(loader, passes, 5)
+    assert passes.faults() == []
+
+
+def test_a_state_of_another_seed_is_refused(small_spec: PipelineSpec) -> None:
+    with AutoLoader(small_spec, isolation="thread", output="numpy", ram_floor="1GB") as loader:
+        state = loader.state_dict()
+        state["seed"] += 1
+        with pytest.raises(ValueError, match="seed: saved 1, here 0"):
+            loader.load_state_dict(state)
+
+
+def test_train_and_validation_share_one_child_and_lose_nothing(
+    small_spec: PipelineSpec,
+) -> None:
+    arguments: dict[str, Any] = {"output": "numpy", "ram_floor": "1GB", "knobs": KNOBS}
+    with AutoLoader(small_spec, **arguments) as train:
+        passes = Passes(train)
+        read(train, passes, 5)
+        with AutoLoader(small_spec, split="train", **arguments) as second:
+            assert second.statistics().worker_pids == train.statistics().worker_pids
+            other = Passes(second)
+            read(second, other, 5)
+            read(train, passes, 5)
+            os.kill(train.statistics().worker_pids[0], signal.SIGKILL)
+            while not other.complete(1):
+                read(second, other, 5)
+        while not passes.complete(1):
+            read(train, passes, 5)
+    assert passes.faults() == []
+    assert other.faults() == []

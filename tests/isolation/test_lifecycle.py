@@ -1,0 +1,227 @@
+"""Nothing of the loader outlives its use, and what was handed out outlives the loader."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoloader import AutoLoader, PipelineSpec
+
+SCRIPT = """
+import os, sys, threading, time
+from autoloader import AutoLoader, PipelineSpec
+def make():
+    global loader
+    loader = AutoLoader(sys.argv[1], output="numpy", ram_floor="1GB")
+    next(iter(loader))
+{body}
+"""
+
+
+def script(body: str, mix: Path) -> subprocess.Popen[str]:
+    text = SCRIPT.replace("{body}", textwrap.dedent(body))
+    return subprocess.Popen(
+        [sys.executable, "-c", text, str(mix)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def wait_until_gone(pid: int) -> bool:
+    """Whether a process that is no child of ours ends within 2 s (watched by its pidfd)."""
+    import select
+
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    gone = bool(poll.poll(2000))
+    os.close(descriptor)
+    return gone
+
+
+def checksum(array: np.ndarray[Any, Any]) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).data)
+
+
+def descriptors() -> set[str]:
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.add(f"{entry.name} {entry.readlink()}")
+        except OSError:
+            continue
+    return found
+
+
+def test_open_and_close_leaves_no_child_thread_or_descriptor(
+    small_spec: PipelineSpec, isolation: str
+) -> None:
+    def once() -> None:
+        with AutoLoader(small_spec, isolation=isolation, output="numpy", ram_floor="1GB") as loader:
+            for _, batch in zip(range(5), loader, strict=False):
+                del batch
+
+    once()
+    gc.collect()
+    before, threads = descriptors(), threading.active_count()
+    for _ in range(2):
+        once()
+    gc.collect()
+    assert descriptors() - before == set()
+    assert threading.active_count() <= threads
+
+
+def test_a_killed_trainer_takes_its_child_along(small_mix: Path) -> None:
+    process = script(
+        "make(); print(loader.statistics().worker_pids[0], flush=True); time.sleep(60)", small_mix
+    )
+    child = int(line(process))
+    process.kill()
+    process.communicate()
+    assert wait_until_gone(child)
+
+
+def test_a_forked_sibling_that_holds_the_socket_does_not_keep_the_child(small_mix: Path) -> None:
+    process = script(
+        """
+        make()
+        sibling = os.fork()
+        if sibling == 0:
+            time.sleep(60)
+        print(loader.statistics().worker_pids[0], sibling, flush=True)
+        time.sleep(60)
+        """,
+        small_mix,
+    )
+    child, sibling = map(int, line(process).split())
+    process.kill()
+    try:
+        assert wait_until_gone(child)
+    finally:
+        os.kill(sibling, signal.SIGKILL)
+        process.communicate()
+
+
+def test_the_child_outlives_the_thread_that_started_it(small_mix: Path) -> None:
+    process = script(
+        """
+        starter = threading.Thread(target=make)
+        starter.start()
+        starter.join()
+        for _ in range(3):
+            next(iter(loader))
+        print(loader.statistics().restarts, flush=True)
+        loader.close()
+        """,
+        small_mix,
+    )
+    assert line(process) == "0"
+    process.communicate()
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("ending", ["pass", "del loader", "raise SystemExit(0)"])
+def test_a_script_that_forgets_to_close_ends_cleanly(small_mix: Path, ending: str) -> None:
+    process = script(
+        f"make(); print(loader.statistics().worker_pids[0], flush=True); {ending}", small_mix
+    )
+    child = int(line(process))
+    process.communicate()
+    assert process.returncode == 0
+    assert wait_until_gone(child)
+
+
+def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> None:
+    process = script(
+        """
+        make()
+        print(loader.statistics().worker_pids[0], flush=True)
+        for batch in loader:
+            pass
+        """,
+        small_mix,
+    )
+    child = int(line(process))
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode != 0
+    assert wait_until_gone(child)
+
+
+def test_the_trainer_imports_neither_tensorflow_nor_a_decoder(small_mix: Path) -> None:
+    process = script(
+        "make(); print(sorted({'tensorflow', 'cv2', 'optuna'} & set(sys.modules))); loader.close()",
+        small_mix,
+    )
+    assert line(process) == "[]"
+    process.communicate()
+
+
+def test_kept_batches_stay_as_they_were(loader: AutoLoader) -> None:
+    kept, sums = [], []
+    for number, batch in zip(range(60), loader, strict=False):
+        if number % 5 == 0:
+            kept.append(batch)
+            sums.append(checksum(batch["images"]["primary"]))
+    assert loader.statistics().ring.copies > 0
+    assert [checksum(batch["images"]["primary"]) for batch in kept] == sums
+    loader.close()
+    assert [checksum(batch["images"]["primary"]) for batch in kept] == sums
+
+
+def test_a_forked_process_that_drops_its_copy_frees_no_slot(small_spec: PipelineSpec) -> None:
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB") as loader:
+        iterator = iter(loader)
+        batch = next(iterator)
+        before = checksum(batch["images"]["primary"])
+        pid = os.fork()
+        if pid == 0:
+            del batch
+            gc.collect()
+            os._exit(0 if loader._lender.collect() == [] else 1)
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        for _ in range(3 * loader.knobs.ring_slots):
+            next(iterator)
+        assert checksum(batch["images"]["primary"]) == before
+
+
+def test_reading_on_after_close_says_so(loader: AutoLoader) -> None:
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    loader.close()
+    with pytest.raises(ValueError, match="the loader is closed"):
+        next(iterator)
+
+
+def test_a_smaller_ring_gives_its_pages_back_to_the_kernel(loader: AutoLoader) -> None:
+    loader.retune(ring_slots=16)
+    iterator = itertools.chain.from_iterable(itertools.repeat(loader))
+    for _ in range(80):
+        next(iterator)
+    slot_bytes = loader.plan.mixture.layout.slot_bytes
+    full = loader.statistics().ring.allocated_bytes
+    assert full > 8 * slot_bytes
+    loader.retune(ring_slots=4)
+    for _ in range(20):
+        next(iterator)
+    assert loader.statistics().ring.allocated_bytes <= 4 * slot_bytes

@@ -1,0 +1,68 @@
+"""Whether a pipeline may start at all: predicted bytes against headroom and floor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.controller.admission import StartPrice, admit_start, price_start
+from autoloader.errors import BudgetInfeasibleError
+from autoloader.knobs import Knobs
+from autoloader.units import GIB
+
+RECORDS = {"a": 1_000_000, "b": 5_000_000}
+
+
+def price(with_tensorflow: bool = True, **knobs: Any) -> StartPrice:
+    return price_start(
+        Knobs.build(knobs),
+        record_bytes=RECORDS,
+        batch_bytes=10_000_000,
+        with_tensorflow=with_tensorflow,
+    )
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40))
+def test_a_pipeline_starts_exactly_where_it_leaves_the_floor_free(
+    headroom: int, floor: int
+) -> None:
+    least = price(ring_slots=4)
+    left = headroom - floor - least.total_bytes
+    if left >= 0:
+        assert admit_start(least, headroom_bytes=headroom, ram_floor_bytes=floor) == left
+        return
+    with pytest.raises(BudgetInfeasibleError) as caught:
+        admit_start(least, headroom_bytes=headroom, ram_floor_bytes=floor)
+    assert caught.value.exit_code == 3
+
+
+def test_a_refusal_has_the_numbers() -> None:
+    least = StartPrice(GIB, 2 * GIB, 3 * GIB, 4 * GIB)
+    with pytest.raises(BudgetInfeasibleError) as caught:
+        admit_start(least, headroom_bytes=8 * GIB, ram_floor_bytes=5 * GIB)
+    for number in ("10.00 GiB", "1.00 GiB", "2.00 GiB", "3.00 GiB", "4.00 GiB", "8.00", "5.00"):
+        assert number in caught.value.what
+    assert "ram_floor" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("knob", "more"),
+    [("ring_slots", 9), ("cycle_length", 4), ("stream_prefetch", 5), ("parse_parallel_calls", 4)],
+)
+def test_more_of_a_knob_costs_more(knob: str, more: int) -> None:
+    assert price(**{knob: more}).total_bytes > price().total_bytes
+
+
+def test_one_more_slot_costs_one_more_batch() -> None:
+    assert price(ring_slots=9).ring_bytes - price(ring_slots=8).ring_bytes == 10_000_000
+
+
+def test_a_reader_without_tensorflow_costs_less_and_no_streams() -> None:
+    indexed = price(with_tensorflow=False)
+    assert indexed.framework_bytes < price().framework_bytes
+    assert indexed.streams_bytes == 0
+    deeper = price(with_tensorflow=False, read_ahead=30)
+    assert deeper.queued_bytes > indexed.queued_bytes

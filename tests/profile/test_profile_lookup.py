@@ -1,0 +1,250 @@
+"""Which profile is taken, and what using it on another host does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autoloader.errors import ProfileError
+from autoloader.profile import (
+    HostFacts,
+    Limits,
+    Profile,
+    Provenance,
+    find_profile,
+    host_facts,
+    load_profile,
+    profile_paths,
+    save_profile,
+    user_profiles_dir,
+)
+from autoloader.units import GIB
+
+HOST = HostFacts(cpus=8, memory_bytes=64 * GIB, gpus=("NVIDIA X",))
+
+
+@pytest.fixture(autouse=True)
+def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
+    return tmp_path / "config"
+
+
+def made_for(host: HostFacts, name: str = "mine", **parts: object) -> Profile:
+    raw: dict[str, object] = {
+        "schema_version": 1,
+        "name": name,
+        "host": host.model_dump(),
+        "limits": {"ram_floor": "5GB"},
+        "provenance": {"source": "measured", "detail": "a test"},
+    }
+    return Profile.model_validate(raw | parts)
+
+
+def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said() -> None:
+    found = load_profile(host=HOST)
+    assert found.profile.name == "local_dev"
+    assert found.origin == "shipped"
+    assert any("no saved profile matches" in line and "8 cpus" in line for line in found.notes)
+
+
+def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> None:
+    path = save_profile(made_for(HOST))
+    found = load_profile(host=HOST)
+    assert found.profile.name == "mine"
+    assert found.origin == str(path)
+    assert any(str(path) in line for line in found.notes)
+
+
+def test_the_latest_of_several_matching_profiles_is_taken() -> None:
+    for age, name in ((30, "old"), (10, "new"), (20, "middle")):
+        path = save_profile(made_for(HOST, name))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert load_profile(host=HOST).profile.name == "new"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpus": 4},
+        {"memory_bytes": 57 * GIB},
+        {"memory_bytes": 72 * GIB},
+        {"cgroup_limit_bytes": 32 * GIB},
+        {"gpus": ()},
+        {"gpus": ("NVIDIA X", "NVIDIA X")},
+    ],
+)
+def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]) -> None:
+    save_profile(made_for(HOST.model_copy(update=change)))
+    assert load_profile(host=HOST).origin == "shipped"
+
+
+@pytest.mark.parametrize("memory_gib", [58, 70])
+def test_memory_within_ten_percent_counts_as_the_same_host(memory_gib: int) -> None:
+    save_profile(made_for(HOST.model_copy(update={"memory_bytes": memory_gib * GIB})))
+    assert load_profile(host=HOST).profile.name == "mine"
+
+
+def test_a_broken_saved_profile_is_skipped_and_said() -> None:
+    user_profiles_dir().mkdir(parents=True)
+    (user_profiles_dir() / "broken.yaml").write_text("name: [")
+    found = load_profile(host=HOST)
+    assert found.origin == "shipped"
+    assert any("broken.yaml" in line for line in found.notes)
+
+
+def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
+    assert find_profile("l40s").origin == "shipped"
+    path = save_profile(made_for(HOST, "l40s"))
+    assert find_profile("l40s").origin == str(path)
+    assert profile_paths()["l40s"] == path
+
+
+def test_a_path_is_read_as_a_path(tmp_path: Path) -> None:
+    path = save_profile(made_for(HOST), tmp_path / "else.yaml")
+    for which in (path, str(path)):
+        assert load_profile(which, host=HOST).origin == str(path)
+
+
+def test_a_name_nobody_has_names_the_nearest() -> None:
+    with pytest.raises(ProfileError, match="lcal_dev") as caught:
+        load_profile("lcal_dev", host=HOST)
+    assert "'local_dev'" in caught.value.remedy
+
+
+def test_threads_are_clamped_to_a_smaller_host_and_said() -> None:
+    small = HOST.model_copy(update={"cpus": 2})
+    profile = made_for(HOST, knobs={"decode_threads": 16, "decode_processes": 8})
+    fitted, notes = profile.fit(small)
+    assert fitted.knobs.decode_threads == 4
+    assert fitted.knobs.decode_processes == 2
+    assert any("decode_threads: 16 → 4" in line for line in notes)
+    assert fitted.host == HOST
+
+
+def test_a_cpu_budget_holds_threads_as_a_smaller_host_would() -> None:
+    profile = made_for(
+        HOST, limits={"ram_floor": "5GB", "cpu_budget": 3}, knobs={"decode_threads": 16}
+    )
+    assert profile.fit(HOST)[0].knobs.decode_threads == 6
+
+
+def test_readers_are_held_against_the_number_of_datasets_measured() -> None:
+    knobs = {"cycle_length": 4, "num_parallel_calls": 4}
+    small = HOST.model_copy(update={"cpus": 2})
+    one = made_for(HOST, knobs=knobs)
+    many = made_for(HOST, knobs=knobs, measurements={"datasets": 29})
+    assert one.fit(small)[0].knobs.cycle_length == 4
+    assert many.fit(small)[0].knobs.cycle_length == 1
+    assert many.fit(small)[0].knobs.num_parallel_calls == 1
+
+
+def test_a_floor_above_all_memory_is_lowered_and_said() -> None:
+    small = HostFacts(cpus=8, memory_bytes=64 * GIB, cgroup_limit_bytes=4 * GIB)
+    fitted, notes = made_for(HOST).fit(small)
+    assert fitted.limits.ram_floor == 2 * GIB
+    assert any("ram_floor" in line and "4.00 GiB" in line for line in notes)
+
+
+def test_nothing_is_said_where_nothing_changes() -> None:
+    profile = made_for(HOST)
+    assert profile.fit(HOST, strict=True) == (profile, [])
+    bigger = HostFacts(cpus=64, memory_bytes=512 * GIB)
+    assert profile.fit(bigger, strict=True) == (profile, [])
+
+
+def test_fitting_twice_changes_nothing_more() -> None:
+    small = HostFacts(cpus=1, memory_bytes=4 * GIB)
+    once, notes = load_profile("lrz_a100", host=HOST).profile.fit(small)
+    assert notes
+    assert once.fit(small) == (once, [])
+
+
+def test_knobs_of_single_datasets_survive_a_fit() -> None:
+    profile = made_for(HOST, knobs={"decode_threads": 16, "bridge.cycle_length": 2})
+    fitted, _ = profile.fit(HOST.model_copy(update={"cpus": 2}))
+    assert fitted.knobs.for_dataset("bridge").cycle_length == 2
+
+
+def test_strict_refuses_what_would_be_clamped() -> None:
+    save_profile(made_for(HOST, knobs={"decode_threads": 16}))
+    small = HOST.model_copy(update={"cpus": 2})
+    with pytest.raises(ProfileError, match="decode_threads: 16 → 4") as caught:
+        load_profile("mine", strict=True, host=small)
+    assert "--strict" in caught.value.remedy
+    assert load_profile("mine", host=small).profile.knobs.decode_threads == 4
+
+
+def test_local_dev_is_safe_on_two_cores_with_24_gb() -> None:
+    small = HostFacts(cpus=2, memory_bytes=24 * 10**9)
+    found = load_profile("local_dev", strict=True, host=small)
+    assert found.profile.limits.ram_floor == 5 * 10**9
+
+
+def test_host_facts_count_only_the_cpus_this_process_may_use() -> None:
+    facts = host_facts(2 * GIB)
+    assert facts.cpus == len(os.sched_getaffinity(0))
+    assert facts.cgroup_limit_bytes == 2 * GIB
+    assert facts.usable_bytes <= 2 * GIB
+    assert host_facts().matches(host_facts())
+
+
+def test_a_slurm_job_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4(x2)")
+    facts = host_facts()
+    assert (facts.scheduler, facts.ranks_per_node) == ("slurm", 4)
+
+
+class _Nvml(SimpleNamespace):
+    """NVML with two devices, or one that fails where it is told to."""
+
+    def __init__(self, fails_in: str = "") -> None:
+        super().__init__(down=0)
+        self._fails_in = fails_in
+
+    def _maybe_fail(self, where: str) -> None:
+        if where == self._fails_in:
+            raise RuntimeError("nvml error: unknown error")
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self._maybe_fail("init")
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.down += 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        self._maybe_fail("count")
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes | str:  # noqa: N802
+        self._maybe_fail("name")
+        return b"NVIDIA X" if handle else "NVIDIA Y"
+
+
+def test_gpus_are_named_by_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = _Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
+    assert host_facts().gpus == ("NVIDIA Y", "NVIDIA X")
+    assert nvml.down == 1
+
+
+@pytest.mark.parametrize("where", ["init", "count", "name"])
+def test_an_nvml_that_fails_is_done_without(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Nvml(fails_in=where))  # type: ignore[arg-type]
+    assert host_facts().gpus == ()
+
+
+def test_a_profile_is_immutable() -> None:
+    profile = made_for(HOST)
+    with pytest.raises(ValueError, match="frozen"):
+        profile.limits = Limits(ram_floor=0)  # type: ignore[misc]
+    with pytest.raises(ValueError, match="frozen"):
+        profile.provenance.detail = "x"  # type: ignore[misc]
+    assert isinstance(profile.provenance, Provenance)

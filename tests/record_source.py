@@ -1,0 +1,62 @@
+"""A reader without TensorFlow: records in a row, parsed by the reference parser."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.record import samples_of_record
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
+
+Hook = Callable[[ResolvedDataset, Place], None]
+
+
+class RecordSource:
+    """An ``EpisodeSource``: shard after shard, pass after pass.
+
+    Args:
+        dataset: whose records.
+        layout: widths to pad to.
+        before: called before each record, on the reader's thread; may block or raise.
+    """
+
+    def __init__(self, dataset: ResolvedDataset, layout: BatchLayout, before: Hook | None) -> None:
+        self._dataset = dataset
+        self._layout = layout
+        self._before = before
+        self.opened: list[tuple[ReaderStart, ResolvedDatasetKnobs]] = []
+
+    def open(
+        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
+    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        """See ``EpisodeSource.open``."""
+        self.opened.append((start, knobs))
+        dataset = self._dataset
+        for pass_ in itertools.count(start.pass_):
+            for shard, piece in enumerate(dataset.slices):
+                scan = scan_records(piece.path)
+                skip = start.skip[shard] if pass_ == start.pass_ else 0
+                for record in range(piece.start + skip, piece.stop):
+                    place = Place(dataset.index, pass_, shard, record)
+                    if self._before is not None:
+                        self._before(dataset, place)
+                    at = int(scan.offsets[record]), int(scan.lengths[record])
+                    payload = read_record(piece.path, *at)
+                    samples = samples_of_record(dataset, self._layout, place, payload)
+                    yield samples or EmptyEpisode(place, None)
+
+
+def record_sources(
+    mixture: ResolvedMixture, before: Hook | None = None
+) -> Callable[[ResolvedDataset], EpisodeSource]:
+    """Makes a ``RecordSource`` for each dataset of a mixture."""
+
+    def make(dataset: ResolvedDataset) -> EpisodeSource:
+        return RecordSource(dataset, mixture.layout, before)
+
+    return make

@@ -1,0 +1,169 @@
+"""Decoding one frame: every encoding, fit and resize, and an answer to whatever is no picture."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import simplejpeg
+from PIL import Image
+from rlds_files import jpeg, png
+
+from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
+from autoloader.spec import CameraSpec
+
+
+def decoded(encoded: bytes, height: int, width: int, **camera: Any) -> np.ndarray:
+    out = np.full((height, width, 3), 77, np.uint8)
+    decoder = FrameDecoder(CameraSpec(size=(height, width), **camera))
+    decoder.decode_into(encoded, out)
+    return out
+
+
+def picture(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """A smooth coloured picture."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+    return np.asarray(cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC))
+
+
+def as_png(pixels: np.ndarray) -> bytes:
+    return bytes(cv2.imencode(".png", pixels[..., ::-1])[1])
+
+
+def test_a_png_of_the_wanted_size_comes_out_exactly() -> None:
+    pixels = picture(20, 30)
+    assert (decoded(as_png(pixels), 20, 30) == pixels).all()
+
+
+@pytest.mark.parametrize("sampling", ["444", "422", "420", "440", "411"])
+@pytest.mark.parametrize("size", [(20, 30), (48, 64)])
+def test_a_jpeg_comes_out_close_to_its_picture(sampling: str, size: tuple[int, int]) -> None:
+    pixels = picture(20, 30)
+    encoded = bytes(simplejpeg.encode_jpeg(pixels, quality=95, colorsubsampling=sampling))
+    wanted = cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_LINEAR)
+    assert np.abs(decoded(encoded, *size).astype(int) - wanted).mean() < 12
+
+
+def test_colours_are_red_green_blue_whatever_the_encoding() -> None:
+    for encoded in (jpeg(0, 0), png(0, 0), jpeg(0, 0, height=30), png(0, 0, height=30)):
+        red, green, blue = decoded(encoded, 12, 16).reshape(-1, 3).mean(axis=0)
+        assert (round(red / 8), round(green / 8), round(blue / 8)) == (0, 0, 16)
+
+
+def test_a_grey_picture_has_three_equal_channels() -> None:
+    grey = np.ascontiguousarray(picture(16, 16)[..., :1])
+    for encoded in (
+        bytes(simplejpeg.encode_jpeg(grey, colorspace="GRAY", quality=95)),
+        bytes(cv2.imencode(".png", grey)[1]),
+    ):
+        out = decoded(encoded, 16, 16)
+        assert (out[..., 0] == out[..., 1]).all()
+        assert (out[..., 0] == out[..., 2]).all()
+        assert np.abs(out[..., :1].astype(int) - grey).mean() < 4
+
+
+def test_bilinear_has_half_pixel_centres_and_no_antialiasing() -> None:
+    pixels = np.zeros((1, 4, 3), np.uint8)
+    pixels[0, :, 0] = [0, 100, 200, 100]
+    assert decoded(as_png(pixels), 1, 2)[0, :, 0].tolist() == [50, 150]
+    assert decoded(as_png(pixels[:, :2]), 1, 4)[0, :, 0].tolist() == [0, 25, 75, 100]
+
+
+def test_lanczos3_is_antialiased() -> None:
+    pixels = picture(64, 64)
+    wanted = np.asarray(Image.fromarray(pixels).resize((9, 7), Image.Resampling.LANCZOS))
+    assert (decoded(as_png(pixels), 7, 9, resize="lanczos3") == wanted).all()
+
+
+def test_area_is_the_mean_of_what_a_pixel_covers() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (8, 12, 3), dtype=np.uint8)
+    wanted = pixels.reshape(2, 4, 3, 4, 3).mean(axis=(1, 3))
+    out = decoded(as_png(pixels), 2, 3, resize="area")
+    assert np.abs(out - wanted).max() <= 0.51
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 20), (20, 10)])
+def test_pad_keeps_the_aspect_between_black_bars(height: int, width: int) -> None:
+    out = decoded(as_png(np.full((height, width, 3), 200, np.uint8)), 16, 16, fit="pad")
+    inside = out[4:12] if width > height else out[:, 4:12]
+    assert (inside == 200).all()
+    assert int(out.astype(int).sum()) == 200 * 3 * 16 * 8
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 20), (20, 10)])
+def test_crop_cuts_the_centre(height: int, width: int) -> None:
+    pixels = np.zeros((height, width, 3), np.uint8)
+    centre = pixels[:, 5:15] if width > height else pixels[5:15]
+    centre[:] = 200
+    assert (decoded(as_png(pixels), 16, 16, fit="crop") == 200).all()
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (33, 7)])
+def test_every_pixel_is_written_whatever_the_shape(fit: str, size: tuple[int, int]) -> None:
+    for shape in ((1, 1), (1, 300), (300, 1), (24, 40)):
+        pixels = np.full((*shape, 3), 9, np.uint8)
+        out = decoded(as_png(pixels), *size, fit=fit)
+        assert set(np.unique(out)) <= {0, 9}
+        assert 9 in out
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [b"", b"\xff\xd8\xff", b"no picture at all", jpeg(1, 1)[:40], jpeg(1, 1)[:-30],
+     jpeg(1, 1)[:200], png(1, 1)[:30], png(1, 1)[:-20], b"\x89PNG\r\n\x1a\n", b"\0" * 1000],
+    ids=range(10),
+)  # fmt: skip
+def test_what_is_no_whole_picture_is_undecodable_with_a_reason(encoded: bytes) -> None:
+    for size in ((12, 16), (30, 30)):
+        with pytest.raises(UndecodableFrameError, match=r"\S"):
+            decoded(encoded, *size)
+
+
+def test_a_jpeg_that_claims_to_be_huge_is_refused_before_memory_is_taken() -> None:
+    encoded = bytearray(jpeg(1, 1))
+    at = encoded.index(b"\xff\xc0")
+    encoded[at + 5 : at + 9] = b"\xfd\xe8\xfd\xe8"
+    with pytest.raises(UndecodableFrameError, match="65000"):
+        decoded(bytes(encoded), 8, 8)
+
+
+def test_damaged_bytes_give_a_picture_or_the_undecodable_error_and_nothing_else() -> None:
+    rng = random.Random(4)
+    sources = [jpeg(1, 2), png(3, 4), jpeg(1, 2, height=40, width=50)]
+    decoder = FrameDecoder(CameraSpec(size=(12, 16)))
+    out = np.empty((12, 16, 3), np.uint8)
+    for _ in range(120):
+        encoded = bytearray(rng.choice(sources))
+        for _ in range(rng.randrange(1, 5)):
+            at = rng.randrange(min(len(encoded), rng.choice([40, 10_000])))
+            encoded[at] = rng.randrange(256)
+            if rng.random() < 0.2:
+                del encoded[at:]
+                break
+        with contextlib.suppress(UndecodableFrameError):
+            decoder.decode_into(bytes(encoded), out)
+
+
+def test_one_decoder_serves_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    decoder = FrameDecoder(CameraSpec(size=(24, 24)))
+    outs = [np.empty((24, 24, 3), np.uint8) for _ in range(4)]
+
+    def work(number: int) -> None:
+        for _ in range(50):
+            decoder.decode_into(jpeg(number, number, height=30 + number), outs[number])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for number, out in enumerate(outs):
+        assert round((out[..., 0].mean() - 4) / 8) == number

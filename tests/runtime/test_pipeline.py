@@ -1,0 +1,501 @@
+"""A running pipeline over readers without TensorFlow: order, faults, stalls, its end."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from record_source import RecordSource, record_sources
+from rlds_files import episode, png, write_dataset
+from streams import Running, dataset_of, every_sample, mixture_of
+
+from autoloader.clock import ManualClock
+from autoloader.errors import PipelineError, SourceError
+from autoloader.knobs import Knobs
+from autoloader.runtime import assembler as assembler_module
+from autoloader.runtime import readers as readers_module
+from autoloader.runtime.decode import FrameDecoder
+from autoloader.runtime.mixer import Mixer
+from autoloader.sampling.episode import Place
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.source import EmptyEpisode
+
+SHARDS = [[3, 5, 1], [4, 2], [6]]
+
+
+def build(folder: Path, *names: str, **top: Any) -> ResolvedMixture:
+    """One dataset for each name: 21 samples in three shards, weights 1, 2, …"""
+    datasets = []
+    for weight, name in enumerate(names, start=1):
+        number = iter(range(30))
+        shards = [[episode(next(number), s, encode=png) for s in part] for part in SHARDS]
+        written = write_dataset(folder, shards, name=name)
+        datasets.append(dataset_of(written, weight=weight))
+    return mixture_of(*datasets, **top)
+
+
+def run(mixture: ResolvedMixture, knobs: dict[str, Any] | None = None, **own: Any) -> Running:
+    own.setdefault("source", record_sources(mixture))
+    return Running(mixture, knobs, **own)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("autoloader-"):
+            thread.join(30)
+            assert not thread.is_alive(), thread.name
+
+
+# --- what comes out -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {},
+        {"decode_threads": 4, "ring_slots": 12, "queue_samples": 1},
+        {"min_ready_datasets": 3, "queue_samples": 100},
+        {"shuffle_samples": 20},
+    ],
+)
+def test_every_pass_gives_every_sample_exactly_once(knobs: dict[str, Any], tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", "c")
+    with run(mixture, knobs) as running:
+        got = running.until_pass(2)
+    for index in range(3):
+        for pass_ in (0, 1):
+            seen = got.of_pass(index, pass_)
+            assert set(seen) == every_sample(mixture, index, pass_)
+            assert set(seen.values()) == {1}
+
+
+def test_a_row_holds_the_numbers_frames_and_words_of_its_sample(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", sample={"frame_offsets": [0, 2]})
+    with run(mixture) as running:
+        got = running.batches(20)
+    images, action, state = (got.joined(n) for n in ("images/primary", "action", "state"))
+    first = {shard: sum(len(part) for part in SHARDS[:shard]) for shard in range(3)}
+    for row, (dataset, _, shard, record, t) in enumerate(got.samples):
+        number = first[shard] + record
+        steps = SHARDS[shard][record]
+        later = min(t + 2, steps - 1)
+        assert got.joined("dataset_index")[row] == dataset
+        assert got.joined("provenance")[row].tolist() == list(got.samples[row])
+        assert state[row, 0].tolist() == [number, t, -t]
+        assert action[row, 0].tolist() == [np.float32(number + t / 100), t]
+        assert got.texts[row] == f"episode {number}".encode()
+        for frame, step in ((0, t), (1, later)):
+            wanted = (8 * number + 4, 4 * step + 2, 128)
+            assert (images[row, frame] == wanted).all()
+        assert got.joined("frame_offset")[row].tolist() == [0, later - t]
+        assert got.joined("frame_mask/primary")[row].tolist() == [True, t + 2 < steps]
+
+
+def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", "c", mixing={"on_stall": "wait"})
+    orders = set()
+    for threads in (1, 3):
+        with run(mixture, {"decode_threads": threads, "queue_samples": threads}) as running:
+            orders.add(tuple(running.batches(30).samples))
+    assert len(orders) == 1
+
+
+def test_the_order_of_a_dataset_does_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    both = build(tmp_path, "a", "b")
+    alone = mixture_of(dataset_of_path(both, 1), seed=0)
+    with run(both) as running:
+        ours = [s[1:] for s in running.batches(20).samples if s[0] == 1]
+    with run(alone) as running:
+        theirs = [s[1:] for s in running.batches(20).samples]
+    assert ours == theirs[: len(ours)]
+
+
+def dataset_of_path(mixture: ResolvedMixture, index: int) -> dict[str, Any]:
+    plain = mixture.spec.model_dump(mode="json")["datasets"][index]
+    return {key: value for key, value in plain.items() if value is not None}
+
+
+def test_zeroed_frames_are_black_and_missing_cameras_are_black_and_masked(tmp_path: Path) -> None:
+    mixture = build(
+        tmp_path, "a",
+        sample={"frame_offsets": [-2, 0], "edges": {"start": "zero"}},
+    )  # fmt: skip
+    plain = mixture.spec.model_dump(mode="json")
+    extra = dict(dataset_of_path(mixture, 0), name="b")
+    plain["datasets"].append({**extra, "images": {"wrist": "observation/image"}})
+    plain["cameras"]["wrist"] = {"size": [4, 6]}
+    plain.pop("pad_to")
+    both = mixture_of(*plain.pop("datasets"), **plain)
+    with run(both) as running:
+        got = running.batches(25)
+    for row, (dataset, _, _, _, t) in enumerate(got.samples):
+        filled, missing = ("primary", "wrist") if dataset == 0 else ("wrist", "primary")
+        assert not got.joined(f"images/{missing}")[row].any()
+        assert not got.joined(f"frame_mask/{missing}")[row].any()
+        assert got.joined(f"frame_mask/{filled}")[row].tolist() == [t >= 2, True]
+        assert got.joined(f"images/{filled}")[row, 1].any()
+        assert got.joined(f"images/{filled}")[row, 0].any() == (t >= 2)
+
+
+def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
+    words = ["x" * 3000, "yes", "z" * 2000, "", "ünï" * 100]
+    shards = [
+        [episode(i, 2, encode=png, language_instruction=[word.encode()] * 2)]
+        for i, word in enumerate(words)
+    ]
+    mixture = mixture_of(write_dataset(tmp_path, shards))
+    with run(mixture) as running:
+        got = running.until_pass(2)
+    assert any(filled.texts for filled in got.filled)
+    for row, sample in enumerate(got.samples):
+        assert got.texts[row].decode() == words[sample[2]]
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_batches_of_an_epoch_are_full_but_for_the_last_where_it_is_kept(
+    drop_last: bool, tmp_path: Path
+) -> None:
+    mixture = build(
+        tmp_path, "a", "b", weights="natural", batch={"size": 8, "drop_last": drop_last}
+    )
+    with run(mixture) as running:
+        got = running.batches(12)
+    rows = [filled.rows for filled in got.filled]
+    assert rows == ([8] * 12 if drop_last else [8, 8, 8, 8, 8, 2] * 2)
+    first = collections.Counter(got.samples[:42])
+    wanted = every_sample(mixture, 0, 0) | every_sample(mixture, 1, 0)
+    assert set(first) == wanted
+    assert set(first.values()) == {1}
+
+
+# --- retune and resume --------------------------------------------------------------------------
+
+
+def test_random_retunes_in_the_midst_neither_lose_nor_double_a_sample(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", "c")
+    rng = random.Random(5)
+    with run(mixture) as running:
+        while any(cursor.pass_ < 4 for cursor in running.cursors):
+            running.batch()
+            if rng.random() < 0.5:
+                cycle = rng.choice([1, 2, 3])
+                running.pipeline.retune(
+                    Knobs.build(
+                        {
+                            "ring_slots": rng.choice([4, 6, 9]),
+                            "decode_threads": rng.choice([1, 2, 5]),
+                            "queue_samples": rng.choice([1, 7, 50]),
+                            "shuffle_samples": rng.choice([0, 0, 10]),
+                            "cycle_length": cycle,
+                            "num_parallel_calls": rng.randint(1, cycle),
+                            "stream_prefetch": rng.choice([0, 3]),
+                        }
+                    )
+                )
+        got = running.got
+        generations = [a.generations for a in running.pipeline.activity().datasets.values()]
+    assert all(count > 1 for count in generations)
+    for index in range(3):
+        for pass_ in range(4):
+            seen = got.of_pass(index, pass_)
+            assert set(seen) == every_sample(mixture, index, pass_)
+            assert set(seen.values()) == {1}
+
+
+def test_a_queue_knob_opens_no_stream_anew(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a")
+    with run(mixture) as running:
+        running.batches(5)
+        running.pipeline.retune(Knobs.build({"ring_slots": 4, "queue_samples": 30}))
+        running.batches(20)
+        assert running.pipeline.activity().datasets["a"].generations == 1
+
+
+@pytest.mark.parametrize("block_length", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelines_begun_at_saved_places_go_on_exactly(
+    block_length: int, seed: int, tmp_path: Path
+) -> None:
+    mixture = build(tmp_path, "a", "b", mixing={"block_length": block_length, "on_stall": "wait"})
+    with run(mixture) as running:
+        straight = running.batches(40).samples
+    rng = random.Random(seed)
+    place, found = None, []
+    while len(found) < len(straight):
+        knobs = {"queue_samples": rng.choice([3, 20])}
+        with run(mixture, knobs, start=place) as running:
+            running.batches(min(rng.randint(1, 6), 40 - len(found) // 4))
+            found += running.got.samples
+            place = running.place()
+    assert found == straight
+
+
+def test_a_parked_pipeline_gives_what_it_has_and_goes_on_afterwards(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a")
+    with run(mixture, {"queue_samples": 4}) as running:
+        running.batches(3)
+        running.pipeline.park(True)
+        running.pipeline.park(False)
+        got = running.until_pass(2)
+    assert set(got.of_pass(0, 1)) == every_sample(mixture, 0, 1)
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def failing(at: tuple[str, int], error: Exception) -> Callable[[ResolvedDataset, Place], None]:
+    def before(dataset: ResolvedDataset, place: Place) -> None:
+        if (dataset.name, place.pass_) == at:
+            raise error
+
+    return before
+
+
+def test_an_exception_in_a_reader_reaches_the_loop_with_dataset_stage_and_cause(
+    tmp_path: Path,
+) -> None:
+    mixture = build(tmp_path, "a", "b")
+    fault = KeyError("a fault in the reader")
+    sources = record_sources(mixture, failing(("b", 1), fault))
+    with run(mixture, source=sources) as running, pytest.raises(PipelineError) as caught:
+        running.until_pass(3)
+    assert (caught.value.dataset, caught.value.stage) == ("b", "read")
+    assert "KeyError" in caught.value.what
+    assert caught.value.__cause__ is fault
+
+
+def test_an_exception_while_a_source_is_made_reaches_the_loop(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a")
+
+    def make(dataset: ResolvedDataset) -> RecordSource:
+        raise SourceError("no such library", remedy="install it", dataset=dataset.name)
+
+    with run(mixture, source=make) as running, pytest.raises(SourceError, match="no such library"):
+        running.batch()
+
+
+def test_an_exception_in_decoding_reaches_the_loop_with_dataset_stage_and_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = build(tmp_path, "a")
+    fault = RuntimeError("a fault in a decode thread")
+
+    def fail(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(FrameDecoder, "decode_into", fail)
+    with run(mixture) as running, pytest.raises(PipelineError) as caught:
+        running.batches(3)
+    assert (caught.value.dataset, caught.value.stage) == ("a", "decode")
+    assert caught.value.__cause__ is fault
+
+
+def test_an_exception_in_mixing_reaches_the_loop_with_its_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixture = build(tmp_path, "a")
+    fault = RuntimeError("a fault in the mixer")
+
+    def fail(*_: Any) -> None:
+        raise fault
+
+    monkeypatch.setattr(Mixer, "next", fail)
+    with run(mixture) as running, pytest.raises(PipelineError) as caught:
+        running.batch()
+    assert caught.value.stage == "mix"
+    assert caught.value.__cause__ is fault
+
+
+def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a")
+
+    class Short(RecordSource):
+        def open(self, start: Any, knobs: Any) -> Any:
+            return iter([next(super().open(start, knobs))])
+
+    def make(dataset: ResolvedDataset) -> RecordSource:
+        return Short(dataset, mixture.layout, None)
+
+    with run(mixture, source=make) as running, pytest.raises(SourceError, match="'a' ended"):
+        running.batches(5)
+
+
+def test_a_failed_pipeline_goes_on_failing(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a")
+    sources = record_sources(mixture, failing(("a", 0), ValueError("broken")))
+    with run(mixture, source=sources) as running:
+        for _ in range(3):
+            with pytest.raises(PipelineError, match="broken"):
+                running.batch()
+
+
+def test_quarantined_records_are_borne_and_named_once_however_often_they_come(
+    tmp_path: Path,
+) -> None:
+    mixture = build(tmp_path, "a", errors={"max_corrupt_ratio": 0.2})
+
+    class Damaged(RecordSource):
+        def open(self, start: Any, knobs: Any) -> Any:
+            for item in super().open(start, knobs):
+                bad = (item.place.shard, item.place.record) == (0, 1)
+                yield EmptyEpisode(item.place, "it is bad") if bad else item
+
+    def make(dataset: ResolvedDataset) -> RecordSource:
+        return Damaged(dataset, mixture.layout, None)
+
+    with run(mixture, source=make) as running:
+        got = running.until_pass(3)
+        (bad,) = running.pipeline.quarantined()
+    assert (bad.dataset, bad.shard, bad.record, bad.reason) == ("a", 0, 1, "it is bad")
+    for pass_ in range(3):
+        wanted = {s for s in every_sample(mixture, 0, pass_) if s[2:4] != (0, 1)}
+        assert set(got.of_pass(0, pass_)) == wanted
+
+
+# --- stalls -------------------------------------------------------------------------------------
+
+
+class TickingCondition(threading.Condition):
+    """A condition whose waits take no time and move a clock instead."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._ticks = clock
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._ticks.advance(timeout or 0.0)
+        return False
+
+
+def test_a_dataset_that_stalls_is_named_every_five_seconds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixture = build(tmp_path, "quick", "late")
+    running = run(mixture)
+    clock = ManualClock()
+    assembler = running.pipeline._assembler
+    assembler._clock = clock
+    assembler._condition = TickingCondition(clock)
+
+    class Turns:
+        waiting_for = 1
+
+        def next(self, ready: object) -> int | None:
+            return 1 if clock.now_s() >= 12 else None
+
+    assembler._mixer = Turns()  # type: ignore[assignment]
+    with caplog.at_level(logging.WARNING, logger="autoloader.runtime.assembler"):
+        assert assembler._next_dataset() == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "dataset late has given nothing for 5 s; the mixture waits for it",
+        "dataset late has given nothing for 10 s; the mixture waits for it",
+    ]
+    assert assembler.stalls == [0, 2]
+    assert assembler.wait_s == pytest.approx(12)
+    assert assembler_module.STALL_S == 5.0
+    running.pipeline.close()
+
+
+def test_a_dataset_that_gives_nothing_lets_the_rest_go_first_and_is_repaid(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "quick", "late", mixing={"on_stall": "owe"})
+    gate = threading.Event()
+
+    def before(dataset: ResolvedDataset, place: Place) -> None:
+        if dataset.name == "late" and (place.shard, place.record) != (0, 0):
+            gate.wait(60)
+
+    with run(mixture, source=record_sources(mixture, before)) as running:
+        running.batches(2)
+        behind = running.got.filled[-1].mixer["debts"]
+        gate.set()
+        running.batches(30)
+        assert {owed for owed, _ in behind} <= {1}
+        taken = collections.Counter(sample[0] for sample in running.got.samples)
+        debts = running.got.filled[-1].mixer["debts"]
+    assert taken[0] == pytest.approx(128 / 3, abs=2 + len(debts))
+
+
+# --- threads ------------------------------------------------------------------------------------
+
+
+def test_at_most_two_readers_open_anew_at_a_time(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", "c", "d", "e")
+    lock, now, most = threading.Lock(), [0], [0]
+    both = threading.Event()
+    retuned = threading.Event()
+
+    class Slow(RecordSource):
+        def open(self, start: Any, knobs: Any) -> Any:
+            if retuned.is_set():
+                with lock:
+                    now[0] += 1
+                    most[0] = max(most[0], now[0])
+                    if now[0] == 2:
+                        both.set()
+                both.wait(30)
+                with lock:
+                    now[0] -= 1
+            return super().open(start, knobs)
+
+    def make(dataset: ResolvedDataset) -> RecordSource:
+        return Slow(dataset, mixture.layout, None)
+
+    with run(mixture, source=make) as running:
+        running.batches(2)
+        retuned.set()
+        running.pipeline.retune(Knobs.build({"ring_slots": 4, "stream_prefetch": 5}))
+        while min(a.generations for a in running.pipeline.activity().datasets.values()) < 2:
+            running.batch()
+    assert most[0] == readers_module.OPENING_AT_ONCE == 2
+
+
+def test_closing_ends_all_threads_also_with_full_queues_and_a_full_ring(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b", "c")
+    with run(mixture, {"decode_threads": 3}) as running:
+        running.batch()
+        names = {thread.name for thread in threading.enumerate()}
+        assert {"autoloader-mix", "autoloader-read-a", "autoloader-decode-0"} <= names
+        running.pipeline.close()
+        running.pipeline.close()
+    # the fixture joins and counts what is left
+
+
+def test_closing_does_not_wait_for_a_source_that_hangs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autoloader.runtime import pipeline as pipeline_module
+
+    monkeypatch.setattr(pipeline_module, "CLOSE_S", 0.05)
+    mixture = build(tmp_path, "a")
+    gate = threading.Event()
+    running = run(mixture, source=record_sources(mixture, lambda *_: gate.wait(60) and None))
+    with running, caplog.at_level(logging.WARNING):
+        assert running.pipeline.next(0.01) is None
+    assert "still waiting for their source" in caplog.text
+    gate.set()
+
+
+def test_activity_counts_what_each_part_did(tmp_path: Path) -> None:
+    mixture = build(tmp_path, "a", "b")
+    with run(mixture, {"ring_slots": 5}) as running:
+        running.batches(10)
+        found = running.pipeline.activity()
+        assert found.ring_slots == 5
+        assert 0 <= found.ring_filled <= found.ring_out <= 5
+        taken = sum(one.taken for one in found.datasets.values())
+        assert 40 <= taken <= 40 + 5 * 4
+        for one in found.datasets.values():
+            assert one.generations == 1
+            assert one.quarantined == one.stalls == 0
+            assert one.decoded > 0
+            assert one.episodes > 0

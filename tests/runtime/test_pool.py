@@ -1,0 +1,185 @@
+"""The decode pool: grows at once, shrinks after the item in hand, and passes exceptions on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from autoloader.runtime.pool import DecodePool
+
+LONG_S = 30.0
+
+
+@dataclass
+class Work:
+    """A job that calls ``do``."""
+
+    do: Callable[[], None]
+    dataset: int = 0
+
+    def run(self) -> None:
+        self.do()
+
+
+class Pool(DecodePool):
+    """A pool for two datasets in which nothing may fail unseen."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, datasets=2, failed=lambda _: None)
+
+
+@pytest.fixture
+def pools() -> object:
+    made: list[Pool] = []
+
+    def make(threads: int) -> Pool:
+        made.append(Pool(threads))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def all_at_once(pool: DecodePool, count: int) -> bool:
+    """Whether ``count`` jobs can run side by side."""
+    barrier = threading.Barrier(count + 1)
+    for _ in range(count):
+        pool.submit(Work(lambda: barrier.wait(LONG_S) and None))
+    try:
+        barrier.wait(LONG_S)
+    except threading.BrokenBarrierError:
+        return False
+    return True
+
+
+def test_as_many_jobs_run_side_by_side_as_there_are_threads(pools: Callable[[int], Pool]) -> None:
+    pool = pools(3)
+    assert all_at_once(pool, 3)
+    assert pool.threads == 3
+
+
+def test_a_grown_pool_uses_its_new_threads_at_once(pools: Callable[[int], Pool]) -> None:
+    pool = pools(1)
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        release.wait(LONG_S)
+
+    pool.submit(Work(hold))
+    assert held.wait(LONG_S)
+    pool.resize(4)
+    assert all_at_once(pool, 3)
+    release.set()
+
+
+def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
+    pools: Callable[[int], Pool],
+) -> None:
+    pool = pools(3)
+    release = threading.Event()
+    barrier = threading.Barrier(4)
+    finished: list[str] = []
+    who: list[str] = []
+    done = threading.Event()
+
+    def in_hand() -> None:
+        barrier.wait(LONG_S)
+        release.wait(LONG_S)
+        finished.append(threading.current_thread().name)
+
+    def queued() -> None:
+        who.append(threading.current_thread().name)
+        if len(who) == 50:
+            done.set()
+
+    for _ in range(3):
+        pool.submit(Work(in_hand))
+    barrier.wait(LONG_S)
+    for _ in range(50):
+        pool.submit(Work(queued))
+    pool.resize(1)
+    release.set()
+    assert done.wait(LONG_S)
+    assert len(finished) == 3
+    assert len(set(who)) == 1
+
+
+def test_a_pool_shrunk_and_grown_again_has_all_its_threads(pools: Callable[[int], Pool]) -> None:
+    pool = pools(4)
+    for threads in (1, 4, 2, 3, 1, 5):
+        pool.resize(threads)
+    assert all_at_once(pool, 5)
+    assert pool.threads == 5
+
+
+def test_a_pool_closed_right_after_it_shrank_leaves_no_thread(
+    pools: Callable[[int], Pool],
+) -> None:
+    for _ in range(50):
+        pool = pools(6)
+        threads = list(pool._threads)
+        assert all_at_once(pool, 6)
+        pool.resize(2)
+        pool.close()
+        for thread in threads:
+            thread.join(LONG_S)
+            assert not thread.is_alive()
+
+
+def test_an_exception_in_a_job_reaches_whoever_asked_to_be_told(
+    pools: Callable[[int], Pool],
+) -> None:
+    pool = pools(1)
+    told = threading.Event()
+    pool._failed = lambda error: told.set() if error is fault else None
+    fault = RuntimeError("a fault")
+
+    def fail() -> None:
+        raise fault
+
+    pool.submit(Work(fail))
+    assert told.wait(LONG_S)
+
+
+def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
+    pool = pools(2)
+    for dataset in (0, 1, 1):
+        pool.submit(Work(lambda: None, dataset))
+    assert all_at_once(pool, 2)  # behind the three
+    pool.close()
+    seconds, done = pool.service()
+    assert done.tolist() == [3, 2]
+    assert (seconds >= 0).all()
+
+
+def test_a_closed_pool_drops_what_waits_and_leaves_no_thread(pools: Callable[[int], Pool]) -> None:
+    pool = pools(2)
+    threads = list(pool._threads)
+    barrier = threading.Barrier(3)
+    release = threading.Event()
+    ran: list[int] = []
+
+    def in_hand() -> None:
+        barrier.wait(LONG_S)
+        release.wait(LONG_S)
+
+    for _ in range(2):
+        pool.submit(Work(in_hand))
+    barrier.wait(LONG_S)
+    for number in range(20):
+        pool.submit(Work(lambda number=number: ran.append(number)))
+    closer = threading.Thread(target=pool.close)
+    closer.start()
+    while pool.waiting > 2:  # what waited is gone, but for the wake-ups
+        pass
+    release.set()
+    closer.join(LONG_S)
+    for thread in threads:
+        thread.join(LONG_S)
+        assert not thread.is_alive()
+    assert ran == []

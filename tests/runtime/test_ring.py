@@ -1,0 +1,265 @@
+"""The batch ring: slots are in one hand at a time, lent memory stays, and pages are given back."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import random
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoloader.runtime.ring import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
+from autoloader.runtime.slots import SlotBook
+from autoloader.sampling.layout import BatchLayout
+
+LAYOUT = BatchLayout(2, {"primary": (64, 64)}, 1, 1, 3, 1, 0)
+
+
+@pytest.fixture
+def memory() -> Iterator[RingMemory]:
+    made = RingMemory(LAYOUT)
+    yield made
+    made.close()
+
+
+def pages(memory: RingMemory, slots: int) -> None:
+    """Write to every page of the first ``slots`` slots."""
+    for slot in range(slots):
+        memory.base(slot)[:] = slot + 1
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_ring_costs_only_what_was_written(memory: RingMemory) -> None:
+    assert memory.allocated_bytes() == 0
+    pages(memory, 3)
+    assert memory.allocated_bytes() == 3 * LAYOUT.slot_bytes
+
+
+def test_a_punched_slot_gives_its_pages_back_and_reads_as_zeros(memory: RingMemory) -> None:
+    pages(memory, 3)
+    memory.punch(1)
+    assert memory.allocated_bytes() == 2 * LAYOUT.slot_bytes
+    assert not memory.base(1).any()
+    assert (memory.base(0) == 1).all()
+    assert (memory.base(2) == 3).all()
+
+
+def test_two_mappings_of_one_descriptor_are_the_same_memory(memory: RingMemory) -> None:
+    other = RingMemory(LAYOUT, descriptor=os.dup(memory.descriptor))
+    memory.base(2)[:5] = 9
+    assert other.base(2)[:5].tolist() == [9] * 5
+    other.close()
+
+
+def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(memory.descriptor, 0)
+    assert fcntl.fcntl(memory.descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+
+
+def test_arrays_outlive_the_ring() -> None:
+    memory = RingMemory(LAYOUT)
+    array = LAYOUT.views(memory.base(0))["images/primary"]
+    array[:] = 7
+    memory.close()
+    memory.close()
+    del memory
+    gc.collect()
+    assert (array == 7).all()
+
+
+# --- lending ------------------------------------------------------------------------------------
+
+
+def test_a_slot_is_lent_without_a_copy_until_its_last_array_is_gone(memory: RingMemory) -> None:
+    lender = Lender(memory)
+    memory.base(0)[:] = 5
+    views, copied = lender.lend(0, 8)
+    assert not copied
+    piece = views["images/primary"][1, 0, 3:5]
+    del views
+    gc.collect()
+    assert lender.collect() == []
+    assert lender.lent == {0}
+    memory.base(0)[:] = 6
+    assert (piece == 6).all()
+    del piece
+    gc.collect()
+    assert lender.collect() == [0]
+    assert lender.lent == frozenset()
+    assert lender.collect() == []
+
+
+def test_torch_tensors_hold_their_slot(memory: RingMemory) -> None:
+    torch = pytest.importorskip("torch")
+    lender = Lender(memory)
+    views, _ = lender.lend(1, 8)
+    tensor = torch.from_numpy(views["action"])[:1]
+    del views
+    gc.collect()
+    assert lender.collect() == []
+    del tensor
+    gc.collect()
+    assert lender.collect() == [1]
+
+
+def test_hoarding_gets_copies_so_that_two_slots_always_stay_free(memory: RingMemory) -> None:
+    lender = Lender(memory)
+    kept = []
+    for slot in range(6):
+        memory.base(slot)[:] = slot
+        views, copied = lender.lend(slot, 6)
+        kept.append(views["images/primary"])
+        assert copied == (slot >= 6 - COPY_RESERVE)
+    assert lender.copies == 2
+    assert lender.collect() == [4, 5]
+    memory.base(4)[:] = 99
+    assert (kept[4] == 4).all()  # a copy is nobody else's
+    assert lender.lent == {0, 1, 2, 3}
+
+
+def test_a_finalizer_does_nothing_in_a_forked_child(memory: RingMemory) -> None:
+    lender = Lender(memory)
+    views, _ = lender.lend(3, 8)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        del views
+        gc.collect()
+        os.write(write, b"%d" % len(lender.collect()))
+        os._exit(0)
+    os.close(write)
+    assert os.read(read, 10) == b"0"
+    os.close(read)
+    os.waitpid(child, 0)
+    assert lender.collect() == []
+    del views
+    gc.collect()
+    assert lender.collect() == [3]
+
+
+def test_slots_may_come_back_on_any_thread(memory: RingMemory) -> None:
+    lender = Lender(memory)
+    boxes = [[lender.lend(slot, 40)[0]] for slot in range(30)]
+    threads = [threading.Thread(target=box.clear) for box in boxes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    gc.collect()
+    assert sorted(lender.collect()) == list(range(30))
+
+
+# --- slots --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: int) -> None:
+    rng = random.Random(seed)
+    memory = RingMemory(LAYOUT)
+    book = SlotBook(memory, 8)
+    out: list[int] = []
+    for _ in range(200):
+        what = rng.random()
+        if what < 0.4 and len(out) < book.slots:
+            slot = book.acquire()
+            assert slot is not None
+            assert slot not in out
+            assert slot < book.slots
+            memory.base(slot)[0] = 1
+            out.append(slot)
+        elif what < 0.8 and out:
+            book.release(out.pop(rng.randrange(len(out))))
+        elif what >= 0.9:
+            book.resize(rng.randint(max(4, len(out)), 12))
+            out_of_range = [slot for slot in out if slot >= book.slots]
+            for slot in out_of_range:
+                out.remove(slot)
+                book.release(slot)
+        assert book.out == len(out)
+    used = {*out, *range(book.slots)}
+    memory_slots = [slot for slot in range(12) if slot not in used]
+    assert not any(memory.base(slot)[0] for slot in memory_slots)
+    memory.close()
+
+
+def test_a_retired_slot_gives_its_pages_back_when_it_comes_back(memory: RingMemory) -> None:
+    book = SlotBook(memory, 6)
+    slots = [book.acquire() for _ in range(6)]
+    pages(memory, 6)
+    book.resize(4)
+    assert memory.allocated_bytes() == 6 * LAYOUT.slot_bytes
+    for slot in slots:
+        assert slot is not None
+        book.release(slot)
+    assert memory.allocated_bytes() == 4 * LAYOUT.slot_bytes
+
+
+def test_free_slots_beyond_a_smaller_ring_give_their_pages_back_at_once(
+    memory: RingMemory,
+) -> None:
+    book = SlotBook(memory, 6)
+    pages(memory, 6)
+    book.resize(4)
+    assert memory.allocated_bytes() == 4 * LAYOUT.slot_bytes
+    book.punch_free()
+    assert memory.allocated_bytes() == 0
+
+
+def test_slots_that_the_consumer_holds_from_before_are_not_given_out(memory: RingMemory) -> None:
+    book = SlotBook(memory, 4, held=[1, 3, 9])
+    assert {book.acquire(), book.acquire()} == {0, 2}
+    assert book.out == 5
+    book.release(9)  # from a larger ring: retired
+    book.release(1)
+    assert book.acquire() == 1
+
+
+def test_a_slot_released_twice_is_free_once(memory: RingMemory) -> None:
+    book = SlotBook(memory, 4)
+    slot = book.acquire()
+    assert slot is not None
+    book.release(slot)
+    book.release(slot)
+    assert sorted(str(book.acquire()) for _ in range(4)) == ["0", "1", "2", "3"]
+
+
+def test_whoever_waits_for_a_slot_gets_the_next_one_or_none_once_closed(
+    memory: RingMemory,
+) -> None:
+    book = SlotBook(memory, 4)
+    slots = [book.acquire() for _ in range(4)]
+    got: list[int | None] = []
+    waiting = threading.Thread(target=lambda: got.append(book.acquire()))
+    waiting.start()
+    assert slots[2] is not None
+    book.release(slots[2])
+    waiting.join(30)
+    assert got == [slots[2]]
+    waiting = threading.Thread(target=lambda: got.append(book.acquire()))
+    waiting.start()
+    book.close()
+    waiting.join(30)
+    assert got == [slots[2], None]
+    assert book.acquire() is None
+
+
+def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:
+    memory.base(MAX_SLOTS - 1)[:] = 1
+    assert memory.allocated_bytes() == LAYOUT.slot_bytes
+
+
+def test_views_of_a_slot_are_what_the_layout_says(memory: RingMemory) -> None:
+    views = LAYOUT.views(memory.base(0))
+    assert views["images/primary"].shape == (2, 1, 64, 64, 3)
+    assert views["images/primary"].flags.c_contiguous
+    assert views["action"].dtype == np.float32

@@ -1,0 +1,167 @@
+"""Field expressions over real features: columns, values, and refusals that name what there is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.catalog.features import Feature, FeatureKind
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.sampling.fields import (
+    check_camera,
+    check_language,
+    check_same_kind,
+    find_feature,
+    is_text,
+    numeric_field,
+    text_of_points,
+)
+from autoloader.spec import parse_expression
+
+
+def feature(
+    path: str,
+    *shape: int | None,
+    dtype: str = "float32",
+    kind: FeatureKind = "tensor",
+    encoding: str | None = None,
+    per_step: bool = True,
+) -> Feature:
+    return Feature(path, f"steps/{path}", kind, dtype, shape, encoding, per_step)
+
+
+FEATURES = {
+    one.path: one
+    for one in (
+        feature("action/world_vector", 3),
+        feature("action/gripper", dtype="float64"),
+        feature("pose", 2, 3),
+        feature("flag", dtype="bool"),
+        feature("image", 8, 8, 3, dtype="uint8", kind="image"),
+        feature("depth", 8, 8, 1, dtype="float32", kind="image"),
+        feature("depth16", 8, 8, 1, dtype="uint16", kind="image"),
+        feature("rgba", 8, 8, 4, dtype="uint8", kind="image"),
+        feature("words", dtype="string", kind="text"),
+        feature("three_words", 3, dtype="string"),
+        feature("codes", 6, dtype="int32"),
+        feature("grid", 2, 2, dtype="int32"),
+        feature("ragged_codes", None, dtype="int32"),
+        feature("ragged", None, 3),
+        feature("nested", 5, 3, kind="other"),
+        feature("packed", 3, encoding="zlib"),
+        feature("episode_metadata/number", per_step=False),
+    )
+}
+
+
+def bind(raw: Any) -> Any:
+    return numeric_field(parse_expression(raw), FEATURES, field="datasets[d].action", dataset="d")
+
+
+def columns(steps: int) -> dict[str, np.ndarray]:
+    """Column c of feature number f at step t is 100·f + 10·c + t."""
+    found = {}
+    for f, (path, own) in enumerate(FEATURES.items()):
+        width = int(np.prod([size or 1 for size in own.shape], dtype=int))
+        grid = 100 * f + 10 * np.arange(width)[None, :] + np.arange(steps)[:, None]
+        found[path] = grid.astype(np.float32)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("raw", "first_row"),
+    [
+        ("action/world_vector", [0, 10, 20]),
+        ("steps/action/world_vector[1:]", [10, 20]),
+        ("action/gripper", [100]),
+        ("pose[-1]", [250]),
+        ("pose[::2]", [200, 220, 240]),
+        (["pose[0]", {"zeros": 2}, "flag"], [200, 0, 0, 300]),
+        ({"path": "pose[:2]", "ops": ["invert", {"scale": 0.5}]}, [-99.5, -104.5]),
+        ({"path": "pose[:2]", "ops": [{"clip": [0, 205]}]}, [200, 205]),
+        (["action/gripper", "action/gripper"], [100, 100]),
+    ],
+)
+def test_terms_stand_side_by_side_in_the_order_written(raw: Any, first_row: list[float]) -> None:
+    name = raw[6:] if raw == "steps/action/world_vector[1:]" else raw
+    found = bind(name).evaluate(columns(4), 4)
+    assert found.dtype == np.float32
+    assert found.shape == (4, len(first_row)) == (4, bind(name).width)
+    assert found[0].tolist() == first_row
+
+
+def test_a_path_may_be_written_with_its_steps_prefix() -> None:
+    found = find_feature(FEATURES, "steps/pose", field="f", dataset="d")
+    assert found is FEATURES["pose"]
+
+
+@given(st.floats(-3, 3, width=32), st.floats(-1, 0, width=32), st.floats(0.5, 2, width=32))
+def test_ops_are_applied_in_order_in_float32(value: float, low: float, factor: float) -> None:
+    raw = {"path": "action/gripper", "ops": [{"clip": [low, 1]}, "invert", {"scale": factor}]}
+    given_columns = {"action/gripper": np.array([[value]], np.float32)}
+    found = bind(raw).evaluate(given_columns, 1)
+    clipped = np.clip(np.float32(value), np.float32(low), np.float32(1))
+    assert found[0, 0] == (np.float32(1) - clipped) * np.float32(factor)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("acton/world_vector", ["'acton/world_vector'", "action/world_vector", "flag"]),
+        ("image", ["image uint8 8×8×3"]),
+        ("words", ["text string"]),
+        ("episode_metadata/number", ["not a number for every step"]),
+        ("pose[6:]", ["takes no column", "has 6"]),
+        ("nested", ["nested"]),
+    ],
+)
+def test_a_field_that_cannot_be_bound_is_refused(raw: str, words: list[str]) -> None:
+    with pytest.raises(SpecError) as caught:
+        bind(raw)
+    assert caught.value.path == "datasets[d].action"
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("raw", ["ragged", "packed"])
+def test_what_is_stored_in_a_way_not_supported_yet_is_refused_so(raw: str) -> None:
+    with pytest.raises(UnsupportedError, match="not supported yet"):
+        bind(raw)
+
+
+@pytest.mark.parametrize("path", ["depth", "depth16", "rgba", "pose", "words"])
+def test_only_colour_pictures_are_cameras(path: str) -> None:
+    check_camera(FEATURES["image"], field="f")
+    with pytest.raises(SpecError, match=path):
+        check_camera(FEATURES[path], field="f")
+
+
+@pytest.mark.parametrize("path", ["words", "codes"])
+def test_text_and_code_points_are_language(path: str) -> None:
+    check_language(FEATURES[path], field="f")
+    assert is_text(FEATURES[path]) == (path == "words")
+
+
+@pytest.mark.parametrize("path", ["image", "pose", "three_words", "grid", "ragged_codes", "nested"])
+def test_whatever_else_is_refused_as_language(path: str) -> None:
+    with pytest.raises(SpecError, match=path):
+        check_language(FEATURES[path], field="f")
+
+
+def test_language_is_not_drawn_from_text_here_and_code_points_there() -> None:
+    check_same_kind([FEATURES["words"]], field="f")
+    with pytest.raises(SpecError, match="mixes"):
+        check_same_kind([FEATURES["words"], FEATURES["codes"]], field="f")
+
+
+@pytest.mark.parametrize(
+    ("points", "text"),
+    [([104, 105, 0, 0], "hi"), ([0, 0], ""), ([], ""), ([28450, 33021], "漢能"), ([128512], "😀"),
+     ([104, 0xD800, 105], "hi"), ([104, -1, 2**30, 105], "hi"), ([104, 0, 105, 0], "hi")],
+)  # fmt: skip
+def test_code_points_become_text_without_their_padding(points: list[int], text: str) -> None:
+    assert text_of_points(np.array(points, np.int64)).decode() == text

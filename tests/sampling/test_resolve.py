@@ -1,0 +1,225 @@
+"""A spec held against real files: what is bound, counted and refused, without reading pictures."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import PLAIN, TEXT, episode, image, numbers, write_dataset
+from streams import dataset_of, mixture_of, spec_of
+
+from autoloader.errors import SourceError, SpecError
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.draws import dataset_key
+from autoloader.sampling.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
+from autoloader.sampling.order import mixture_order
+from autoloader.sampling.resolve import resolve
+
+
+def shards(*lengths: list[int]) -> list[list[Any]]:
+    return [[episode(i, steps) for i, steps in enumerate(part)] for part in lengths]
+
+
+def test_a_path_that_does_not_exist_is_a_source_error_naming_dataset_and_path(
+    tmp_path: Path,
+) -> None:
+    written = write_dataset(tmp_path, shards([3]))
+    with pytest.raises(SourceError) as caught:
+        mixture_of(dataset_of(written, path=str(tmp_path / "nowhere/1.0.0")))
+    assert "robot" in caught.value.what
+    assert "nowhere" in caught.value.what
+    assert caught.value.dataset == "robot"
+
+
+def test_a_directory_that_is_no_tfds_version_is_a_source_error(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([3]))
+    with pytest.raises(SourceError, match="not a TFDS version directory") as caught:
+        mixture_of(dataset_of(written, path=str(written.path.parent)))
+    assert str(written.path) in caught.value.remedy
+
+
+def test_a_missing_feature_is_a_spec_error_listing_those_that_exist(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([3]))
+    with pytest.raises(SpecError) as caught:
+        mixture_of(dataset_of(written, images={"primary": "observation/imgae"}))
+    assert caught.value.path == "datasets[robot].images.primary"
+    for path in PLAIN:
+        assert path in caught.value.remedy
+
+
+def test_a_split_that_resolves_to_nothing_is_named_with_its_length(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([2] * 25))
+    with pytest.raises(SpecError) as caught:
+        mixture_of(dataset_of(written, split="train[:1%]"))
+    assert "train[:1%]" in caught.value.what
+    assert "25" in caught.value.what
+    assert caught.value.path == "datasets[robot].split.train"
+
+
+def test_a_split_that_a_dataset_lacks_is_refused_and_null_leaves_it_out(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path, shards([3]), name="one")
+    two = write_dataset(tmp_path, shards([3]), name="two")
+    with pytest.raises(SpecError, match="'val'"):
+        resolve(spec_of(one, two), "val")
+    both = spec_of(
+        dataset_of(one, split={"train": "train", "val": None}),
+        dataset_of(two, split={"train": None, "val": "train"}),
+    )
+    assert resolve(both, "train").names == ("one",)
+    assert resolve(both, "val").names == ("two",)
+    nobody = spec_of(dataset_of(one, split={"train": "train", "val": None}))
+    with pytest.raises(SpecError, match="no dataset takes part"):
+        resolve(nobody, "val")
+
+
+def test_widths_are_the_widest_datasets_or_what_pad_to_says(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path, shards([3]), name="one")
+    two = write_dataset(tmp_path, shards([3]), name="two")
+    narrow = dataset_of(one, action="action[:1]", state=None)
+    layout = mixture_of(narrow, two).layout
+    assert (layout.action_width, layout.state_width) == (2, 3)
+    padded = mixture_of(narrow, two, pad_to={"action": 7, "state": 8}).layout
+    assert (padded.action_width, padded.state_width) == (7, 8)
+    with pytest.raises(SpecError, match=r"pad_to\.state: 2, but dataset 'two' has 3"):
+        mixture_of(narrow, two, pad_to={"state": 2})
+
+
+def test_a_dataset_that_takes_nothing_is_refused(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path, shards([3]), name="one")
+    two = write_dataset(tmp_path, shards([3]), name="two")
+    empty = dataset_of(two, images={}, action=None, state=None)
+    with pytest.raises(SpecError, match=r"datasets\[two\]"):
+        mixture_of(one, empty)
+
+
+def test_seeds_come_from_names_and_never_from_the_place_in_the_list(tmp_path: Path) -> None:
+    one = write_dataset(tmp_path, shards([3]), name="one")
+    two = write_dataset(tmp_path, shards([3]), name="two")
+    keys = {d.name: d.key for d in mixture_of(one, two, seed=4).datasets}
+    assert keys == {d.name: d.key for d in mixture_of(two, one, seed=4).datasets}
+    assert keys["one"] == dataset_key(4, "one")
+
+
+def test_a_mixed_language_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    features = {**PLAIN, "codes": numbers(4, dtype="int32")}
+    written = write_dataset(
+        tmp_path, [[episode(0, 3, codes=[104, 105, 0, 0] * 3)]], features=features
+    )
+    with pytest.raises(SpecError, match="mixes"):
+        mixture_of(dataset_of(written, language={"any_of": ["codes", "language_instruction"]}))
+
+
+def test_depth_and_float_images_are_refused_as_cameras(tmp_path: Path) -> None:
+    features = {**PLAIN, "depth": image(dtype="float32", channels=1), "words": TEXT}
+    written = write_dataset(tmp_path, [[episode(0, 3, depth=[b"x"] * 3)]], features=features)
+    for path in ("depth", "words"):
+        with pytest.raises(SpecError, match=path):
+            mixture_of(dataset_of(written, images={"primary": path}))
+
+
+# --- counts -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sample", "stride", "samples", "short"),
+    [
+        ({}, 1, 5 + 1 + 9, 0),
+        ({}, 4, 2 + 1 + 3, 0),
+        ({"frame_offsets": [0, 2], "edges": {"end": "drop"}}, 1, 3 + 0 + 7, 1),
+        ({"frame_offsets": [-1, 2], "edges": {"start": "drop", "end": "drop"}}, 1, 2 + 0 + 6, 1),
+        ({"per_episode": 4}, 1, 4 + 1 + 4, 0),
+    ],
+)
+def test_samples_are_counted_from_episode_lengths_stride_edges_and_draws(
+    sample: dict[str, Any], stride: int, samples: int, short: int, tmp_path: Path
+) -> None:
+    written = write_dataset(tmp_path, shards([5, 1], [9]))
+    mixture = mixture_of(dataset_of(written, stride=stride), sample=sample)
+    count = count_mixture(mixture)["robot"]
+    assert (count.episodes, count.frames) == (3, 15)
+    assert (count.samples, count.short_episodes) == (samples, short)
+    assert not count.estimated
+
+
+def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([2, 3]))
+    mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "edges": {"end": "drop"}})
+    with pytest.raises(SourceError, match="'robot': none of its 2 episodes is long enough"):
+        count_mixture(mixture)
+
+
+def test_damage_that_the_headers_show_is_counted_and_told(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([3, 3, 3], [3, 3]))
+    written.truncate(0, 1)
+    count = count_mixture(mixture_of(written))["robot"]
+    assert (count.episodes, count.samples, len(count.damaged)) == (3, 9, 2)
+    assert "record 1" in count.damaged[0]
+    assert "truncated" in count.damaged[0]
+
+
+def test_a_dataset_of_which_nothing_can_be_read_is_a_source_error(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([3, 3]))
+    written.truncate(0, 0)
+    with pytest.raises(SourceError, match="no episode can be read") as caught:
+        count_mixture(mixture_of(written))
+    assert caught.value.dataset == "robot"
+
+
+# --- shares and epochs --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("top", "shares", "epoch", "by_pass"),
+    [
+        ({}, (0.25, 0.75), 12, False),
+        ({"weights": "natural"}, (9 / 12, 3 / 12), 12, True),
+        ({"weights": "natural_scaled"}, (9 / 18, 9 / 18), 12, False),
+        ({"mixing": {"epoch": "pass"}}, (0.25, 0.75), 12, True),
+        ({"weights": "natural", "mixing": {"epoch": 100}}, (9 / 12, 3 / 12), 100, False),
+        ({"mixing": {"epoch": "forever"}}, (0.25, 0.75), None, False),
+    ],
+)
+def test_shares_and_epoch_follow_from_weights_and_counts(
+    top: dict[str, Any],
+    shares: tuple[float, ...],
+    epoch: int | None,
+    by_pass: bool,
+    tmp_path: Path,
+) -> None:
+    one = write_dataset(tmp_path, [[episode(0, 9)]], name="one")
+    two = write_dataset(tmp_path, [[episode(0, 3)]], name="two")
+    mixture = mixture_of(dataset_of(one, weight=2), dataset_of(two, weight=6), **top)
+    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
+    assert order.shares == pytest.approx(shares)
+    assert order.epoch_samples == epoch
+    assert order.pass_samples == ((9, 3) if by_pass else None)
+
+
+# --- layout -------------------------------------------------------------------------------------
+
+
+def test_arrays_of_a_slot_are_aligned_and_do_not_overlap() -> None:
+    layout = BatchLayout(3, {"a": (5, 7), "b": (2, 2)}, 2, 4, 7, 1, 0)
+    taken: list[tuple[int, int]] = []
+    for array in layout.arrays.values():
+        assert array.offset % 64 == 0
+        assert array.nbytes == np.dtype(array.dtype).itemsize * math.prod(array.shape)
+        taken.append((array.offset, array.offset + array.nbytes))
+    for (_, end), (start, _) in itertools.pairwise(taken):
+        assert end <= start
+    assert layout.slot_bytes % 4096 == 0
+    assert taken[-1][1] <= layout.slot_bytes
+    assert layout.arrays["language_text"].shape == (3 * LANGUAGE_BYTES_PER_SAMPLE,)
+
+
+def test_views_lie_over_the_slots_memory_and_nowhere_else() -> None:
+    layout = BatchLayout(2, {"a": (3, 3)}, 1, 1, 2, 1, 2)
+    memory = np.zeros(layout.slot_bytes, np.uint8)
+    for number, view in enumerate(layout.views(memory).values(), start=1):
+        view.view(np.uint8)[...] = number
+    for number, array in enumerate(layout.arrays.values(), start=1):
+        assert set(memory[array.offset : array.offset + array.nbytes]) <= {number}

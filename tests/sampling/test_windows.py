@@ -1,0 +1,108 @@
+"""Windows against a reference that walks row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.sampling import windows
+from autoloader.sampling.counts import samples_per_episode
+from autoloader.spec import SampleSpec
+
+EDGES = st.sampled_from(["repeat", "zero", "drop"])
+OFFSETS = st.lists(st.integers(-6, 6), min_size=1, max_size=4).map(tuple)
+SAMPLES = st.builds(
+    lambda frames, states, start, horizon, first, last, per_episode: SampleSpec.model_validate(
+        {
+            "frame_offsets": frames,
+            "state_offsets": states,
+            "action_start": start,
+            "action_horizon": horizon,
+            "edges": {"start": first, "end": last},
+            "per_episode": per_episode,
+        }
+    ),
+    OFFSETS,
+    OFFSETS,
+    st.integers(-4, 4),
+    st.integers(1, 5),
+    EDGES,
+    EDGES,
+    st.just("all") | st.integers(1, 20),
+)
+
+
+def every_offset(sample: SampleSpec) -> list[int]:
+    horizon = range(sample.action_start, sample.action_start + sample.action_horizon)
+    return [*sample.frame_offsets, *sample.state_offsets, *horizon]
+
+
+def valid(sample: SampleSpec, steps: int) -> list[int]:
+    """Every t whose window the edges allow, one by one."""
+    found = []
+    for t in range(steps):
+        wanted = [t + offset for offset in every_offset(sample)]
+        early = sample.edges.start == "drop" and min(wanted) < 0
+        late = sample.edges.end == "drop" and max(wanted) >= steps
+        if not early and not late:
+            found.append(t)
+    return found
+
+
+@given(SAMPLES, st.integers(0, 15))
+def test_valid_t_are_those_whose_whole_window_the_edges_allow(
+    sample: SampleSpec, steps: int
+) -> None:
+    first, stop = windows.valid_range(sample, steps)
+    assert list(range(first, stop)) == valid(sample, steps)
+
+
+@given(SAMPLES, st.lists(st.integers(0, 15), min_size=1, max_size=6))
+def test_counts_are_those_of_the_valid_t_or_n_of_them(
+    sample: SampleSpec, lengths: list[int]
+) -> None:
+    wanted = []
+    for steps in lengths:
+        count = len(valid(sample, steps))
+        wanted.append(count if sample.per_episode == "all" else min(count, sample.per_episode))
+    assert samples_per_episode(sample, np.array(lengths, np.int64)).tolist() == wanted
+    assert [windows.valid_count(sample, steps) for steps in lengths] == wanted
+
+
+@given(SAMPLES, OFFSETS, st.integers(1, 12))
+def test_rows_repeat_or_zero_what_leaves_the_episode_and_mask_it(
+    sample: SampleSpec, offsets: tuple[int, ...], steps: int
+) -> None:
+    t = np.arange(steps)
+    found = windows.rows(t, np.array(offsets), steps, sample)
+    column = np.arange(1, steps + 1, dtype=np.float32)[:, None] * 10
+    values, mask = windows.window_values(column, found, 3)
+    for n in range(steps):
+        for r, offset in enumerate(offsets):
+            row = n + offset
+            edge = sample.edges.start if row < 0 else sample.edges.end
+            nearest = min(max(row, 0), steps - 1)
+            inside = 0 <= row < steps
+            zeroed = not inside and edge == "zero"
+            assert found.inside[n, r] == inside
+            assert found.index[n, r] == nearest
+            assert found.zeroed[n, r] == zeroed
+            assert found.offset[n, r] == (offset if inside or zeroed else nearest - n)
+            assert values[n, r].tolist() == [0 if zeroed else (nearest + 1) * 10, 0, 0]
+            assert mask[n, r].tolist() == [inside, False, False]
+
+
+@given(SAMPLES, OFFSETS, st.integers(1, 12))
+def test_a_sum_adds_the_rows_inside_the_episode_only(
+    sample: SampleSpec, offsets: tuple[int, ...], steps: int
+) -> None:
+    t = np.arange(steps)
+    found = windows.rows(t, np.array(offsets), steps, sample)
+    column = np.stack([np.arange(steps), np.ones(steps)], axis=1).astype(np.float32)
+    values, mask = windows.summed_values(column, found, 3)
+    assert values.shape == mask.shape == (steps, 1, 3)
+    for n in range(steps):
+        rows = [n + offset for offset in offsets if 0 <= n + offset < steps]
+        assert values[n, 0].tolist() == [sum(rows), len(rows), 0]
+        assert mask[n, 0].tolist() == [bool(rows), bool(rows), False]

@@ -1,0 +1,484 @@
+"""The spec language: what it takes, what it refuses, and that a refusal helps."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.spec import FieldTerm, PipelineSpec, parse_expression
+
+PLAIN: dict[str, Any] = {
+    "schema_version": 1,
+    "datasets": [
+        {
+            "name": "bridge",
+            "path": "/data/bridge/1.0.0",
+            "images": {"primary": "observation/image_0"},
+            "action": "action",
+        }
+    ],
+    "cameras": {"primary": {"size": [32, 48]}},
+}
+FULL: dict[str, Any] = {
+    "schema_version": 1,
+    "seed": 7,
+    "reader": "stream",
+    "datasets": [
+        {
+            "name": "bridge",
+            "path": "/data/bridge/1.0.0",
+            "split": {"train": "train[:90%]", "val": None},
+            "weight": 0.5,
+            "images": {
+                "primary": "observation/image_0",
+                "wrist": {"any_of": ["observation/image_1", "observation/image_2"]},
+            },
+            "action": [
+                "action/world_vector",
+                {"path": "action/open_gripper[-1:]", "ops": [{"clip": [0, 1]}, "invert"]},
+                {"path": "action/angle[2]", "ops": [{"scale": 0.5}]},
+                {"zeros": 2},
+            ],
+            "state": ["observation/state[:3]", {"zeros": 1}],
+            "language": {"any_of": ["language_instruction", "language_instruction_2"]},
+            "stride": 5,
+            "sample": {"frame_offsets": [0, 10], "edges": {"start": "drop"}, "per_episode": 3},
+        },
+        {"name": "rt1", "tfds": "rt1:1.0.0", "data_dir": "/data", "action": "action[:7]"},
+    ],
+    "weights": "natural_scaled",
+    "sample": {
+        "frame_offsets": [0, 5],
+        "state_offsets": [-1, 0],
+        "action_start": -2,
+        "action_horizon": 8,
+        "action_reduce": "sum",
+        "edges": {"start": "zero", "end": "drop"},
+        "per_episode": "all",
+    },
+    "cameras": {
+        "primary": {"size": [256, 320], "resize": "lanczos3", "fit": "crop"},
+        "wrist": {"size": [128, 128], "resize": "area", "fit": "pad"},
+    },
+    "pad_to": {"action": 14, "state": 8},
+    "batch": {"size": 12, "drop_last": False},
+    "metadata": "dataset_only",
+    "mixing": {"strategy": "python", "block_length": 4, "on_stall": "wait", "epoch": 1000},
+    "errors": {"max_corrupt_ratio": 0.1},
+    "validation": {"samples": 96},
+}
+
+
+def changed(place: str, value: Any, base: dict[str, Any] = PLAIN) -> dict[str, Any]:
+    """``base`` with one value replaced; ``datasets.0.weight`` names it."""
+    raw = copy.deepcopy(base)
+    holder: Any = raw
+    *parents, leaf = place.split(".")
+    for part in parents:
+        holder = holder[int(part)] if isinstance(holder, list) else holder.setdefault(part, {})
+    holder[int(leaf) if isinstance(holder, list) else leaf] = value
+    return raw
+
+
+def refused(raw: dict[str, Any]) -> SpecError:
+    with pytest.raises(SpecError) as caught:
+        PipelineSpec.from_mapping(raw)
+    assert caught.value.remedy
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+# --- what it takes ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [PLAIN, FULL], ids=["plain", "full"])
+def test_a_spec_written_out_and_read_again_is_the_same(raw: dict[str, Any]) -> None:
+    spec = PipelineSpec.from_mapping(raw)
+    plain = json.loads(json.dumps(spec.model_dump(mode="json")))
+    assert PipelineSpec.from_mapping(plain) == spec
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    spec = PipelineSpec.from_mapping(PLAIN)
+    with pytest.raises(ValidationError):
+        spec.seed = 3  # type: ignore[misc]
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    spec = PipelineSpec.from_mapping(PLAIN)
+    assert (spec.seed, spec.reader, spec.weights, spec.metadata) == (0, "auto", "explicit", "full")
+    assert (spec.batch.size, spec.batch.drop_last) == (48, True)
+    assert (spec.mixing.strategy, spec.mixing.block_length) == ("python", 1)
+    assert (spec.mixing.on_stall, spec.mixing.epoch) == ("auto", "auto")
+    assert spec.errors.max_corrupt_ratio == 0.01
+    assert spec.validation.samples == 960
+    assert spec.sample.frame_offsets == (0,)
+    assert spec.sample.per_episode == "all"
+    assert dict(spec.datasets[0].split) == {"train": "train"}
+    camera = spec.cameras["primary"]
+    assert (camera.size, camera.resize, camera.fit) == ((32, 48), "bilinear", "stretch")
+
+
+def test_a_datasets_own_sample_overrides_key_by_key() -> None:
+    spec = PipelineSpec.from_mapping(FULL)
+    own, other = spec.sample_of("bridge"), spec.sample_of("rt1")
+    assert own.frame_offsets == (0, 10)
+    assert (own.edges.start, own.per_episode) == ("drop", 3)
+    assert own.state_offsets == other.state_offsets == (-1, 0)
+    assert other == spec.sample
+
+
+def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
+    schema = PipelineSpec.model_json_schema()
+    json.dumps(schema)
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(PipelineSpec.model_fields)
+    for block in ("DatasetSpec", "CameraSpec", "BatchSpec", "MixingSpec", "SampleSpec"):
+        assert schema["$defs"][block]["additionalProperties"] is False
+    for name, own in schema["$defs"]["DatasetSpec"]["properties"].items():
+        assert own.get("description") or "$ref" in own or name == "sample", name
+
+
+@pytest.mark.parametrize(
+    ("raw", "columns"),
+    [("a/b", None), ("a[2]", (2, 3, None)), ("a[-1]", (-1, None, None)), ("a[:3]", (None, 3, None)),
+     ("a[-1:]", (-1, None, None)), ("a[::2]", (None, None, 2)), ("a[ 1 : 4 ]", (1, 4, None))],
+)  # fmt: skip
+def test_columns_are_written_as_python_slices(raw: str, columns: Any) -> None:
+    (term,) = parse_expression(raw).terms
+    assert term.columns == columns
+    assert parse_expression(term.text()).terms == (term,)
+
+
+@given(st.lists(st.integers(-9, 9) | st.none(), min_size=2, max_size=3), st.integers(1, 12))
+def test_a_slice_takes_the_columns_that_python_takes(bounds: list[int | None], width: int) -> None:
+    if len(bounds) == 3 and bounds[2] is not None and bounds[2] < 1:
+        bounds[2] = 1
+    text = "x[" + ":".join("" if bound is None else str(bound) for bound in bounds) + "]"
+    (term,) = parse_expression(text).terms
+    assert isinstance(term, FieldTerm)
+    assert range(width)[term.slice()] == range(width)[slice(*bounds)]
+
+
+# --- what it refuses ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "near"),
+    [("sede", "seed"), ("datasets.0.wieght", "weight"), ("cameras.primary.resise", "resize"),
+     ("mixing.block_lenght", "block_length"), ("sample.frame_offset", "frame_offsets"),
+     ("sample.edges.stat", "start"), ("batch.siez", "size"),
+     ("errors.max_corrupt", "max_corrupt_ratio"),
+     ("datasets.0.sample.action_horizont", "action_horizon"), ("validation.sample", "samples")],
+)  # fmt: skip
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(place: str, near: str) -> None:
+    error = refused(changed(place, 1))
+    assert repr(place.rpartition(".")[2]) in error.what
+    assert repr(near) in error.remedy
+
+
+BAD_VALUES = [
+    ("schema_version", 2, "schema_version"),
+    ("seed", -1, "seed"),
+    ("seed", "zero", "seed"),
+    ("reader", "fast", "reader"),
+    ("weights", "equal", "weights"),
+    ("metadata", "some", "metadata"),
+    ("datasets.0.weight", 0, "datasets[bridge].weight"),
+    ("datasets.0.weight", -1.0, "datasets[bridge].weight"),
+    ("datasets.0.weight", float("inf"), "datasets[bridge].weight"),
+    ("datasets.0.weight", float("nan"), "datasets[bridge].weight"),
+    ("datasets.0.weight", "heavy", "datasets[bridge].weight"),
+    ("datasets.0.stride", 0, "datasets[bridge].stride"),
+    ("datasets.0.name", "a b", "datasets[a b].name"),
+    ("datasets.0.images", {"primary": 5}, "datasets[bridge].images.primary"),
+    ("datasets.0.images", {"primary": {"any_of": []}}, "datasets[bridge].images.primary"),
+    ("datasets.0.action", [], "datasets[bridge].action"),
+    ("datasets.0.action", {"zeros": 2}, "datasets[bridge].action"),
+    ("datasets.0.action", ["a", {"zeros": 0}], "datasets[bridge].action"),
+    ("datasets.0.action", "a[", "datasets[bridge].action"),
+    ("datasets.0.action", "a[]", "datasets[bridge].action"),
+    ("datasets.0.action", "a[x]", "datasets[bridge].action"),
+    ("datasets.0.action", "a[1:2:3:4]", "datasets[bridge].action"),
+    ("datasets.0.action", "a[::0]", "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "opps": []}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": ["square"]}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": 5}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": None}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": [{"clip": [1, 0]}]}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": [{"clip": [None, 1]}]}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": [{"clip": "01"}]}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": [{"clip": [0]}]}, "datasets[bridge].action"),
+    ("datasets.0.action", {"path": "a", "ops": [{"scale": "2"}]}, "datasets[bridge].action"),
+    (
+        "datasets.0.action",
+        {"path": "a", "ops": [{"scale": float("inf")}]},
+        "datasets[bridge].action",
+    ),
+    ("datasets.0.language", {"any": ["a"]}, "datasets[bridge].language"),
+    ("datasets.0.split", {"train": 5}, "datasets[bridge].split.train"),
+    ("datasets.0", "bridge", "datasets[0]"),
+    ("datasets", [], "datasets"),
+    ("datasets", "bridge", "datasets"),
+    ("sample.frame_offsets", [], "sample.frame_offsets"),
+    ("sample.frame_offsets", 5, "sample.frame_offsets"),
+    ("sample.frame_offsets", [0, 10**30], "sample.frame_offsets[1]"),
+    ("sample.frame_offsets", [0.5], "sample.frame_offsets[0]"),
+    ("sample.action_horizon", 0, "sample.action_horizon"),
+    ("sample.action_start", 10**30, "sample.action_start"),
+    ("sample.action_reduce", "mean", "sample.action_reduce"),
+    ("sample.edges", {"start": "wrap"}, "sample.edges.start"),
+    ("sample.per_episode", 0, "sample.per_episode"),
+    ("sample.per_episode", "some", "sample.per_episode"),
+    ("datasets.0.sample", {"per_episode": 0}, "datasets[bridge].sample.per_episode"),
+    ("cameras", {}, "cameras"),
+    ("cameras.primary.size", [0, 5], "cameras.primary.size[0]"),
+    ("cameras.primary.size", 256, "cameras.primary.size"),
+    ("cameras.primary.size", [256], "cameras.primary.size[1]"),
+    ("cameras.primary.resize", "nearest", "cameras.primary.resize"),
+    ("cameras.primary.fit", "squeeze", "cameras.primary.fit"),
+    ("pad_to", {"acton": 7}, "pad_to.acton"),
+    ("pad_to", {"action": 0}, "pad_to.action"),
+    ("batch.size", 0, "batch.size"),
+    ("batch.drop_last", "perhaps", "batch.drop_last"),
+    ("mixing.strategy", "random", "mixing.strategy"),
+    ("mixing.block_length", 0, "mixing.block_length"),
+    ("mixing.on_stall", "skip", "mixing.on_stall"),
+    ("mixing.epoch", 0, "mixing.epoch"),
+    ("mixing.epoch", "half", "mixing.epoch"),
+    ("errors.max_corrupt_ratio", 1.5, "errors.max_corrupt_ratio"),
+    ("validation.samples", 0, "validation.samples"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "path"), BAD_VALUES, ids=lambda v: str(v)[:40])
+def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
+    place: str, value: Any, path: str
+) -> None:
+    error = refused(changed(place, value))
+    assert error.path == path
+    assert path in error.what
+    assert "Traceback" not in error.what
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("datasets.0.weight", -1.5), ("metadata", "some"), ("cameras.primary.fit", "squeeze"),
+     ("sample.per_episode", "some"), ("mixing.block_length", 0)],
+)  # fmt: skip
+def test_a_refusal_shows_the_value_found(place: str, value: Any) -> None:
+    assert repr(value) in refused(changed(place, value)).what
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed"),
+    [("metadata", ["none", "dataset_only", "full"]), ("mixing.on_stall", ["auto", "wait", "owe"]),
+     ("sample.edges.end", ["repeat", "zero", "drop"]), ("cameras.primary.resize", ["area"])],
+)  # fmt: skip
+def test_a_refusal_says_what_is_allowed(place: str, allowed: list[str]) -> None:
+    remedy = refused(changed(place, "nonsense")).remedy
+    for word in allowed:
+        assert word in remedy
+
+
+@pytest.mark.parametrize(
+    "place", ["datasets", "cameras", "cameras.primary.size", "datasets.0.name"]
+)
+def test_a_missing_field_is_named(place: str) -> None:
+    raw = copy.deepcopy(PLAIN)
+    holder: Any = raw
+    *parents, leaf = place.split(".")
+    for part in parents:
+        holder = holder[int(part)] if isinstance(holder, list) else holder[part]
+    del holder[leaf]
+    error = refused(raw)
+    assert "missing" in error.what
+    assert leaf in error.what
+
+
+LATER = [
+    ("normalize", {"action": {"method": "mean_std"}}),
+    ("augment", {"primary": {"brightness": 0.1}}),
+    ("datasets.0.transform", {"call": "lab:f"}),
+    ("datasets.0.keep", {"language": "required"}),
+    ("datasets.0.num_samples", 1000),
+    ("sample.goal", "uniform"),
+    ("sample.action_relative_to_state", [0, 1]),
+    ("datasets.0.sample.goal", "uniform"),
+    ("mixing.chain", True),
+    ("validation.per_dataset", True),
+    ("defaults.keep", {"language": "required"}),
+    ("defaults.transform", {"call": "lab:f"}),
+    ("defaults.sample.goal", "uniform"),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), LATER, ids=lambda v: str(v)[:40])
+def test_what_a_later_issue_brings_is_refused_by_name_as_not_supported_yet(
+    place: str, value: Any
+) -> None:
+    error = refused(changed(place, value))
+    assert isinstance(error, UnsupportedError)
+    assert "not supported yet" in error.what
+    assert place.rpartition(".")[2] in error.path
+    assert repr(place.rpartition(".")[2]) in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("sample.goal", "none"), ("sample.action_relative_to_state", []), ("mixing.chain", False),
+     ("validation.per_dataset", False), ("normalize", None), ("augment", None)],
+)  # fmt: skip
+def test_what_a_later_issue_brings_may_be_spelled_out_as_absent(place: str, value: Any) -> None:
+    assert PipelineSpec.from_mapping(changed(place, value)) == PipelineSpec.from_mapping(PLAIN)
+
+
+def test_two_datasets_of_one_name_are_refused() -> None:
+    raw = copy.deepcopy(PLAIN)
+    raw["datasets"] *= 2
+    assert "'bridge'" in refused(raw).what
+
+
+def test_a_camera_that_nobody_fills_is_refused() -> None:
+    assert "'wrist'" in refused(changed("cameras.wrist", {"size": [8, 8]})).what
+
+
+def test_a_camera_without_a_size_is_refused_with_the_nearest_known_one() -> None:
+    error = refused(changed("datasets.0.images", {"primery": "observation/image_0"}))
+    assert "'primery'" in error.what
+    assert "'primary'" in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("own", "key"),
+    [({"frame_offsets": [0, 1]}, "frame_offsets"), ({"state_offsets": [0, 1]}, "state_offsets"),
+     ({"action_horizon": 4}, "action_horizon")],
+)  # fmt: skip
+def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str) -> None:
+    raw = copy.deepcopy(PLAIN)
+    raw["datasets"].append({**raw["datasets"][0], "name": "other", "sample": own})
+    error = refused(raw)
+    assert key in error.what
+    assert "'other'" in error.what
+
+
+def test_a_summed_action_agrees_with_a_single_row() -> None:
+    raw = copy.deepcopy(PLAIN)
+    summed = {"action_horizon": 4, "action_reduce": "sum"}
+    raw["datasets"].append({**raw["datasets"][0], "name": "other", "sample": summed})
+    assert PipelineSpec.from_mapping(raw).sample_of("other").action_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "word"),
+    [({"tfds": "x:1.0.0"}, "both"), ({"path": None}, "neither"),
+     ({"path": None, "tfds": "x:1.0.0"}, "data_dir")],
+)  # fmt: skip
+def test_a_dataset_lies_in_one_place(own: dict[str, Any], word: str) -> None:
+    raw = copy.deepcopy(PLAIN)
+    raw["datasets"][0].update(own)
+    error = refused(raw)
+    assert word in error.what + error.remedy
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "mix.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+DATASETS = """
+datasets:
+  - {name: a, path: a/1.0.0, images: {primary: image}}
+  - {name: b, path: /far/b/1.0.0, images: {primary: image}, split: {val: "train[95%:]"}}
+  - {name: c, tfds: "c:1.0.0", images: {primary: image}, weight: 3, language: null}
+cameras: {primary: {size: [8, 8]}}
+"""
+
+
+def test_defaults_fill_what_a_dataset_leaves_out_and_mappings_merge(tmp_path: Path) -> None:
+    text = (
+        'defaults: {data_dir: oxe, weight: 2, language: words, split: {train: "train[:95%]", '
+        "val: val}}" + DATASETS
+    )
+    a, b, c = PipelineSpec.from_yaml(write(tmp_path, text)).datasets
+    assert (a.weight, c.weight) == (2, 3)
+    assert dict(b.split) == {"train": "train[:95%]", "val": "train[95%:]"}
+    assert a.language is not None
+    assert c.language is None
+    assert a.data_dir is None
+    assert c.data_dir == str(tmp_path / "oxe")
+
+
+def test_relative_paths_start_at_the_files_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "defaults: {data_dir: .}" + DATASETS)
+    monkeypatch.chdir("/")
+    a, b, _ = PipelineSpec.from_yaml(path).datasets
+    assert a.path == str(tmp_path / "a/1.0.0")
+    assert b.path == "/far/b/1.0.0"
+
+
+def test_home_and_remote_paths_stay_what_they_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    text = DATASETS.replace("a/1.0.0", "~/a/1.0.0", 1).replace("/far/b", "gs://far/b")
+    a, b, _ = PipelineSpec.from_yaml(write(tmp_path, "defaults: {data_dir: .}" + text)).datasets
+    assert a.path == "/home/someone/a/1.0.0"
+    assert b.path == "gs://far/b/1.0.0"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("seed: 1\nseed: 2" + DATASETS, "seed"), ("a: [1", "no YAML"), ("- a\n- b", "mapping"),
+     ("", "mapping"), ("defaults: 5" + DATASETS, "defaults"),
+     ("defaults: {nam: x}" + DATASETS, "nam"), ("defaults: {name: x}" + DATASETS, "name")],
+)  # fmt: skip
+def test_a_file_that_is_no_spec_is_refused(text: str, word: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        PipelineSpec.from_yaml(write(tmp_path, text))
+    assert word in caught.value.what
+    assert caught.value.remedy
+
+
+def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nowhere\.yaml"):
+        PipelineSpec.from_yaml(tmp_path / "nowhere.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(SpecError, match=r"binary\.yaml"):
+        PipelineSpec.from_yaml(tmp_path / "binary.yaml")
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+PLACES = sorted(
+    {place for place, _, _ in BAD_VALUES} | {place for place, _ in LATER} | {"defaults"}
+)
+
+
+@given(st.sampled_from(PLACES), JUNK)
+def test_whatever_a_spec_says_the_answer_is_a_spec_or_a_spec_error(place: str, value: Any) -> None:
+    remedy = "none needed"
+    try:
+        PipelineSpec.from_mapping(changed(place, value))
+    except SpecError as error:
+        remedy = error.remedy
+    assert remedy

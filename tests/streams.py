@@ -1,0 +1,211 @@
+"""Runs readers and pipelines for tests, and says what came out of them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rlds_files import Written
+
+from autoloader.clock import Clock
+from autoloader.knobs import Knobs, ResolvedDatasetKnobs
+from autoloader.runtime.filled import FilledBatch, PipelineStart, languages
+from autoloader.runtime.pipeline import Pipeline
+from autoloader.runtime.ring import RingMemory
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.order import mixture_order, rows_of_batch
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.sampling.source import EmptyEpisode, EpisodeSource
+from autoloader.spec import PipelineSpec
+
+Sample = tuple[int, int, int, int, int]
+"""Dataset, pass, shard, record, t."""
+
+
+def dataset_of(written: Written, **own: Any) -> dict[str, Any]:
+    """What a spec says of a dataset with ``rlds_files.PLAIN`` features."""
+    return {
+        "name": written.name,
+        "path": str(written.path),
+        "images": {"primary": "observation/image"},
+        "action": "action",
+        "state": "observation/state",
+        "language": "language_instruction",
+        **own,
+    }
+
+
+def spec_of(*datasets: Written | Mapping[str, Any], **top: Any) -> PipelineSpec:
+    """A spec over written datasets: small frames, batches of four."""
+    plain: dict[str, Any] = {
+        "datasets": [dataset_of(one) if isinstance(one, Written) else one for one in datasets],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "batch": {"size": 4},
+    }
+    return PipelineSpec.from_mapping({**plain, **top})
+
+
+def mixture_of(*datasets: Written | Mapping[str, Any], **top: Any) -> ResolvedMixture:
+    """``spec_of``, resolved for split train."""
+    return resolve(spec_of(*datasets, **top))
+
+
+def stream_knobs(**values: Any) -> ResolvedDatasetKnobs:
+    """The stream knobs of a dataset; calls follow the cycle."""
+    values.setdefault("num_parallel_calls", values.get("cycle_length", 1))
+    return Knobs.build(values).for_dataset(None)
+
+
+def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], EpisodeSource]:
+    """Makes stream readers of a mixture's datasets."""
+
+    def make(dataset: ResolvedDataset) -> EpisodeSource:
+        from autoloader.graph.reader import StreamReader
+
+        return StreamReader(dataset, mixture.layout)
+
+    return make
+
+
+def episodes_of_pass(
+    mixture: ResolvedMixture, index: int = 0, pass_: int = 0, **knobs: Any
+) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    """What the stream reader gives of one pass of one dataset."""
+    dataset = mixture.datasets[index]
+    cursor = DatasetCursor.of(dataset)
+    cursor.pass_ = pass_
+    for item in stream_reader(mixture)(dataset).open(cursor.start(), stream_knobs(**knobs)):
+        if item.place.pass_ != pass_:
+            return
+        yield item
+
+
+@dataclass
+class Got:
+    """Batches that came out, as arrays of their own."""
+
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    batches: list[dict[str, np.ndarray]] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    filled: list[FilledBatch] = field(default_factory=list)
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The samples that the rows stand for."""
+        return [tuple(row[:5]) for row in self.rows]  # type: ignore[misc]
+
+    def joined(self, name: str) -> np.ndarray:
+        """One array of all batches."""
+        return np.concatenate([batch[name] for batch in self.batches])
+
+    def of_pass(self, dataset: int, pass_: int) -> collections.Counter[Sample]:
+        """Samples of one pass of one dataset, each with how often it came."""
+        return collections.Counter(s for s in self.samples if s[:2] == (dataset, pass_))
+
+
+class Running:
+    """A pipeline in this process, drained by hand; used as a context."""
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        knobs: Mapping[str, Any] | None = None,
+        *,
+        start: PipelineStart | None = None,
+        source: Callable[[ResolvedDataset], EpisodeSource] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.mixture = mixture
+        self.counts = count_mixture(mixture)
+        self.order = mixture_order(mixture, {n: c.samples for n, c in self.counts.items()})
+        self.memory = RingMemory(mixture.layout)
+        self.cursors = [DatasetCursor.of(dataset) for dataset in mixture.datasets]
+        begin = start or PipelineStart.beginning(mixture)
+        self.cursors = [cursor.copy() for cursor in begin.cursors]
+        self.pipeline = Pipeline(
+            mixture,
+            self.order,
+            Knobs.build({"ring_slots": 4, "queue_samples": 8, **(knobs or {})}),
+            self.memory,
+            source or stream_reader(mixture),
+            start=begin,
+            cut=lambda number: rows_of_batch(self.order, mixture.spec.batch, number),
+            clock=clock,
+        )
+        self.got = Got()
+
+    def __enter__(self) -> Running:
+        self.pipeline.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pipeline.close()
+        self.memory.close()
+
+    def batch(self) -> FilledBatch:
+        """One batch, noted in ``got`` and folded into ``cursors``."""
+        while (filled := self.pipeline.next(1.0)) is None:
+            pass
+        views = self.mixture.layout.views(self.memory.base(filled.slot))
+        copied = {name: view[: filled.rows].copy() for name, view in views.items()}
+        self.got.texts += languages(views, filled)
+        self.pipeline.release(filled.slot)
+        self.got.batches.append(copied)
+        self.got.filled.append(filled)
+        for place in filled.empties:
+            self.cursors[place.dataset].close(place)
+        for row in copied["ledger"].tolist():
+            dataset, pass_, shard, record, _, total = row
+            self.cursors[dataset].take(pass_, shard, record, total)
+            self.got.rows.append(tuple(row))
+        return filled
+
+    def batches(self, count: int) -> Got:
+        """``count`` more batches."""
+        for _ in range(count):
+            self.batch()
+        return self.got
+
+    def until_pass(self, pass_: int) -> Got:
+        """Batches until every dataset has begun pass ``pass_`` or a later one."""
+        while any(cursor.pass_ < pass_ for cursor in self.cursors):
+            self.batch()
+        return self.got
+
+    def place(self) -> PipelineStart:
+        """Where another pipeline must begin to go on from here."""
+        last = self.got.filled[-1] if self.got.filled else None
+        return PipelineStart(
+            tuple(cursor.copy() for cursor in self.cursors),
+            last.mixer if last else None,
+            last.number + 1 if last else 0,
+        )
+
+
+def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
+    """The samples of one pass, found by reading each record on its own."""
+    from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+    from autoloader.sampling.record import samples_of_record
+
+    dataset = mixture.datasets[index]
+    found: set[Sample] = set()
+    for shard, piece in enumerate(dataset.slices):
+        scan = scan_records(piece.path, verify="all")
+        broken = {damage.record for damage in scan.damage}
+        for record in range(piece.start, min(piece.stop, len(scan.offsets))):
+            if record in broken:
+                continue
+            place = Place(index, pass_, shard, record)
+            payload = read_record(piece.path, int(scan.offsets[record]), int(scan.lengths[record]))
+            try:
+                samples = samples_of_record(dataset, mixture.layout, place, payload)
+            except MalformedRecordError:
+                continue
+            if samples is not None:
+                found |= {(index, pass_, shard, record, t) for t in samples.t.tolist()}
+    return found

@@ -1,0 +1,190 @@
+"""A measurement counts what a trainer would feel. The loader is a fake on a hand-driven clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autoloader.clock import ManualClock
+from autoloader.errors import PipelineError, UsageError
+from autoloader.knobs import Knobs
+from autoloader.tune.measurement import REPORT_BATCHES, Measurement, measure_loader
+from autoloader.tune.progress import Progress
+
+
+class FakeLoader:
+    """Batches of 4 samples, three of dataset 0 and one of dataset 1, each ``wait_s`` late."""
+
+    dataset_names = ("a", "b")
+
+    def __init__(
+        self,
+        clock: ManualClock,
+        *,
+        open_s: float = 2.0,
+        wait_s: float = 0.5,
+        epoch: int = 1000,
+        indexed: bool = True,
+        breaks_at: int | None = None,
+    ) -> None:
+        clock.advance(open_s)
+        self.knobs = Knobs.build({"decode_threads": 3})
+        self.closed = False
+        self.asked = 0
+        self._clock = clock
+        self._wait_s = wait_s
+        self._epoch = epoch
+        self._indexed = indexed
+        self._breaks_at = breaks_at
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for _ in range(self._epoch):
+            self.asked += 1
+            if self.asked == self._breaks_at:
+                raise PipelineError("a shard is torn", remedy="mend it", dataset="a")
+            self._clock.advance(self._wait_s)
+            batch: dict[str, Any] = {"action": np.zeros((4, 1, 7), np.float32)}
+            if self._indexed:
+                batch["dataset_index"] = np.array([0, 0, 0, 1])
+            yield batch
+
+    def statistics(self) -> Any:
+        class Snapshot:
+            def as_dict(self) -> dict[str, Any]:
+                return {
+                    "datasets": {
+                        "a": {"weight": 3.0, "share": 0.7},
+                        "b": {"weight": 1.0, "share": 0.3},
+                    }
+                }
+
+        return Snapshot()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def measured(
+    clock: ManualClock,
+    loader_options: dict[str, Any] | None = None,
+    *,
+    warmup: int = 8,
+    batches: int = 20,
+    step_time_s: float = 0.0,
+    told: list[Progress] | None = None,
+) -> tuple[Measurement, FakeLoader]:
+    made: list[FakeLoader] = []
+
+    def open_loader() -> FakeLoader:
+        made.append(FakeLoader(clock, **(loader_options or {})))
+        return made[0]
+
+    found = measure_loader(
+        open_loader,
+        warmup=warmup,
+        batches=batches,
+        step_time_s=step_time_s,
+        progress=None if told is None else told.append,
+        now_s=clock.now_s,
+        sleep=clock.sleep,
+    )
+    return found, made[0]
+
+
+def test_rates_count_measured_batches_alone() -> None:
+    found, loader = measured(ManualClock())
+    assert found.batches_per_s == pytest.approx(2.0)
+    assert found.samples_per_s == pytest.approx(8.0)
+    assert found.samples == 80
+    assert found.datasets == 2
+    assert loader.asked == 28
+    assert loader.closed
+
+
+def test_the_first_batch_is_timed_from_before_the_loader_is_made() -> None:
+    found, _ = measured(ManualClock(50.0), {"open_s": 3.0, "wait_s": 0.25})
+    assert found.time_to_first_batch_s == pytest.approx(3.25)
+
+
+def test_waiting_and_stepping_are_told_apart() -> None:
+    found, _ = measured(ManualClock(), {"wait_s": 0.5}, step_time_s=1.5)
+    assert found.wait_ratio == pytest.approx(0.25)
+    assert found.samples_per_s == pytest.approx(2.0)
+    assert found.batch_latency_s == pytest.approx({"p50": 0.5, "p90": 0.5, "p99": 0.5})
+
+
+def test_a_trainer_that_never_steps_always_waits() -> None:
+    found, _ = measured(ManualClock())
+    assert found.wait_ratio == pytest.approx(1.0)
+
+
+def test_shares_are_of_the_batches_that_were_measured() -> None:
+    found, _ = measured(ManualClock())
+    assert found.mixture == {
+        "a": {"weight": 0.75, "share": 0.75},
+        "b": {"weight": 0.25, "share": 0.25},
+    }
+
+
+def test_without_metadata_the_loader_says_the_shares() -> None:
+    found, _ = measured(ManualClock(), {"indexed": False})
+    assert found.mixture["a"] == {"weight": 0.75, "share": 0.7}
+
+
+def test_an_epoch_that_ends_is_followed_by_the_next() -> None:
+    found, loader = measured(ManualClock(), {"epoch": 3})
+    assert found.samples == 80
+    assert loader.asked == 28
+
+
+def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:
+    with pytest.raises(PipelineError, match="no batch"):
+        measured(ManualClock(), {"epoch": 0})
+
+
+def test_progress_tells_the_running_rate_up_to_the_last_batch() -> None:
+    told: list[Progress] = []
+    measured(ManualClock(), batches=2 * REPORT_BATCHES + 3, told=told)
+    assert [p.batches for p in told] == [REPORT_BATCHES, 2 * REPORT_BATCHES, 2 * REPORT_BATCHES + 3]
+    assert [p.samples_per_s for p in told] == pytest.approx([8.0] * 3)
+    assert all(p.cpu_s_per_sample is not None and p.cpu_s_per_sample >= 0 for p in told)
+
+
+def test_a_loader_that_fails_is_closed_and_its_error_is_seen() -> None:
+    clock = ManualClock()
+    loader = FakeLoader(clock, breaks_at=5)
+    with pytest.raises(PipelineError, match="torn"):
+        measure_loader(lambda: loader, warmup=1, batches=20, now_s=clock.now_s, sleep=clock.sleep)
+    assert loader.closed
+
+
+@pytest.mark.parametrize("wrong", [{"warmup": -1}, {"batches": 0}, {"step_time_s": -1.0}])
+def test_counts_that_make_no_sense_are_refused_before_anything_opens(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        measured(ManualClock(), **wrong)
+
+
+def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
+    found, _ = measured(ManualClock())
+    document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert set(document) == {
+        "samples_per_s",
+        "batches_per_s",
+        "batch_latency_s",
+        "time_to_first_batch_s",
+        "peak_rss_bytes",
+        "min_headroom_bytes",
+        "wait_ratio",
+        "mixture",
+        "knobs",
+        "samples",
+        "datasets",
+    }
+    assert set(document["batch_latency_s"]) == {"p50", "p90", "p99"}
+    assert document["knobs"]["decode_threads"] == 3
+    assert document["peak_rss_bytes"] >= 0
+    assert document["min_headroom_bytes"] > 0

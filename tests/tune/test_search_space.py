@@ -1,0 +1,162 @@
+"""The search space is legal by construction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoloader.errors import KnobError
+from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
+from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess
+
+
+class HypothesisDraws:
+    """A trial whose suggestions hypothesis picks and shrinks."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        assert low <= high, name
+        assert not log or low >= 1, name
+        return int(self._data.draw(st.integers(low, high), label=name))
+
+    def suggest_float(self, name: str, low: float, high: float) -> float:
+        return float(self._data.draw(st.floats(low, high), label=name))
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        return self._data.draw(st.sampled_from(choices), label=name)
+
+
+class FixedDraws:
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self.asked: list[str] = []
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int:
+        self.asked.append(name)
+        assert low <= self.values[name] <= high
+        return int(self.values[name])
+
+    def suggest_float(self, name: str, low: float, high: float) -> float:
+        self.asked.append(name)
+        assert low <= self.values[name] <= high
+        return float(self.values[name])
+
+    def suggest_categorical(self, name: str, choices: Any) -> Any:
+        self.asked.append(name)
+        assert self.values[name] in choices
+        return self.values[name]
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> KnobLimits:
+    names = [f"d{n}" for n in range(draw(st.integers(1, 40)))]
+    return KnobLimits(
+        cpus=draw(st.integers(1, 300)),
+        shards={name: draw(st.integers(1, 100)) for name in names},
+        block_length=draw(st.sampled_from([1, 2, 8, 300])),
+        batch_bytes=draw(st.sampled_from([0, 1, 20_000_000])),
+        budget_bytes=draw(st.sampled_from([None, 0, 10**9, 10**12])),
+    )
+
+
+@st.composite
+def starts(draw: st.DrawFn, of: KnobLimits) -> Knobs:
+    """Any knobs that can be built, per-dataset ones included; not yet clamped."""
+    values: dict[str, Any] = {
+        "decode_threads": draw(st.integers(1, 512)),
+        "ring_slots": draw(st.integers(4, 64)),
+        "queue_samples": draw(st.integers(1, 4096)),
+        "cycle_length": draw(st.integers(1, 64)),
+        "parse_parallel_calls": draw(st.integers(1, 16)),
+        "stream_prefetch": draw(st.integers(0, 16)),
+        "shuffle_samples": draw(st.sampled_from([0, 1000])),
+        "decode": draw(st.sampled_from(["pool", "graph"])),
+    }
+    values["num_parallel_calls"] = draw(st.integers(1, values["cycle_length"]))
+    for name in draw(st.lists(st.sampled_from(sorted(of.shards)), max_size=3, unique=True)):
+        cycle = draw(st.integers(1, 64))
+        values[f"{name}.cycle_length"] = cycle
+        values[f"{name}.num_parallel_calls"] = draw(st.integers(1, cycle))
+    return Knobs.build(values)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_every_point_of_the_space_is_a_legal_knob_set(data: st.DataObject) -> None:
+    of = data.draw(limits())
+    start = data.draw(starts(of))
+    space = SearchSpace.around(start, of, decode=("pool", "graph"))
+    knobs = space.suggest(HypothesisDraws(data))
+    knobs.check(of)  # raises on the first rule broken
+    Knobs.build(knobs.flat())
+    assert knobs.shuffle_samples == space.start.shuffle_samples
+    assert knobs.min_ready_datasets == space.start.min_ready_datasets
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject) -> None:
+    of = data.draw(limits())
+    space = SearchSpace.around(data.draw(starts(of)), of)
+    for knobs in (space.start, guess(space, batch_size=48)):
+        knobs.check(of)
+        again = space.suggest(FixedDraws(space.parameters(knobs)))
+        assert [getattr(again, knob) for knob in SEARCHED] == [
+            getattr(knobs, knob) for knob in SEARCHED
+        ]
+
+
+def test_knobs_that_are_not_searched_keep_the_values_of_the_start() -> None:
+    of = KnobLimits(cpus=4, shards={"a": 8})
+    space = SearchSpace.around(Knobs.build({"shuffle_samples": 500, "min_ready_datasets": 1}), of)
+    draws = FixedDraws(space.parameters(guess(space, 8)))
+    knobs = space.suggest(draws)
+    assert (knobs.shuffle_samples, knobs.min_ready_datasets) == (500, 1)
+    assert set(draws.asked) == {*SEARCHED, CALLS_SHARE} - {"num_parallel_calls"}
+
+
+def test_the_reader_is_drawn_where_the_spec_leaves_it_open() -> None:
+    of = KnobLimits(cpus=2, shards={"a": 1})
+    start = Knobs.build({"reader": "indexed"})
+    draws = FixedDraws({**SearchSpace.around(start, of).parameters(start), "reader": "stream"})
+    assert SearchSpace.around(start, of, readers=("indexed", "stream")).suggest(draws).reader == (
+        "stream"
+    )
+    assert SearchSpace.around(start, of).suggest(draws).reader == "indexed"
+
+
+def test_decode_is_asked_for_only_where_there_is_a_choice() -> None:
+    of = KnobLimits(cpus=2, shards={"a": 1})
+    one = SearchSpace.around(Knobs(), of)
+    two = SearchSpace.around(Knobs(), of, decode=("pool", "graph"))
+    assert "decode" not in one.parameters(Knobs())
+    assert two.parameters(Knobs())["decode"] == "pool"
+
+
+def test_cycle_length_ends_where_the_sum_over_datasets_would_pass_its_limit() -> None:
+    many = KnobLimits(cpus=2, shards={f"d{n}": 16 for n in range(29)})
+    one = KnobLimits(cpus=2, shards={"d": 16})
+    assert SearchSpace.around(Knobs(), many).ranges["cycle_length"].high == 1
+    assert SearchSpace.around(Knobs(), one).ranges["cycle_length"].high == 9
+
+
+def test_a_ring_never_outgrows_the_memory_above_the_floor() -> None:
+    of = KnobLimits(cpus=2, shards={"d": 1}, batch_bytes=100, budget_bytes=1_000)
+    assert SearchSpace.around(Knobs(), of).ranges["ring_slots"].high == 10
+
+
+def test_a_start_with_knobs_of_a_foreign_dataset_is_refused() -> None:
+    with pytest.raises(KnobError, match="not in the mixture"):
+        SearchSpace.around(
+            Knobs.build({"other.cycle_length": 2}), KnobLimits(cpus=2, shards={"d": 2})
+        )
+
+
+def test_every_searched_knob_exists() -> None:
+    assert set(SEARCHED) <= set(Knobs.model_fields)
+    assert {"shuffle_samples"} == set(STREAM_KNOBS) - set(SEARCHED)

@@ -1,0 +1,320 @@
+"""A real Optuna study over a fake machine: what each outcome does to it, and who wins."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import optuna
+import pytest
+
+from autoloader.clock import ManualClock
+from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.tune.finals import Contender
+from autoloader.tune.progress import Progress
+from autoloader.tune.search_space import SearchSpace, guess
+from autoloader.tune.study import (
+    StudyOptions,
+    StudyResult,
+    TolerantPruner,
+    run_study,
+    sqlite_url,
+    storage_url,
+)
+from autoloader.tune.trial import Outcome, TrialResult, Watch
+
+LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
+START = Knobs.build({"decode_threads": 1})
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.labels: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.best: list[float] = []
+        self.finals = 0
+
+    def trial_started(self, number: int, planned: int, label: str) -> None:
+        self.labels.append(label)
+
+    def progressed(
+        self, progress: Progress | None, headroom_bytes: int | None, best_samples_per_s: float
+    ) -> None:
+        pass
+
+    def trial_ended(self, number: int, result: TrialResult, best_samples_per_s: float) -> None:
+        self.outcomes.append(result.outcome)
+        self.best.append(best_samples_per_s)
+
+    def final_started(self, number: int, rounds: int, contender: Contender) -> None:
+        self.finals += 1
+
+    def final_ended(self, contender: Contender, result: TrialResult) -> None:
+        pass
+
+
+class Machine:
+    """Measures by a formula; reports progress like a real child, and obeys the watch."""
+
+    def __init__(
+        self,
+        rate: Callable[[Knobs], float] = lambda knobs: 100.0 * knobs.decode_threads,
+        *,
+        each_s: float = 10.0,
+        fails: Callable[[Knobs, int], TrialResult | None] = lambda knobs, call: None,
+    ) -> None:
+        self.clock = ManualClock()
+        self.rate = rate
+        self.each_s = each_s
+        self.fails = fails
+        self.asked: list[Knobs] = []
+
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+        knobs.check(LIMITS)
+        assert timeout_s > 0
+        self.asked.append(knobs)
+        failed = self.fails(knobs, len(self.asked) - 1)
+        if failed is not None:
+            self.clock.advance(1)
+            return failed
+        rate = self.rate(knobs)
+        for batches in range(10, 170, 10):
+            self.clock.advance(self.each_s / 16)
+            if not watch(Progress(batches, rate), 10**10):
+                return TrialResult(Outcome.PRUNED, duration_s=1, reason="slow")
+        return TrialResult(
+            Outcome.COMPLETE,
+            duration_s=self.each_s,
+            samples_per_s=rate,
+            peak_rss_bytes=10**6 * knobs.ring_slots,
+            min_headroom_bytes=10**10,
+            cpu_s_per_sample=1 / rate,
+        )
+
+
+def study(
+    machine: Machine,
+    tmp_path: Path,
+    *,
+    trials: int = 10,
+    budget_s: float = 10_000,
+    recorder: Recorder | None = None,
+    name: str = "s",
+    start: Knobs = START,
+    with_guess: bool = True,
+) -> StudyResult:
+    space = SearchSpace.around(start, LIMITS)
+    return run_study(
+        space,
+        guess(space, 48) if with_guess else None,
+        machine,
+        StudyOptions(sqlite_url(tmp_path / "s.db"), name, trials=trials, budget_s=budget_s),
+        clock=machine.clock,
+        watcher=recorder or Recorder(),
+    )
+
+
+def stored(tmp_path: Path, name: str = "s") -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name=name, storage=sqlite_url(tmp_path / "s.db")).trials
+
+
+def killed(knobs: Knobs, call: int) -> TrialResult | None:
+    if call in (2, 4):
+        return TrialResult(Outcome.FAILED, reason="SIGKILL", exit_code=-9)
+    return None
+
+
+def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path) -> None:
+    machine, recorder = Machine(), Recorder()
+    found = study(machine, tmp_path, recorder=recorder)
+    assert machine.asked[0] == START
+    assert machine.asked[1].decode_threads == 8
+    assert recorder.labels == ["start", "guess", *["search"] * 8]
+    assert found.verdict.winner.knobs.decode_threads >= 8
+    assert found.verdict.speedup >= 8
+    assert recorder.best == sorted(recorder.best)
+    assert sum(found.trials.values()) == 10 == len(stored(tmp_path))
+
+
+def test_the_start_wins_when_nothing_beats_it(tmp_path: Path) -> None:
+    found = study(Machine(lambda knobs: 100.0), tmp_path)
+    assert found.verdict.winner.is_start
+    assert found.verdict.speedup == 1.0
+    assert found.verdict.winner.samples_per_s == 100.0
+
+
+def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) -> None:
+    recorder = Recorder()
+    found = study(Machine(fails=killed), tmp_path, recorder=recorder)
+    assert found.trials["failed"] == 2
+    assert len(recorder.outcomes) == 10
+    states = [trial.state for trial in stored(tmp_path)]
+    assert states.count(optuna.trial.TrialState.FAIL) == 2
+
+
+def test_a_breach_is_infeasible_and_the_sampler_is_told(tmp_path: Path) -> None:
+    def breach(knobs: Knobs, call: int) -> TrialResult | None:
+        if knobs.decode_threads > 4:
+            return TrialResult(Outcome.INFEASIBLE, reason="headroom")
+        return None
+
+    found = study(Machine(fails=breach), tmp_path, trials=14)
+    assert found.trials["infeasible"] >= 1, "the guess of 8 threads breaches"
+    assert found.verdict.winner.knobs.decode_threads <= 4
+    for trial in stored(tmp_path):
+        violated = any(value > 0 for value in trial.constraints.values())
+        assert violated == (trial.user_attrs["outcome"] == "infeasible")
+
+
+def test_a_start_that_breaches_the_floor_ends_the_study_before_it_begins(tmp_path: Path) -> None:
+    machine = Machine(fails=lambda knobs, call: TrialResult(Outcome.INFEASIBLE, reason="4 GiB"))
+    with pytest.raises(BudgetInfeasibleError, match="4 GiB"):
+        study(machine, tmp_path)
+    assert len(machine.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(2, UsageError), (4, SourceError), (70, PipelineError), (-9, PipelineError)]
+)
+def test_a_start_that_fails_ends_as_its_child_ended(
+    tmp_path: Path, code: int, error: type[Exception]
+) -> None:
+    failed = TrialResult(Outcome.FAILED, reason="the cause", exit_code=code)
+    with pytest.raises(error, match="the cause"):
+        study(Machine(fails=lambda knobs, call: failed), tmp_path)
+
+
+def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
+    slow_start = Machine(lambda knobs: 10.0 if knobs == START else 100.0 * knobs.decode_threads)
+    found = study(slow_start, tmp_path, trials=14)
+    assert found.trials["pruned"] >= 1
+    assert stored(tmp_path)[0].state is optuna.trial.TrialState.COMPLETE
+    again = study(slow_start, tmp_path, trials=2)
+    assert again.first.outcome is Outcome.COMPLETE, "not even beside faster trials of before"
+
+
+def test_a_slower_trial_is_pruned_against_the_start_alone(tmp_path: Path) -> None:
+    machine = Machine(lambda knobs: 100.0 if knobs == START else 50.0)
+    found = study(machine, tmp_path, trials=2)
+    assert found.trials == {"complete": 1, "pruned": 1, "infeasible": 0, "failed": 0}
+
+
+def test_a_trial_that_is_done_is_not_pruned_at_its_last_batch(tmp_path: Path) -> None:
+    class Late(Machine):
+        def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+            rate = 100.0 if knobs == START else 50.0
+            assert watch(Progress(160, rate), None)
+            return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=rate)
+
+    assert study(Late(), tmp_path, trials=3).trials["complete"] == 3
+
+
+def test_a_rate_that_noise_could_explain_is_not_pruned() -> None:
+    study_ = optuna.create_study(direction="maximize", pruner=TolerantPruner(40))
+
+    def stopped(rate: float) -> bool:
+        trial = study_.ask()
+        trial.report(rate, 40)
+        stop = trial.should_prune()
+        study_.tell(trial, rate)
+        return stop
+
+    assert [stopped(rate) for rate in (100.0, 96.0, 94.0, 30.0)] == [False, False, True, True]
+
+
+def test_the_budget_ends_the_search_and_leaves_the_finals_their_time(tmp_path: Path) -> None:
+    machine = Machine(each_s=10)
+    recorder = Recorder()
+    found = study(machine, tmp_path, trials=1000, budget_s=200, recorder=recorder)
+    assert 2 < len(recorder.labels) < 30
+    assert recorder.finals >= 4
+    assert found.verdict.rounds >= 2
+    assert machine.clock.now_s() <= 250
+
+
+def test_a_slow_machine_never_passes_the_budget_by_more_than_a_quarter(tmp_path: Path) -> None:
+    machine = Machine(each_s=150)
+    found = study(machine, tmp_path, trials=1000, budget_s=360)
+    assert machine.clock.now_s() <= 450 + 150, "the last child would be stopped by its timeout"
+    assert found.verdict.speedup >= 1.0
+
+
+def test_a_study_is_resumed_by_name_and_its_trials_count(tmp_path: Path) -> None:
+    first = study(Machine(), tmp_path, trials=4)
+    second = study(Machine(), tmp_path, trials=3)
+    assert sum(first.trials.values()) == 4
+    assert sum(second.trials.values()) == 7
+    assert second.name == "s"
+
+
+def test_a_shared_study_gives_no_finalist_that_this_host_may_not_run(tmp_path: Path) -> None:
+    study(Machine(), tmp_path, trials=3)
+    shared = optuna.load_study(study_name="s", storage=sqlite_url(tmp_path / "s.db"))
+    big = Knobs.build({"decode_threads": 400})
+    shared.add_trial(optuna.create_trial(value=9e9, user_attrs={"knobs": big.flat()}))
+    machine = Machine()
+    found = study(machine, tmp_path, trials=2)
+    assert big not in machine.asked
+    assert found.verdict.winner.knobs.decode_threads <= 16
+
+
+def test_an_interrupt_leaves_no_trial_running(tmp_path: Path) -> None:
+    def interrupt(knobs: Knobs, call: int) -> TrialResult | None:
+        if call == 2:
+            raise KeyboardInterrupt
+        return None
+
+    with pytest.raises(KeyboardInterrupt):
+        study(Machine(fails=interrupt), tmp_path)
+    assert [trial.state.is_finished() for trial in stored(tmp_path)] == [True, True, True]
+
+
+def test_the_costs_of_all_measurements_are_kept_for_the_bound(tmp_path: Path) -> None:
+    found = study(Machine(), tmp_path, trials=3)
+    assert len(found.costs_cpu_s) >= 3
+    assert found.costs_cpu_s[0] == pytest.approx(1 / 100)
+
+
+def test_the_same_seed_tries_the_same_knobs(tmp_path: Path) -> None:
+    first, second = Machine(), Machine()
+    study(first, tmp_path, name="one")
+    study(second, tmp_path, name="two")
+    assert first.asked == second.asked
+
+
+def test_a_study_gives_no_warnings_of_optunas(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        study(Machine(), tmp_path, trials=3)
+
+
+def test_a_storage_that_cannot_be_opened_is_a_usage_error_without_its_password(
+    tmp_path: Path,
+) -> None:
+    for url in (
+        f"sqlite:///{tmp_path}/no/such/folder/s.db",
+        "postgresql://someone:secret@127.0.0.1:9/none",
+        "nosuch://x",
+    ):
+        with pytest.raises(UsageError) as caught:
+            run_study(
+                SearchSpace.around(START, LIMITS),
+                None,
+                Machine(),
+                StudyOptions(url, "s"),
+                clock=ManualClock(),
+                watcher=Recorder(),
+            )
+        assert "secret" not in str(caught.value)
+
+
+def test_text_that_is_no_url_is_refused() -> None:
+    with pytest.raises(UsageError, match="not a storage URL"):
+        storage_url("my studies")
+
+
+def test_postgresql_goes_through_psycopg() -> None:
+    assert storage_url("postgresql://u:p@h/n") == "postgresql+psycopg://u:p@h/n"
+    assert storage_url("postgres://h/n") == "postgresql+psycopg://h/n"

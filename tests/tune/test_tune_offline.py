@@ -1,0 +1,195 @@
+"""From options to a saved profile, over a real study and a fake measurement."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from autoloader.clock import ManualClock
+from autoloader.controller.headroom import FakeHeadroom
+from autoloader.errors import UsageError
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.profile import find_profile, load_profile
+from autoloader.spec import PipelineSpec
+from autoloader.tune import offline
+from autoloader.tune.bound import bound_samples_per_s
+from autoloader.tune.offline import TuneOptions, tune
+from autoloader.tune.progress import Progress
+from autoloader.tune.report import LiveWatcher, TuneReport
+from autoloader.tune.trial import Outcome, TrialResult, Watch
+
+GIB = 2**30
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is written to the folders of whoever runs the tests."""
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec of two datasets, planned without reading any."""
+    path = tmp_path / "mix.yaml"
+    datasets = ", ".join(
+        f"{{name: {name}, path: {name}/1.0.0, images: {{primary: image}}}}"
+        for name in ("one", "two")
+    )
+    path.write_text(
+        f"datasets: [{datasets}]\ncameras: {{primary: {{size: [8, 8]}}}}\nbatch: {{size: 16}}\n"
+    )
+
+    def plan(spec: PipelineSpec, *, profile: str, ram_floor: int, **rest: Any) -> Any:
+        resolved = load_profile(profile)
+        shards = {dataset.name: 3 for dataset in spec.datasets}
+        limits = KnobLimits(cpus=2, shards=shards, batch_bytes=10, budget_bytes=800)
+        knobs, _ = resolved.profile.knobs.clamp(limits)
+        return SimpleNamespace(
+            profile=resolved,
+            ram_floor_bytes=ram_floor,
+            knobs=knobs,
+            limits=limits,
+            notes=(),
+        )
+
+    monkeypatch.setattr(offline, "plan_loader", plan)
+    return path
+
+
+def measure(knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+    """Faster with queued samples, whatever this machine is."""
+    rate = 100.0 + knobs.queue_samples
+    watch(Progress(160, rate, 0.001), 8 * GIB)
+    return TrialResult(
+        Outcome.COMPLETE,
+        duration_s=1.0,
+        samples_per_s=rate,
+        peak_rss_bytes=GIB,
+        min_headroom_bytes=7 * GIB,
+        cpu_s_per_sample=0.001,
+        measurement={"time_to_first_batch_s": 2.0, "batch_latency_s": {"p50": 0.1, "p99": 0.2}},
+    )
+
+
+def run(spec_path: Path, measurer: Any = measure, **options: Any) -> TuneReport:
+    clock = ManualClock()
+    text = io.StringIO()
+    wanted = {"host_profile": "local_dev", "floor_bytes": 5 * GIB, "trials": 8, **options}
+    return tune(
+        TuneOptions(spec_path, **wanted),
+        LiveWatcher(Console(file=text), clock, 360),
+        measure=measurer,
+        headroom=FakeHeadroom(9 * GIB),
+        clock=clock,
+    )
+
+
+def test_the_winner_is_saved_where_its_name_finds_it_before_the_shipped_one(
+    spec_path: Path, tmp_path: Path
+) -> None:
+    report = run(spec_path, command="autoloader.tune --host-profile local_dev")
+    found = find_profile("local_dev")
+    assert report.profile_path == tmp_path / "config" / "profiles" / "local_dev.yaml"
+    assert found.origin == str(report.profile_path)
+    assert found.profile.knobs == report.result.verdict.winner.knobs
+    assert found.profile.limits.ram_floor == 5 * GIB
+    assert found.profile.provenance.source == "measured"
+    assert found.profile.provenance.command == "autoloader.tune --host-profile local_dev"
+    numbers = found.profile.measurements
+    assert numbers["datasets"] == 2
+    assert numbers["batch"] == 16
+    assert numbers["time_to_first_batch_s"] == 2.0
+    assert numbers["speedup"] > 1
+    assert numbers["min_headroom_bytes"] == 7 * GIB
+
+
+def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
+    document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
+    assert set(document) == {
+        "profile_path",
+        "best",
+        "start",
+        "speedup",
+        "bound_samples_per_s",
+        "trials",
+        "study",
+        "storage",
+    }
+    for end in ("best", "start"):
+        assert set(document[end]) == {"knobs", "samples_per_s", "min_headroom_bytes"}
+    assert set(document["trials"]) == {"complete", "pruned", "infeasible", "failed"}
+    assert document["study"] == "mine"
+    assert document["storage"].startswith("sqlite:///")
+    assert document["best"]["samples_per_s"] == pytest.approx(
+        document["speedup"] * document["start"]["samples_per_s"]
+    )
+    Knobs.build(document["best"]["knobs"])
+
+
+def test_out_takes_profile_and_study(spec_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "here"
+    report = run(spec_path, out=out)
+    assert report.profile_path == out / "local_dev.yaml"
+    assert (out / "studies.db").is_file()
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_tuned_profile_is_a_start_for_the_next_study(spec_path: Path) -> None:
+    first = run(spec_path)
+    second = run(spec_path)
+    assert second.result.verdict.start.knobs == first.profile.knobs
+
+
+def test_a_ring_is_searched_within_half_of_what_the_plan_allows(spec_path: Path) -> None:
+    seen: list[int] = []
+
+    def note_ring(knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+        seen.append(knobs.ring_slots)
+        return measure(knobs, timeout_s=timeout_s, watch=watch)
+
+    run(spec_path, note_ring, trials=30)
+    assert 8 < max(seen) <= 40
+
+
+@pytest.mark.parametrize("wrong", [{"trials": 0}, {"budget_s": 0}])
+def test_a_study_of_nothing_is_refused(spec_path: Path, wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        run(spec_path, **wrong)
+
+
+def test_people_see_what_changed_and_where_it_lies(spec_path: Path) -> None:
+    report = run(spec_path)
+    text = io.StringIO()
+    report.show(Console(file=text, width=100))
+    assert "queue_samples" in text.getvalue()
+    assert "speedup" in text.getvalue()
+    assert "local_dev.yaml" in text.getvalue().replace("\n", "")
+
+
+def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
+    text, clock = io.StringIO(), ManualClock()
+    watcher = LiveWatcher(Console(file=text), clock, 360)
+    watcher.trial_started(2, 12, "guess")
+    clock.advance(20)
+    watcher.progressed(Progress(10, 5.0), 7 * GIB, 90.0)
+    watcher.trial_ended(
+        2,
+        TrialResult(Outcome.INFEASIBLE, reason="[floor] breached", min_headroom_bytes=6 * GIB),
+        90.0,
+    )
+    assert text.getvalue() == (
+        "trial 2/12 (guess): infeasible: [floor] breached, best so far 90, "
+        "headroom 6.00 GiB, 20 of 360 s\n"
+    )
+
+
+def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
+    assert bound_samples_per_s(4, [0.004, None, 0.002]) == pytest.approx(2000)
+    assert bound_samples_per_s(4, [None]) is None
