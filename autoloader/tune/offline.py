@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
+from secrets import token_hex
 
 import platformdirs
 
@@ -130,7 +131,7 @@ def tune(
         )
     study_options = StudyOptions(
         storage=options.storage or _default_storage(options.out),
-        name=options.study or f"{base.name}-{datetime.now():%Y%m%d-%H%M%S}",
+        name=options.study or f"{base.name}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}",
         trials=options.trials,
         budget_s=options.budget_s,
         seed=options.seed,

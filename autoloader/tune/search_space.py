@@ -115,9 +115,13 @@ class SearchSpace:
             )
             for knob, box in ranges.items()
         }
-        places = tuple(dict.fromkeys((start.decode, *decode)))
-        kinds = tuple(dict.fromkeys((start.reader, *readers)))
-        return cls(start, limits, holds_start, decode=places, readers=kinds)
+        return cls(
+            start,
+            limits,
+            holds_start,
+            decode=tuple(sorted({start.decode, *decode})),
+            readers=tuple(sorted({start.reader, *readers})),
+        )
 
     def suggest(self, trial: Draws) -> Knobs:
         """One legal knob set, drawn from ``trial``."""

@@ -22,7 +22,7 @@ from autoloader.knobs import Knobs
 from autoloader.runtime import assembler as assembler_module
 from autoloader.runtime import readers as readers_module
 from autoloader.runtime.decode import FrameDecoder
-from autoloader.runtime.mixer import Mixer
+from autoloader.runtime.mixer import MAX_DEBT, Mixer
 from autoloader.sampling.episode import Place
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.source import EmptyEpisode
@@ -415,11 +415,12 @@ def test_a_dataset_that_gives_nothing_lets_the_rest_go_first_and_is_repaid(tmp_p
             gate.wait(60)
 
     with run(mixture, source=record_sources(mixture, before)) as running:
-        running.batches(2)
-        behind = running.got.filled[-1].mixer["debts"]
+        running.batches(4)
+        behind = collections.Counter(owed for owed, _ in running.got.filled[-1].mixer["debts"])
         gate.set()
-        running.batches(30)
-        assert {owed for owed, _ in behind} <= {1}
+        running.batches(28)
+        # The other dataset is owed too wherever its own reader was not there for a moment.
+        assert 0 < behind[1] <= MAX_DEBT
         taken = collections.Counter(sample[0] for sample in running.got.samples)
         debts = running.got.filled[-1].mixer["debts"]
     assert taken[0] == pytest.approx(128 / 3, abs=2 + len(debts))

@@ -50,7 +50,8 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         resolved = load_profile(profile)
         shards = {dataset.name: 3 for dataset in spec.datasets}
         limits = KnobLimits(cpus=2, shards=shards, batch_bytes=10, budget_bytes=800)
-        knobs, _ = resolved.profile.knobs.clamp(limits)
+        start, _ = resolved.profile.knobs.clamp(limits)
+        knobs = Knobs.build({"reader": "indexed"}, base=start)
         return SimpleNamespace(
             profile=resolved,
             ram_floor_bytes=ram_floor,
