@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
-from autoloader.graph import draws
+from autoloader.graph import draws, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -144,7 +144,7 @@ class EpisodeStream:
         steps = self._agreed_steps([*[c for cs in cameras.values() for c in cs], *columns.values()])
         strided = self._strided_count(steps)
         t = self._draw_t(key, strided)
-        row, used = self._frames_used(t, strided)
+        row, used = self._frames_used(t, strided, key)
         element: dict[str, Any] = {
             "place": tf.stack([pass_, shard, record]),
             "steps": strided,
@@ -219,13 +219,12 @@ class EpisodeStream:
         t = draws.order(key, first, tf.maximum(stop, first))
         return t if sample.per_episode == "all" else t[: sample.per_episode]
 
-    def _frames_used(self, t: Any, steps: Any) -> tuple[Any, Any]:
+    def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
         """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""
-        offsets = tf.constant(self._dataset.sample.frame_offsets, tf.int64)
-        wanted = tf.expand_dims(t, 1) + offsets
-        index = tf.maximum(tf.minimum(wanted, steps - 1), 0)
+        sample = self._dataset.sample
+        index = windows.frame_rows(t, steps, sample, key).index
         used, row = tf.unique(tf.reshape(index, [-1]), out_idx=tf.int64)
-        return tf.reshape(row, [-1, len(self._dataset.sample.frame_offsets)]), used
+        return tf.reshape(row, [-1, sample.frames]), used
 
     @staticmethod
     def _choose(key: Any, purpose: tuple[int, ...], choices: list[Any]) -> Any:

@@ -89,7 +89,7 @@ class SampleStream:
 
     def _parsed(self, records: Any, parse_calls: Any, taken: Any) -> Any:
         def episode(pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
-            return self._windows(self._episodes.parse(pass_, shard, record, key, raw), taken)
+            return self._windows(self._episodes.parse(pass_, shard, record, key, raw), key, taken)
 
         stream = (
             tf.data.experimental.from_variant(records, STRUCTURE)
@@ -100,7 +100,7 @@ class SampleStream:
         self._episode = stream.element_spec
         return tf.data.experimental.to_variant(stream)
 
-    def _windows(self, parsed: Mapping[str, Any], taken: Any) -> dict[str, Any]:
+    def _windows(self, parsed: Mapping[str, Any], key: Any, taken: Any) -> dict[str, Any]:
         """All samples of an episode: columns [n, ...], ``frames`` [C, U] and two scalars."""
         place, t, steps = parsed["place"], parsed["t"], parsed["steps"]
         count = tf.size(t, out_type=tf.int64)
@@ -108,9 +108,7 @@ class SampleStream:
             path: as_columns(parsed[f"column/{path}"], width)
             for path, width in self._widths.items()
         }
-        sample = self._dataset.sample
-        offsets = np.asarray(sample.frame_offsets, dtype=np.int64)
-        window = windows.rows(t, tf.constant(offsets), steps, sample)
+        window = windows.frame_rows(t, steps, self._dataset.sample, key)
         action, action_mask = self._field("action", t, steps, columns)
         state, state_mask = self._field("state", t, steps, columns)
         dataset_column = tf.fill([count, 1], tf.constant(self._dataset.index, tf.int64))
@@ -167,9 +165,11 @@ class SampleStream:
             return windows.window_values(values, window, width)
         offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
         window = windows.rows(t, tf.constant(offsets), steps, sample)
-        if sample.action_reduce == "sum":
-            return windows.summed_values(values, window, width)
-        return windows.window_values(values, window, width)
+        dims, base = sample.action_relative_to_state, None
+        if dims and self._dataset.state is not None:
+            base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
+        reduced = windows.summed_values if sample.action_reduce == "sum" else windows.window_values
+        return reduced(values, window, width, dims=dims, base=base)
 
     def _language(self, parsed: Mapping[str, Any], count: Any) -> Any:
         """[n] string: UTF-8 of each sample."""

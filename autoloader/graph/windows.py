@@ -5,9 +5,12 @@ Not here: which t there are (``graph.episodes``), what a field's columns are (``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
+from autoloader.sampling.draws import PURPOSE_GOAL
 from autoloader.spec import SampleSpec
 
 
@@ -48,22 +51,66 @@ def rows(t: Any, offsets: Any, steps: Any, sample: SampleSpec) -> Rows:
     return Rows(index, ~(before | after), zeroed, tf.cast(realised, tf.int32))
 
 
-def window_values(column: Any, window: Rows, width: int) -> tuple[Any, Any]:
-    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width."""
+def frame_rows(t: Any, steps: Any, sample: SampleSpec, key: Any) -> Rows:
+    """The rows of a sample's frames: at its offsets, then the goal's where there is one.
+
+    Args:
+        t: [n] int64.
+        steps: int64 scalar, frames of the (strided) episode.
+        sample: offsets, edges and goal.
+        key: uint64 scalar, of the episode in its pass.
+    """
+    window = rows(t, tf.constant(sample.frame_offsets, tf.int64), steps, sample)
+    if sample.goal == "none":
+        return window
+    hashes = draws.splitmix64(draws.fold(draws.fold(key, PURPOSE_GOAL), t))
+    left = steps - 1 - t
+    drawn = hashes % tf.bitcast(tf.maximum(left, 1), tf.uint64)
+    goal = tf.where(left > 0, t + 1 + tf.bitcast(drawn, tf.int64), t)[:, None]
+    none = tf.zeros_like(goal, tf.bool)
+    return Rows(
+        tf.concat([window.index, goal], 1),
+        tf.concat([window.inside, ~none], 1),
+        tf.concat([window.zeroed, none], 1),
+        tf.concat([window.offset, tf.cast(goal - t[:, None], tf.int32)], 1),
+    )
+
+
+def window_values(
+    column: Any, window: Rows, width: int, *, dims: Sequence[int] = (), base: Any = None
+) -> tuple[Any, Any]:
+    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
+
+    Args:
+        column: the field's values.
+        window: which rows of it.
+        width: columns to pad to.
+        dims: columns that are differences to ``base``.
+        base: [n, any] float32, what is taken away from every row of a sample.
+    """
     own = int(column.shape[1])
     taken = tf.gather(column, window.index)
+    if dims and base is not None:
+        columns = [base[:, d] if d in dims else tf.zeros_like(base[:, 0]) for d in range(own)]
+        taken = tf.where(
+            tf.constant([d in dims for d in range(own)]),
+            taken - tf.stack(columns, axis=1)[:, None],
+            taken,
+        )
     taken = tf.where(window.zeroed[:, :, None], tf.zeros_like(taken), taken)
     mask = tf.broadcast_to(window.inside[:, :, None], tf.shape(taken))
     padding = [[0, 0], [0, 0], [0, width - own]]
     return tf.pad(taken, padding), tf.pad(mask, padding)
 
 
-def summed_values(column: Any, window: Rows, width: int) -> tuple[Any, Any]:
+def summed_values(
+    column: Any, window: Rows, width: int, *, dims: Sequence[int] = (), base: Any = None
+) -> tuple[Any, Any]:
     """The sum over a window's rows inside the episode: [n, 1, width] and its mask.
 
     Rows are added one after the other, as NumPy adds them, so that sums agree to the bit.
     """
-    values, mask = window_values(column, window, width)
+    values, mask = window_values(column, window, width, dims=dims, base=base)
     values = tf.where(mask, values, tf.zeros_like(values))
     total = values[:, 0]
     for row in range(1, int(window.index.shape[1])):

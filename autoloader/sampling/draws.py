@@ -35,6 +35,7 @@ PURPOSE_CHOICE = 7
 PURPOSE_PLAN = 8
 PURPOSE_PLAN_REST = 9
 PURPOSE_CHAIN_HEAD = 10
+PURPOSE_GOAL = 11
 
 
 def splitmix64(value: int) -> int:
@@ -76,9 +77,13 @@ def fold_array(keys: NDArray[np.uint64], *parts: NDArray[np.int64]) -> NDArray[n
 
 def order(key: int, first: int, stop: int) -> NDArray[np.int64]:
     """Numbers first … stop−1 in the order of their hashes under ``key``; ties by number."""
-    numbers = np.arange(first, stop, dtype=np.uint64)
-    hashes = splitmix64_array(numbers ^ np.uint64(key))
-    return numbers[np.argsort(hashes, kind="stable")].astype(np.int64)
+    return ordered(key, np.arange(first, stop, dtype=np.int64))
+
+
+def ordered(key: int, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``numbers`` [n], which ascend, in the order of their hashes under ``key``."""
+    hashes = splitmix64_array(numbers.astype(np.uint64) ^ np.uint64(key))
+    return np.asarray(numbers[np.argsort(hashes, kind="stable")])
 
 
 def choose(key: int, count: int) -> int:

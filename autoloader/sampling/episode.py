@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling import windows
+from autoloader.sampling.draws import PURPOSE_ORDER, fold
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
 
@@ -82,6 +83,11 @@ class EpisodeSamples:
         return self.language[k if len(self.language) > 1 else 0]
 
 
+def episode_key(dataset: ResolvedDataset, place: Place) -> int:
+    """The key of all draws of one episode in one pass."""
+    return fold(dataset.key, PURPOSE_ORDER, place.pass_, place.shard, place.record)
+
+
 def build_samples(
     dataset: ResolvedDataset,
     layout: BatchLayout,
@@ -107,8 +113,8 @@ def build_samples(
         columns: feature path → [steps, width] float32.
         language: one text, or one for each sample, UTF-8.
     """
-    sample = dataset.sample
-    window = windows.rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
+    keys = np.full(len(t), episode_key(dataset, place), dtype=np.uint64)
+    window = windows.frame_rows(t, steps, dataset.sample, keys)
     action, action_mask = _field(dataset, layout, "action", t, steps, columns)
     state, state_mask = _field(dataset, layout, "state", t, steps, columns)
     held = sum(len(frame) for encoded in frames.values() for frame in encoded)
@@ -151,6 +157,8 @@ def _field(
         return windows.window_values(values, windows.rows(t, offsets, steps, sample), width)
     offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
     window = windows.rows(t, offsets, steps, sample)
-    if sample.action_reduce == "sum":
-        return windows.summed_values(values, window, width)
-    return windows.window_values(values, window, width)
+    dims, base = sample.action_relative_to_state, None
+    if dims and dataset.state is not None:
+        base = dataset.state.evaluate(columns, steps)[t]
+    reduced = windows.summed_values if sample.action_reduce == "sum" else windows.window_values
+    return reduced(values, window, width, dims=dims, base=base)

@@ -32,6 +32,10 @@ class NumericField:
         """Columns in all."""
         return sum(self.widths)
 
+    def paths(self) -> tuple[str, ...]:
+        """The features it reads, each once."""
+        return tuple(dict.fromkeys(term.path for term in self.terms if term.path is not None))
+
     def evaluate(
         self, columns: Mapping[str, NDArray[np.float32]], steps: int
     ) -> NDArray[np.float32]:

@@ -16,11 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling import windows
-from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
-from autoloader.sampling.episode import Place
+from autoloader.sampling.draws import (
+    PURPOSE_CAMERA,
+    PURPOSE_LANGUAGE,
+    PURPOSE_ORDER,
+    fold,
+    fold_array,
+)
+from autoloader.sampling.episode import Place, episode_key
 from autoloader.sampling.fields import NumericField
 from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.record import draw_choice, episode_key
+from autoloader.sampling.record import draw_choice
 from autoloader.sampling.resolve import ResolvedDataset
 
 
@@ -128,7 +134,7 @@ def plan_group(
         for episode, pass_ in zip(episodes, passes, strict=True)
     ]
     steps = np.asarray([-(-episode.steps // stride) for episode in episodes], dtype=np.int64)
-    window = windows.rows(t, np.asarray(sample.frame_offsets, np.int64), steps[:, None], sample)
+    window = windows.frame_rows(t, steps[:, None], sample, _keys(dataset, places, sample.goal))
     raw = (window.index * stride).tolist()
     ranges: dict[str, list[FrameRange]] = {}
     for number, (camera, choices) in enumerate(sorted(dataset.cameras.items())):
@@ -150,6 +156,8 @@ def plan_group(
         layout.action_width,
         layout.action_rows,
         summed=sample.action_reduce == "sum",
+        dims=sample.action_relative_to_state,
+        base=_state_at(dataset, episodes, t * stride),
     )
     state_offsets = np.asarray(sample.state_offsets, np.int64)
     state, state_mask = _values(
@@ -186,6 +194,30 @@ def _action_rows(
     return windows.rows(t, offsets, steps[:, None], sample)
 
 
+def _keys(dataset: ResolvedDataset, places: Sequence[Place], goal: str) -> NDArray[np.uint64]:
+    """[n] the key of each sample's episode in its pass; where nothing asks for it, zeros."""
+    if goal == "none":
+        return np.zeros(len(places), np.uint64)
+    start = np.full(len(places), fold(dataset.key, PURPOSE_ORDER), np.uint64)
+    parts = np.asarray([place.numbers()[1:] for place in places], np.int64)
+    return fold_array(start, parts[:, 0], parts[:, 1], parts[:, 2])
+
+
+def _state_at(
+    dataset: ResolvedDataset, episodes: Sequence[IndexedEpisode], raw_t: NDArray[np.int64]
+) -> NDArray[np.float32] | None:
+    """[n, w] the state at t, where the action is relative to it."""
+    if dataset.state is None or not dataset.sample.action_relative_to_state:
+        return None
+    return dataset.state.evaluate(
+        {
+            path: np.stack([e.column(path)[at] for e, at in zip(episodes, raw_t, strict=True)])
+            for path in dataset.state.paths()
+        },
+        len(episodes),
+    )
+
+
 def _values(
     bound: NumericField | None,
     episodes: Sequence[IndexedEpisode],
@@ -195,22 +227,23 @@ def _values(
     rows: int,
     *,
     summed: bool = False,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     count, horizon = window.index.shape
     if bound is None:
         shape = (count, rows, width)
         return np.zeros(shape, np.float32), np.zeros(shape, np.bool_)
-    paths = dict.fromkeys(term.path for term in bound.terms if term.path is not None)
     raw = window.index * stride
     columns = {
         path: np.concatenate([e.column(path)[raw[k]] for k, e in enumerate(episodes)])
-        for path in paths
+        for path in bound.paths()
     }
     flat = bound.evaluate(columns, count * horizon)
     index = np.arange(count * horizon, dtype=np.int64).reshape(count, horizon)
     local = windows.Rows(index, window.inside, window.zeroed, window.offset)
     shape_values = windows.summed_values if summed else windows.window_values
-    return shape_values(flat, local, width)
+    return shape_values(flat, local, width, dims=dims, base=base)
 
 
 def _texts(

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
 from autoloader.catalog.tfrecord import MalformedRecordError
-from autoloader.sampling import draws
-from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE, PURPOSE_ORDER
-from autoloader.sampling.episode import EpisodeSamples, Place, build_samples
+from autoloader.sampling import draws, windows
+from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.sampling.episode import EpisodeSamples, Place, build_samples, episode_key
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
@@ -52,8 +52,8 @@ def samples_of_record(
     t = draw_t(dataset, key, steps)
     if not len(t):
         return None
-    offsets = np.asarray(dataset.sample.frame_offsets, dtype=np.int64)
-    index = np.clip(t[:, None] + offsets[None, :], 0, steps - 1)
+    drawn = np.full(len(t), key, dtype=np.uint64)
+    index = windows.frame_rows(t, steps, dataset.sample, drawn).index
     used, row = np.unique(index, return_inverse=True)
     frames = {}
     for number, (camera, choices) in enumerate(sorted(cameras.items())):
@@ -71,11 +71,6 @@ def samples_of_record(
         columns={path: array[:: dataset.stride] for path, array in arrays.items()},
         language=_language(dataset, key, values, payload, t * dataset.stride),
     )
-
-
-def episode_key(dataset: ResolvedDataset, place: Place) -> int:
-    """The key of all draws of one episode in one pass."""
-    return draws.fold(dataset.key, PURPOSE_ORDER, place.pass_, place.shard, place.record)
 
 
 def draw_t(dataset: ResolvedDataset, key: int, steps: int) -> NDArray[np.int64]:

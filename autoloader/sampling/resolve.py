@@ -112,7 +112,7 @@ def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
     layout = BatchLayout(
         batch_size=spec.batch.size,
         cameras={name: camera.size for name, camera in spec.cameras.items()},
-        frames=len(first.frame_offsets),
+        frames=first.frames,
         action_rows=first.action_rows,
         action_width=_width(spec, datasets, "action"),
         state_rows=len(first.state_offsets),
@@ -169,6 +169,8 @@ def _resolve_dataset(
             remedy="name at least one field of the dataset",
             path=where,
         )
+    sample = spec.sample_of(name)
+    _check_relative(sample, fields, where)
     return ResolvedDataset(
         name=name,
         index=index,
@@ -176,13 +178,33 @@ def _resolve_dataset(
         directory=directory,
         slices=directory.resolve(expression, field=f"{where}.split.{split}"),
         key=dataset_key(spec.seed, name),
-        sample=spec.sample_of(name),
+        sample=sample,
         stride=declared.stride,
         cameras=cameras,
         action=fields.get("action"),
         state=fields.get("state"),
         language=language,
     )
+
+
+def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], where: str) -> None:
+    """Refuse differences between columns that are not there."""
+    place = f"{where}.sample.action_relative_to_state"
+    for dim in sample.action_relative_to_state if "action" in fields else ():
+        if "state" not in fields:
+            raise SpecError(
+                f"{place}: the dataset has an action, and no state to take away from it",
+                remedy="name its state, or set sample: {action_relative_to_state: []} for it",
+                path=place,
+            )
+        for name, field in fields.items():
+            if dim >= field.width:
+                raise SpecError(
+                    f"{place}: {dim}, but {name} has {field.width} columns",
+                    remedy=f"name dims that action and state have; allowed: 0 to "
+                    f"{min(field.width for field in fields.values()) - 1}",
+                    path=place,
+                )
 
 
 def _width(spec: PipelineSpec, datasets: list[ResolvedDataset], field: str) -> int:

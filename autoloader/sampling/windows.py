@@ -5,15 +5,23 @@ for the in-graph mixtures; a property test holds the two together.
 
 A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)
 or zero (``zero``); with ``drop`` no such sample exists. A sum adds the rows inside only.
+
+An action relative to the state is taken row by row, and before rows are zeroed or summed: from
+every row of the window, the state *at t* is taken away.
+
+A goal is one more frame behind those of the offsets: g uniform in t+1 … T−1 by a keyed hash of t,
+or t itself where t is the last. It lies in the episode, so no edge holds for it and no t is lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.sampling.draws import PURPOSE_GOAL, fold_array, splitmix64_array
 from autoloader.spec import SampleSpec
 
 
@@ -76,24 +84,85 @@ def rows(
     return Rows(index, ~(before | after), zeroed, realised.astype(np.int32))
 
 
+def frame_rows(
+    t: NDArray[np.int64],
+    steps: int | NDArray[np.int64],
+    sample: SampleSpec,
+    keys: NDArray[np.uint64],
+) -> Rows:
+    """The rows of a sample's frames: at its offsets, then the goal's where there is one.
+
+    Args:
+        t: [n] int64.
+        steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
+        sample: offsets, edges and goal.
+        keys: [n] uint64, of each sample's episode in its pass (``episode.episode_key``).
+    """
+    window = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
+    if sample.goal == "none":
+        return window
+    goal = goal_rows(t, steps, keys)[:, None]
+    none = np.zeros_like(goal, dtype=np.bool_)
+    return Rows(
+        np.concatenate([window.index, goal], axis=1),
+        np.concatenate([window.inside, ~none], axis=1),
+        np.concatenate([window.zeroed, none], axis=1),
+        np.concatenate([window.offset, (goal - t[:, None]).astype(np.int32)], axis=1),
+    )
+
+
+def goal_rows(
+    t: NDArray[np.int64], steps: int | NDArray[np.int64], keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """[n] int64 the goal of each sample; arguments as of ``frame_rows``."""
+    hashes = splitmix64_array(fold_array(keys, np.full_like(t, PURPOSE_GOAL), t))
+    left = np.broadcast_to(np.ravel(steps), t.shape) - 1 - t
+    drawn = (hashes % np.maximum(left, 1).astype(np.uint64)).astype(np.int64)
+    return np.asarray(t + np.where(left > 0, drawn + 1, 0), dtype=np.int64)
+
+
 def window_values(
-    column: NDArray[np.float32], window: Rows, width: int
+    column: NDArray[np.float32],
+    window: Rows,
+    width: int,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width."""
+    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
+
+    Args:
+        column: the field's values.
+        window: which rows of it.
+        width: columns to pad to.
+        dims: columns that are differences to ``base``.
+        base: [n, ≥ w] float32, what is taken away from every row of a sample.
+    """
     shape = (*window.index.shape, width)
     values = np.zeros(shape, dtype=np.float32)
     mask = np.zeros(shape, dtype=np.bool_)
     own = column.shape[1]
     values[..., :own] = column[window.index]
+    if dims and base is not None:
+        chosen = list(dims)
+        values[..., chosen] -= base[:, None, chosen]
     values[window.zeroed] = 0.0
     mask[..., :own] = window.inside[..., None]
     return values, mask
 
 
 def summed_values(
-    column: NDArray[np.float32], window: Rows, width: int
+    column: NDArray[np.float32],
+    window: Rows,
+    width: int,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The sum over a window's rows inside the episode: [n, 1, width] and its mask."""
-    values, mask = window_values(column, window, width)
+    """The sum over a window's rows inside the episode: [n, 1, width] and its mask.
+
+    Arguments as of ``window_values``; differences are summed.
+    """
+    values, mask = window_values(column, window, width, dims=dims, base=base)
     values = np.where(mask, values, np.float32(0)).sum(axis=1, keepdims=True, dtype=np.float32)
     return values, np.asarray(mask.any(axis=1, keepdims=True), dtype=np.bool_)

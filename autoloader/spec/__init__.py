@@ -4,6 +4,7 @@ Not here: what lies on disk (``catalog``), which samples follow from it (``sampl
 """
 
 from autoloader.spec.fields import AnyOf, FieldExpression, FieldOp, FieldTerm, parse_expression
+from autoloader.spec.keep import KeepSpec, RangesSpec
 from autoloader.spec.model import (
     BatchSpec,
     CameraSpec,
@@ -27,8 +28,10 @@ __all__ = [
     "FieldExpression",
     "FieldOp",
     "FieldTerm",
+    "KeepSpec",
     "MixingSpec",
     "PipelineSpec",
+    "RangesSpec",
     "SampleOverride",
     "SampleSpec",
     "ValidationSpec",

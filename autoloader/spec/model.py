@@ -9,35 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, field_validator, model_validator
 
 from autoloader.errors import nearest
+from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Choice, Expression
+from autoloader.spec.keep import KeepSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
+Dim = Annotated[int, Field(ge=0, le=9_999)]
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
-
-
-def wrong(what: str, remedy: str) -> PydanticCustomError:
-    """A validation error that carries its remedy to ``reading``."""
-    return PydanticCustomError("spec", "{what}", {"what": what, "remedy": remedy})
-
-
-class Block(BaseModel):
-    """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _know_every_key(cls, raw: Any) -> Any:
-        if isinstance(raw, Mapping):
-            for key in raw:
-                if key not in cls.model_fields:
-                    raise wrong(f"unknown key {key!r}", nearest(str(key), cls.model_fields))
-        return raw
 
 
 class EdgesSpec(Block):
@@ -45,6 +27,14 @@ class EdgesSpec(Block):
 
     start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
     end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
+
+
+def each_once(dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims as they are; refuses one that is named twice."""
+    for dim in dims:
+        if dims.count(dim) > 1:
+            raise wrong(f"dim {dim} is named twice", "name each dim of action once")
+    return dims
 
 
 class SampleSpec(Block):
@@ -61,7 +51,13 @@ class SampleSpec(Block):
     action_reduce: Literal["none", "sum"] = Field(
         "none", description="sum: one row, the sum over the rows that lie in the episode"
     )
+    action_relative_to_state: tuple[Dim, ...] = Field(
+        (), description="dims of action from which the same dims of the state at t are taken away"
+    )
     edges: EdgesSpec = Field(default_factory=EdgesSpec, description="windows over the ends")
+    goal: Literal["none", "uniform"] = Field(
+        "none", description="uniform: one more frame, drawn from the rest of the episode"
+    )
     per_episode: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
         "all", description="all valid t, or n drawn uniformly per episode and pass"
     )
@@ -70,6 +66,16 @@ class SampleSpec(Block):
     def action_rows(self) -> int:
         """Rows of the batch's ``action``: the horizon, or 1 where it is summed."""
         return 1 if self.action_reduce == "sum" else self.action_horizon
+
+    @property
+    def frames(self) -> int:
+        """Frames of a camera in a sample (F): the offsets', then the goal's."""
+        return len(self.frame_offsets) + (self.goal != "none")
+
+    @field_validator("action_relative_to_state")
+    @classmethod
+    def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
+        return each_once(dims)
 
 
 class SampleOverride(Block):
@@ -80,8 +86,15 @@ class SampleOverride(Block):
     action_start: Offset | None = None
     action_horizon: int | None = Field(None, ge=1, le=10_000)
     action_reduce: Literal["none", "sum"] | None = None
+    action_relative_to_state: tuple[Dim, ...] | None = None
     edges: EdgesSpec | None = None
+    goal: Literal["none", "uniform"] | None = None
     per_episode: Literal["all"] | Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("action_relative_to_state")
+    @classmethod
+    def _names_each_dim_once(cls, dims: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return None if dims is None else each_once(dims)
 
 
 class CameraSpec(Block):
@@ -114,6 +127,7 @@ class DatasetSpec(Block):
     language: Choice | None = Field(None, description="text, or code points; absent is ''")
     stride: int = Field(1, ge=1, description="5 takes every fifth frame")
     sample: SampleOverride = Field(default_factory=SampleOverride)
+    keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
 
     @field_validator("split", mode="before")
     @classmethod
@@ -129,6 +143,11 @@ class DatasetSpec(Block):
             )
         if self.tfds is not None and self.data_dir is None:
             raise wrong(f"tfds {self.tfds!r} without data_dir", "set data_dir here or in defaults")
+        if self.keep is not None and self.keep.language and self.language is None:
+            raise wrong(
+                f"dataset {self.name!r} keeps what has language, and names no language",
+                "name the dataset's language feature, or leave keep.language out",
+            )
         return self
 
 
@@ -171,6 +190,7 @@ class ValidationSpec(Block):
     """What validation sees."""
 
     samples: int = Field(960, ge=1, description="samples of a call; the same ones each time")
+    per_dataset: bool = Field(False, description="one loader of so many samples for each dataset")
 
 
 class PipelineSpec(Block):
@@ -231,6 +251,7 @@ class PipelineSpec(Block):
             sample = self.sample_of(dataset.name)
             return {
                 "frame_offsets": len(sample.frame_offsets),
+                "goal": sample.frames - len(sample.frame_offsets),
                 "state_offsets": len(sample.state_offsets),
                 "action_horizon": sample.action_rows,
             }

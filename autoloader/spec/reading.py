@@ -22,10 +22,6 @@ _LATER = {
     "datasets.*.transform": "the transform hook",
     "datasets.*.keep": "filtering of episodes and frames",
     "datasets.*.num_samples": "sizes of remote data",
-    "sample.goal": "goal frames",
-    "sample.action_relative_to_state": "actions relative to the state",
-    "datasets.*.sample.goal": "goal frames",
-    "datasets.*.sample.action_relative_to_state": "actions relative to the state",
     "mixing.chain": "decode reuse by chained samples",
     "validation.per_dataset": "one validation loader for each dataset",
 }
@@ -35,10 +31,9 @@ _LATER |= {
     if pattern.startswith("datasets.*.")
 }
 _HARMLESS: dict[str, tuple[Any, ...]] = {
-    "goal": ("none",),
-    "action_relative_to_state": ([], ()),
     "chain": (False,),
     "per_dataset": (False,),
+    "keep": (None,),
     "normalize": (None,),
     "augment": (None,),
 }
@@ -150,10 +145,14 @@ def _apply_defaults(plain: dict[str, Any]) -> None:
 def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
     datasets = plain.get("datasets")
     for dataset in datasets if isinstance(datasets, list) else []:
-        for key in ("path", "data_dir"):
-            value = dataset.get(key) if isinstance(dataset, dict) else None
+        keep = dataset.get("keep") if isinstance(dataset, dict) else None
+        ranges = keep.get("ranges") if isinstance(keep, dict) else None
+        for holder, key in ((dataset, "path"), (dataset, "data_dir"), (ranges, "file")):
+            if not isinstance(holder, dict):
+                continue
+            value = holder.get(key)
             if isinstance(value, str) and "://" not in value:
-                dataset[key] = str((folder / Path(value).expanduser()).absolute())
+                holder[key] = str((folder / Path(value).expanduser()).absolute())
 
 
 def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:

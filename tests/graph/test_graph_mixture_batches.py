@@ -60,6 +60,7 @@ def odd_mixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 "name": "plain",
                 "path": str(plain.path),
                 "weight": 3.0,
+                "sample": {"action_relative_to_state": [1]},
                 "images": {"primary": "observation/image"},
                 "action": [
                     "action[1:]",
@@ -110,6 +111,13 @@ SAMPLES = {
             "action_horizon": 4,
             "action_reduce": "sum",
             "edges": {"start": "drop", "end": "drop"},
+        }
+    },
+    "a goal behind the offsets": {
+        "sample": {
+            "frame_offsets": [0, 2],
+            "goal": "uniform",
+            "action_horizon": 3,
         }
     },
     "two drawn samples an episode": {"sample": {"per_episode": 2, "action_horizon": 2}},

@@ -223,3 +223,24 @@ def test_views_lie_over_the_slots_memory_and_nowhere_else() -> None:
         view.view(np.uint8)[...] = number
     for number, array in enumerate(layout.arrays.values(), start=1):
         assert set(memory[array.offset : array.offset + array.nbytes]) <= {number}
+
+
+@pytest.mark.parametrize(
+    ("dims", "own", "word"),
+    [([2], {}, "action has 2 columns"), ([0, 1, 3], {}, "3, but"),
+     ([0], {"state": None}, "no state"),
+     ([1], {"state": "observation/state[:1]"}, "state has 1 columns")],
+)  # fmt: skip
+def test_differences_need_the_dim_in_action_and_state(
+    dims: list[int], own: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    written = write_dataset(tmp_path, shards([3]))
+    with pytest.raises(SpecError, match=word) as caught:
+        mixture_of(dataset_of(written, **own), sample={"action_relative_to_state": dims})
+    assert caught.value.path == "datasets[robot].sample.action_relative_to_state"
+
+
+def test_a_dataset_without_an_action_has_no_differences_to_take(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, shards([3]))
+    plain = dataset_of(written, action=None, state=None)
+    assert mixture_of(plain, sample={"action_relative_to_state": [5]}).layout.action_width == 0

@@ -239,6 +239,17 @@ BAD_VALUES = [
     ("sample.per_episode", 0, "sample.per_episode"),
     ("sample.per_episode", "some", "sample.per_episode"),
     ("datasets.0.sample", {"per_episode": 0}, "datasets[bridge].sample.per_episode"),
+    ("sample.goal", "random", "sample.goal"),
+    ("sample.goal", True, "sample.goal"),
+    ("datasets.0.sample", {"goal": "last"}, "datasets[bridge].sample.goal"),
+    ("sample.action_relative_to_state", [-1], "sample.action_relative_to_state[0]"),
+    ("sample.action_relative_to_state", [0, 0], "sample.action_relative_to_state"),
+    ("sample.action_relative_to_state", "[:6]", "sample.action_relative_to_state"),
+    (
+        "datasets.0.sample",
+        {"action_relative_to_state": [1, 2, 1]},
+        "datasets[bridge].sample.action_relative_to_state",
+    ),
     ("cameras", {}, "cameras"),
     ("cameras.primary.size", [0, 5], "cameras.primary.size[0]"),
     ("cameras.primary.size", 256, "cameras.primary.size"),
@@ -310,14 +321,10 @@ LATER = [
     ("datasets.0.transform", {"call": "lab:f"}),
     ("datasets.0.keep", {"language": "required"}),
     ("datasets.0.num_samples", 1000),
-    ("sample.goal", "uniform"),
-    ("sample.action_relative_to_state", [0, 1]),
-    ("datasets.0.sample.goal", "uniform"),
     ("mixing.chain", True),
     ("validation.per_dataset", True),
     ("defaults.keep", {"language": "required"}),
     ("defaults.transform", {"call": "lab:f"}),
-    ("defaults.sample.goal", "uniform"),
 ]
 
 
@@ -334,7 +341,7 @@ def test_what_a_later_issue_brings_is_refused_by_name_as_not_supported_yet(
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [("sample.goal", "none"), ("sample.action_relative_to_state", []), ("mixing.chain", False),
+    [("mixing.chain", False),
      ("validation.per_dataset", False), ("normalize", None), ("augment", None)],
 )  # fmt: skip
 def test_what_a_later_issue_brings_may_be_spelled_out_as_absent(place: str, value: Any) -> None:
@@ -360,7 +367,7 @@ def test_a_camera_without_a_size_is_refused_with_the_nearest_known_one() -> None
 @pytest.mark.parametrize(
     ("own", "key"),
     [({"frame_offsets": [0, 1]}, "frame_offsets"), ({"state_offsets": [0, 1]}, "state_offsets"),
-     ({"action_horizon": 4}, "action_horizon")],
+     ({"action_horizon": 4}, "action_horizon"), ({"goal": "uniform"}, "goal")],
 )  # fmt: skip
 def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str) -> None:
     raw = copy.deepcopy(PLAIN)

@@ -1,0 +1,34 @@
+"""What every block of the spec is: frozen, and strict about its keys.
+
+Not here: the blocks themselves (``model`` and its neighbours), how a fault is told (``reading``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+from autoloader.errors import nearest
+
+
+def wrong(what: str, remedy: str) -> PydanticCustomError:
+    """A validation error that carries its remedy to ``reading``."""
+    return PydanticCustomError("spec", "{what}", {"what": what, "remedy": remedy})
+
+
+class Block(BaseModel):
+    """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _know_every_key(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping):
+            for key in raw:
+                if key not in cls.model_fields:
+                    raise wrong(f"unknown key {key!r}", nearest(str(key), cls.model_fields))
+        return raw

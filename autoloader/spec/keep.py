@@ -1,0 +1,87 @@
+"""``keep``: which episodes and steps of a dataset give samples.
+
+Rules restrict t only: windows may reach what is not kept. All rules given must hold.
+
+Not here: whether the features exist, and what the rules leave (``sampling.keep``).
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from autoloader.spec.block import Block, wrong
+
+_EXAMPLE = 'such as "{episode_metadata/file_path}"'
+
+
+def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
+    """(text, the feature behind it or ``None``) of a formatted key, in order.
+
+    Raises:
+        ValueError: it is no format of plain ``{feature}`` fields; says why.
+    """
+    parts = []
+    for text, feature, spec, conversion in string.Formatter().parse(key):
+        if feature is not None and (not feature.strip("/ ") or spec or conversion):
+            raise ValueError(f"{{{feature}{spec and ':' + spec}}} is no feature")
+        parts.append((text, None if feature is None else feature.strip("/ ")))
+    return tuple(parts)
+
+
+class RangesSpec(Block):
+    """Ranges of steps from a JSON file: a mapping of keys to lists of [start, end)."""
+
+    file: str = Field(description="JSON: key → [[start, end), …] in steps before the stride")
+    key: str = Field(description="an episode's key in it, from {features} of the episode")
+
+    @field_validator("key")
+    @classmethod
+    def _names_a_feature(cls, key: str) -> str:
+        try:
+            parts = key_parts(key)
+        except ValueError as error:
+            raise wrong(f"{key!r} is no key: {error}", f"put features in braces, {_EXAMPLE}") from (
+                error
+            )
+        if all(feature is None for _, feature in parts):
+            raise wrong(f"{key!r} is the same for every episode", f"name a feature, {_EXAMPLE}")
+        return key
+
+
+class KeepSpec(Block):
+    """Which t a dataset keeps; windows may leave what is kept."""
+
+    language: Literal["required"] | None = Field(
+        None, description="required: only steps whose language is not blank"
+    )
+    match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(
+        default_factory=dict, description="text feature → regular expression found in it"
+    )
+    ranges: RangesSpec | None = Field(None, description="only steps in ranges listed in a file")
+
+    @field_validator("match")
+    @classmethod
+    def _are_regular_expressions(cls, match: Mapping[str, str]) -> Mapping[str, str]:
+        for path, pattern in match.items():
+            try:
+                re.compile(pattern)
+            except (re.error, RecursionError, OverflowError) as error:
+                raise wrong(
+                    f"{pattern!r} of {path!r} is no regular expression: {error}",
+                    "write one of Python's re; quote it in YAML with single quotes",
+                ) from error
+        return match
+
+    @model_validator(mode="after")
+    def _has_a_rule(self) -> KeepSpec:
+        if not (self.language or self.match or self.ranges):
+            raise wrong(
+                "keep has no rule",
+                "give language: required, match or ranges, or leave keep out",
+            )
+        return self

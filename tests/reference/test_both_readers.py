@@ -1,0 +1,194 @@
+"""Both readers against the eager reference: windows, edges, goals, sums, differences, keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from eager import Episode, Sample, samples_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
+from streams import dataset_of, episodes_of_pass, mixture_of
+
+from autoloader.index import open_dataset_index
+from autoloader.index.plan import SamplePlan
+from autoloader.runtime.indexed_pipeline import table_of
+from autoloader.sampling.counts import count_dataset
+from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.order import mixture_order
+from autoloader.sampling.planned import PlannedGroup, plan_group
+from autoloader.sampling.resolve import ResolvedMixture
+
+SHARDS = [[1, 9, 4], [2, 6], [13, 3]]
+PASSES = 2
+Key = tuple[int, int, int, int]
+"""Pass, shard, record, t."""
+Offsets = st.lists(st.integers(-4, 6), min_size=1, max_size=3)
+EDGES = st.sampled_from(["repeat", "zero", "drop"])
+
+
+@dataclass(frozen=True)
+class Data:
+    """A dataset as files, and its episodes by shard and record as the reference reads them."""
+
+    written: Written = field(repr=False)
+    episodes: Mapping[tuple[int, int], Episode] = field(repr=False)
+
+
+@pytest.fixture(scope="module")
+def data(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Written, dict[tuple[int, int], Episode]]:
+    """Episodes of 1 to 13 steps, as files and as the reference reads them."""
+    features = {**PLAIN, "episode_metadata/file_path": TEXT, "task": TEXT}
+    found: dict[tuple[int, int], Episode] = {}
+    shards = []
+    for shard, lengths in enumerate(SHARDS):
+        records = []
+        for record, steps in enumerate(lengths):
+            number = 3 * shard + record
+            words = [["", f"pick {number}", "  "][(number + s // 3) % 3] for s in range(steps)]
+            tasks = ["fold" if s % 4 else "idle" for s in range(steps)]
+            name = f"/{'success' if number % 3 else 'failure'}/{number}"
+            values = episode(
+                number,
+                steps,
+                language_instruction=[word.encode() for word in words],
+                task=[task.encode() for task in tasks],
+                **{"episode_metadata/file_path": [name.encode()]},
+            )
+            records.append(values)
+            found[shard, record] = Episode(
+                frames={"primary": values["observation/image"]},
+                action=np.asarray(values["action"], np.float32).reshape(steps, -1),
+                state=np.asarray(values["observation/state"], np.float32).reshape(steps, -1),
+                language=words,
+                texts={"task": tasks},
+                metadata={"episode_metadata/file_path": name},
+            )
+        shards.append(records)
+    folder = tmp_path_factory.mktemp("eager")
+    return Data(write_dataset(folder, shards, features=features), found)
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> dict[str, Any]:
+    """Every key of a spec's ``sample``."""
+    return {
+        "frame_offsets": draw(Offsets),
+        "state_offsets": draw(Offsets),
+        "action_start": draw(st.integers(-3, 3)),
+        "action_horizon": draw(st.integers(1, 4)),
+        "action_reduce": draw(st.sampled_from(["none", "sum"])),
+        "action_relative_to_state": draw(st.sampled_from([[], [1], [0, 1]])),
+        "edges": {"start": draw(EDGES), "end": draw(EDGES)},
+        "goal": draw(st.sampled_from(["none", "uniform"])),
+        "per_episode": draw(st.sampled_from(["all", "all", 1, 3])),
+    }
+
+
+def wanted_of(
+    data: Data,
+    mixture: ResolvedMixture,
+    sample: Mapping[str, Any],
+    **own: Any,
+) -> dict[Key, Sample]:
+    """Every sample of the first passes by the reference."""
+    (dataset,) = mixture.datasets
+    return {
+        (pass_, *place, t): found
+        for pass_ in range(PASSES)
+        for place, one in data.episodes.items()
+        for t, found in samples_of(one, sample, (pass_, *place), key=dataset.key, **own).items()
+    }
+
+
+def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedGroup, int]]:
+    """What the indexed reader plans for the first passes; frames are read at their ranges."""
+    (dataset,) = mixture.datasets
+    index = open_dataset_index(dataset)
+    table = table_of(dataset, index)
+    count = count_dataset(dataset)
+    assert count.samples == table.samples
+    if not table.samples:
+        return
+    order = mixture_order(mixture, {dataset.name: table.samples})
+    planned = SamplePlan(order, [table]).samples(0, PASSES * table.samples)
+    group = plan_group(
+        dataset,
+        mixture.layout,
+        [index.episode(e) for e in planned.episode.tolist()],
+        planned.pass_.tolist(),
+        planned.t,
+    )
+    for camera, places in group.ranges.items():
+        files = {place.path: Path(place.path).read_bytes() for place in places}
+        group.frames[camera] = [
+            files[place.path][place.offset : place.offset + place.length] for place in places
+        ]
+    for k, place in enumerate(group.places):
+        yield (place.pass_, place.shard, place.record, int(group.t[k])), group, k
+
+
+def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, EpisodeSamples, int]]:
+    """What the stream reader gives in the first passes."""
+    for pass_ in range(PASSES):
+        for item in episodes_of_pass(mixture, pass_=pass_, cycle_length=2):
+            if isinstance(item, EpisodeSamples):
+                place = item.place
+                for k, t in enumerate(item.t.tolist()):
+                    yield (pass_, place.shard, place.record, t), item, k
+            else:
+                assert item.reason is None
+
+
+def check(
+    wanted: Mapping[Key, Sample],
+    found: Iterator[tuple[Key, EpisodeSamples | PlannedGroup, int]],
+) -> None:
+    """Every sample once, and each with the reference's values to the bit."""
+    came = []
+    for key, group, k in found:
+        came.append(key)
+        one = wanted[key]
+        zeroed = group.frame_zeroed[k].tolist()
+        for camera, frames in one.frames.items():
+            rows = group.frame_row[k].tolist()
+            assert frames == [
+                None if zero else group.frames[camera][row]
+                for row, zero in zip(rows, zeroed, strict=True)
+            ]
+        assert group.frame_mask[k].tolist() == one.frame_mask
+        assert group.frame_offset[k].tolist() == one.frame_offset
+        np.testing.assert_array_equal(group.action[k], one.action)
+        np.testing.assert_array_equal(group.action_mask[k], one.action_mask)
+        np.testing.assert_array_equal(group.state[k], one.state)
+        np.testing.assert_array_equal(group.state_mask[k], one.state_mask)
+        assert group.text(k).decode() == one.language
+    assert sorted(came) == sorted(wanted)
+
+
+CASES = (samples(), st.integers(1, 3))
+
+
+@given(*CASES)
+@settings(max_examples=40)
+def test_the_indexed_reader_gives_what_the_eager_reference_gives(
+    data: Data, sample: dict[str, Any], stride: int
+) -> None:
+    mixture = mixture_of(dataset_of(data.written, stride=stride), sample=sample)
+    check(wanted_of(data, mixture, sample, stride=stride), read_from_index(mixture))
+
+
+@given(*CASES)
+@settings(max_examples=12)
+def test_the_stream_reader_gives_what_the_eager_reference_gives(
+    data: Data, sample: dict[str, Any], stride: int
+) -> None:
+    mixture = mixture_of(dataset_of(data.written, stride=stride), sample=sample)
+    check(wanted_of(data, mixture, sample, stride=stride), read_from_stream(mixture))
