@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping
@@ -19,16 +20,18 @@ from autoloader.batch import Batch, assemble, wrapper
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import named_by_kernel, oom_kills
 from autoloader.controller.process_memory import loader_bytes
-from autoloader.errors import PipelineError, UnsupportedError, UsageError
+from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
-from autoloader.planning import complete, minimum_knobs, plan_loader
+from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader
 from autoloader.runtime.child import Child, describe_run
 from autoloader.runtime.child_pipeline import ChildPipeline
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
 from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
+from autoloader.runtime.ranks import find_ranks
 from autoloader.runtime.ring import Lender, RingMemory
+from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
 from autoloader.telemetry import DatasetStatistics, RingStatistics, Statistics
 from autoloader.telemetry.meter import ConsumerMeter
@@ -40,7 +43,6 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
-_STATE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class AutoLoader:
         knobs: values over the profile's.
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
         controller: whether knobs may move by themselves.
-        rank, world_size: of this process among the trainers; ``None`` reads the environment.
+        rank, world_size: of this process among the trainers; ``None`` reads the environment
+            (``runtime.ranks`` says what of it). Each rank gets its own part of every step.
         output: "torch" tensors or "numpy" arrays.
         reproducible: the mixture waits for each dataset instead of owing it its turn, so that the
             order does not depend on timing.
@@ -115,7 +118,8 @@ class AutoLoader:
         if reproducible:
             mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
             spec = spec.model_copy(update={"mixing": mixing})
-        _check_call(isolation, output, rank, world_size)
+        _check_call(isolation, output)
+        self._ranks = find_ranks(rank, world_size, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
         self.plan = plan_loader(
@@ -126,6 +130,7 @@ class AutoLoader:
             knobs=knobs,
             headroom=self._headroom,
         )
+        check_ranks(self.plan, self._ranks.world_size)
         for note in self.plan.notes:
             logger.info("%s", note)
         self._spec = spec
@@ -133,7 +138,12 @@ class AutoLoader:
         self._meter = ConsumerMeter()
         self._closed = False
         self._baseline_bytes = loader_bytes()
-        self._progress = Progress(self.plan.mixture, planned=self.plan.knobs.reader == "indexed")
+        self._progress = Progress(
+            self.plan.mixture,
+            self.plan.order,
+            self._ranks,
+            planned=self.plan.knobs.reader == "indexed",
+        )
         self._memory = RingMemory(self.plan.mixture.layout)
         self._lender = Lender(self._memory)
         self._child: Child | None = None
@@ -154,6 +164,7 @@ class AutoLoader:
                 knobs,
                 self._memory,
                 self._child,
+                ranks=self._ranks,
                 position=self._progress.start,
                 lent=lambda: self._lender.lent,
                 smaller=self._smaller,
@@ -168,6 +179,7 @@ class AutoLoader:
                 self._memory,
                 start=self._progress.start(),
                 held=sorted(self._lender.lent),
+                ranks=self._ranks,
             )
         pipeline.start()
         return pipeline
@@ -191,37 +203,36 @@ class AutoLoader:
         return self.plan.mixture.names
 
     @property
+    def rank(self) -> int:
+        """Which of ``world_size`` trainers this one is, from 0."""
+        return self._ranks.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many trainers share the sequence."""
+        return self._ranks.world_size
+
+    @property
     def knobs(self) -> Knobs:
         """The values in force."""
         return self._pipeline.knobs
 
     def __len__(self) -> int:
-        """Batches of the current epoch.
+        """Batches of the current epoch, those handed out included; the same for every rank.
 
         Raises:
             TypeError: the epoch is endless.
         """
-        samples = self.plan.order.epoch_samples
-        if samples is None:
+        left = self._progress.steps_left
+        if left is None:
             raise TypeError("mixing.epoch is forever: this loader has no length")
-        size = self._spec.batch.size
-        if not self._spec.batch.drop_last:
-            return -(-samples // size)
-        epoch = (self._progress.position - self._progress.in_epoch) // samples
-        return (epoch + 1) * samples // size - epoch * samples // size
+        return self._progress.epoch_steps + left
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch, from where the last iteration stopped."""
-        samples = self.plan.order.epoch_samples
-        size = self._spec.batch.size
-        while True:
-            if samples is not None:
-                due = samples - self._progress.in_epoch
-                if due < (size if self._spec.batch.drop_last else 1):
-                    # What is left over is carried into the next epoch.
-                    self._progress.in_epoch = -due
-                    return
+        while self._progress.steps_left != 0:
             yield self._next()
+        self._progress.next_epoch()
 
     def _next(self) -> Batch:
         if self._closed:
@@ -337,32 +348,17 @@ class AutoLoader:
         ``load_state_dict`` of a loader with the same datasets resumes exactly behind the last
         batch that was handed out.
         """
-        return {
-            "schema_version": _STATE_VERSION,
-            "split": self.plan.mixture.split,
-            "seed": self._spec.seed,
-            **self._progress.state(),
-        }
+        return {**described(self.plan), **self._progress.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was saved.
+        """Go to where ``state`` was saved, by any rank of any number of ranks.
+
+        ``world_size`` and ``batch`` may differ from those it was saved with.
 
         Raises:
-            UsageError: it was saved for another mixture; says what differs.
+            UsageError: it was saved for another mixture or order; says what differs.
         """
-        found = {
-            "schema_version": (state.get("schema_version"), _STATE_VERSION),
-            "split": (state.get("split"), self.plan.mixture.split),
-            "seed": (state.get("seed"), self._spec.seed),
-            "datasets": (sorted(state.get("cursors", ())), sorted(self.dataset_names)),
-        }
-        differing = {key: pair for key, pair in found.items() if pair[0] != pair[1]}
-        if differing:
-            raise UsageError(
-                "the state was saved for another loader: "
-                + "; ".join(f"{k}: saved {a!r}, here {b!r}" for k, (a, b) in differing.items()),
-                remedy="resume with the spec and split that the state was saved with",
-            )
+        check_state(state, self.plan)
         knobs = self.knobs
         self._progress.restore(state)
         self._give_back()
@@ -408,7 +404,7 @@ def _close_all() -> None:
         loader.close()
 
 
-def _check_call(isolation: str, output: str, rank: int | None, world_size: int | None) -> None:
+def _check_call(isolation: str, output: str) -> None:
     for name, value, allowed in (
         ("isolation", isolation, ("process", "thread")),
         ("output", output, ("torch", "numpy")),
@@ -417,9 +413,3 @@ def _check_call(isolation: str, output: str, rank: int | None, world_size: int |
             raise UsageError(
                 f"{name}={value!r}", remedy=f"{name} is one of {', '.join(map(repr, allowed))}"
             )
-    if (rank is None) != (world_size is None) or (world_size or 1) > 1:
-        raise UnsupportedError(
-            f"rank={rank}, world_size={world_size}: several ranks are not supported yet",
-            remedy="use one rank; leave rank and world_size out",
-            path="world_size",
-        )

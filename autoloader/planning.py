@@ -127,6 +127,30 @@ def choose_reader(
     return "indexed", "all files are local"
 
 
+def check_ranks(plan: LoaderPlan, world_size: int) -> None:
+    """Refuse what several ranks cannot share.
+
+    Raises:
+        SpecError: the reader cannot deal its samples to ranks, or an epoch has fewer than ranks.
+    """
+    if world_size == 1:
+        return
+    if plan.knobs.reader != "indexed":
+        raise SpecError(
+            f"{world_size} ranks with the stream reader ({plan.reader_reason}): its shards are not "
+            f"dealt to ranks; datasets: {', '.join(plan.mixture.names)}",
+            remedy="reader: indexed, mixing.strategy: python and decode=pool",
+            path="reader",
+        )
+    samples = plan.order.epoch_samples
+    if samples is not None and samples < world_size:
+        raise SpecError(
+            f"an epoch has {samples} samples, and there are {world_size} ranks",
+            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
+            path="mixing.epoch",
+        )
+
+
 def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
     """Mean bytes of a record, by dataset, from file sizes."""
     sizes = {}

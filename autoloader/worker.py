@@ -49,6 +49,7 @@ from autoloader.runtime.messages import (
 )
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -81,8 +82,11 @@ class _Served:
             order,
             Knobs.build(start.knobs),
             memory,
-            start=PipelineStart(tuple(cursors), start.mixer, start.first_number),
+            start=PipelineStart(
+                tuple(cursors), start.mixer, start.first_number, start.position, start.in_epoch
+            ),
             held=start.held_slots,
+            ranks=Ranks(start.rank, start.world_size),
         )
         self._closed = False
         self._thread = threading.Thread(

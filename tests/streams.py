@@ -17,8 +17,9 @@ from autoloader.runtime.pipeline import Pipeline
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episode import EpisodeSamples, Place
-from autoloader.sampling.order import mixture_order, rows_of_batch
+from autoloader.sampling.order import mixture_order
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.source import EmptyEpisode, EpisodeSource
 from autoloader.spec import PipelineSpec
@@ -125,7 +126,7 @@ class Running:
         self.order = mixture_order(mixture, {n: c.samples for n, c in self.counts.items()})
         self.memory = RingMemory(mixture.layout)
         self.cursors = [DatasetCursor.of(dataset) for dataset in mixture.datasets]
-        begin = start or PipelineStart.beginning(mixture)
+        self.begin = begin = start or PipelineStart.beginning(mixture)
         self.cursors = [cursor.copy() for cursor in begin.cursors]
         self.pipeline = Pipeline(
             mixture,
@@ -134,7 +135,14 @@ class Running:
             self.memory,
             source or stream_reader(mixture),
             start=begin,
-            cut=lambda number: rows_of_batch(self.order, mixture.spec.batch, number),
+            cut=Deal.of(
+                self.order,
+                mixture.spec.batch,
+                Ranks(),
+                base=begin.position,
+                in_epoch=begin.in_epoch,
+                first_number=begin.first_number,
+            ).rows,
             clock=clock,
         )
         self.got = Got()
@@ -165,6 +173,11 @@ class Running:
             self.got.rows.append(tuple(row))
         return filled
 
+    @property
+    def position(self) -> int:
+        """Samples taken since the beginning of everything."""
+        return self.begin.position + len(self.got.rows)
+
     def batches(self, count: int) -> Got:
         """``count`` more batches."""
         for _ in range(count):
@@ -184,6 +197,8 @@ class Running:
             tuple(cursor.copy() for cursor in self.cursors),
             last.mixer if last else None,
             last.number + 1 if last else 0,
+            self.position,
+            self.position % (self.order.epoch_samples or 1),
         )
 
 

@@ -16,11 +16,9 @@ Invariants:
        once.
     3. The same orders and tables give the same samples: on every host, in every process.
 
-With several ranks, step s of rank r takes positions [(sW + r)B, (sW + r + 1)B): disjoint, equal
-in number, and counted from wherever the last number of ranks stopped.
-
 Not here: the mixing schedule (``sampling.schedule``), which t are valid (``sampling.windows``),
-what samples of a block share (``chains``), reading what a sample needs (the reader).
+what samples of a block share (``chains``), which positions a rank takes (``sampling.dealing``),
+reading what a sample needs (the reader).
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from autoloader.sampling.draws import PURPOSE_PLAN, fold, fold_array
 from autoloader.sampling.order import MixtureOrder, PositionSequence
 from autoloader.sampling.windows import valid_range
 
-__all__ = ["DatasetTable", "PlannedSamples", "SamplePlan", "rank_positions"]
+__all__ = ["DatasetTable", "PlannedSamples", "SamplePlan", "joined"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +66,16 @@ class PlannedSamples:
         return len(np.unique(np.stack([self.dataset, self.episode]), axis=1).T)
 
 
-def rank_positions(
-    step: int, rank: int, world_size: int, batch: int, *, base: int = 0
-) -> tuple[int, int]:
-    """The positions [start, stop) of a rank's step.
-
-    Args:
-        step: of this number of ranks, from 0.
-        rank: which of them.
-        world_size: how many ranks there are.
-        batch: samples of a rank's batch.
-        base: the position at which this number of ranks began; where a run is resumed with
-            another number of ranks, the position that all of the former had reached together.
-    """
-    start = base + (step * world_size + rank) * batch
-    return start, start + batch
+def joined(pieces: Sequence[PlannedSamples]) -> PlannedSamples:
+    """Several runs of positions as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return PlannedSamples(
+        np.concatenate([piece.dataset for piece in pieces]),
+        np.concatenate([piece.pass_ for piece in pieces]),
+        np.concatenate([piece.episode for piece in pieces]),
+        np.concatenate([piece.t for piece in pieces]),
+    )
 
 
 class SamplePlan:

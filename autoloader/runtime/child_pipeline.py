@@ -29,6 +29,7 @@ from autoloader.runtime.messages import (
 )
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
+from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
@@ -42,6 +43,7 @@ class ChildPipeline:
     Args:
         mixture, order, knobs, memory: as for ``Pipeline``.
         child: where it runs.
+        ranks: whose part of the mixture.
         position: says where to begin, whenever a child begins.
         lent: slots under live arrays.
         smaller: knobs for after an OOM kill.
@@ -55,6 +57,7 @@ class ChildPipeline:
         memory: RingMemory,
         child: Child,
         *,
+        ranks: Ranks,
         position: Callable[[], PipelineStart],
         lent: Callable[[], frozenset[int]],
         smaller: Callable[[Knobs], Knobs],
@@ -64,6 +67,7 @@ class ChildPipeline:
         self._knobs = knobs
         self._memory = memory
         self._child = child
+        self._ranks = ranks
         self._position = position
         self._lent = lent
         self._smaller = smaller
@@ -95,6 +99,10 @@ class ChildPipeline:
                 cursors=[cursor.state() for cursor in start.cursors],
                 mixer=start.mixer,
                 first_number=start.first_number,
+                position=start.position,
+                in_epoch=start.in_epoch,
+                rank=self._ranks.rank,
+                world_size=self._ranks.world_size,
                 held_slots=sorted(self._lent()),
             ),
             (self._memory.descriptor, child.page.descriptor),

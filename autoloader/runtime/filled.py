@@ -46,11 +46,16 @@ class PipelineStart:
         cursors: one for each dataset.
         mixer: the mixer's place, or ``None`` for the start.
         first_number: number of the first batch.
+        position: samples handed out before, over all ranks.
+        in_epoch: how many of them are of the epoch that goes on; negative where some of the one
+            before were carried into it.
     """
 
     cursors: tuple[DatasetCursor, ...]
     mixer: dict[str, Any] | None
     first_number: int = 0
+    position: int = 0
+    in_epoch: int = 0
 
     @classmethod
     def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from autoloader.clock import Clock, SystemClock
@@ -31,6 +31,7 @@ from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import BadRecord, Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
+from autoloader.sampling.dealing import Deal, DealtPositions
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder, mixture_order
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
@@ -51,7 +52,7 @@ class IndexedPipeline:
         memory: the ring's memory.
         start: where to begin.
         held: slots that the consumer still has from an earlier pipeline.
-        cut: rows of batch n, where batches are not all full.
+        deal: which positions each batch takes.
         clock: for stalls.
 
     Raises:
@@ -67,16 +68,15 @@ class IndexedPipeline:
         *,
         start: PipelineStart,
         held: Sequence[int] = (),
-        cut: Callable[[int], int] | None = None,
+        deal: Deal,
         clock: Clock | None = None,
     ) -> None:
         self._mixture = mixture
         self._order = order
         self._knobs = knobs
         self._memory = memory
-        self._position = _position(start.mixer)
-        self._first_number = start.first_number
-        self._cut = cut
+        _check_reader(start.mixer)
+        self._deal = deal
         self._clock = clock or SystemClock()
         self._failure: BaseException | None = None
         self._closed = False
@@ -111,7 +111,7 @@ class IndexedPipeline:
                     self._mixture,
                     plan,
                     indexes,
-                    position=self._position,
+                    positions=DealtPositions(self._deal),
                     io_threads=self._knobs.io_threads,
                     read_ahead=self._knobs.read_ahead,
                     condition=self._condition,
@@ -134,8 +134,8 @@ class IndexedPipeline:
                     names=self._mixture.names,
                     clock=self._clock,
                     min_ready=0,
-                    cut=self._cut,
-                    first_number=self._first_number,
+                    cut=self._deal.rows,
+                    first_number=self._deal.first_number,
                     failed=self._fail,
                 )
                 self._assembler.start()
@@ -270,12 +270,9 @@ def plan_of(
     return SamplePlan(order, tables)
 
 
-def _position(mixer: dict[str, Any] | None) -> int:
-    if mixer is None:
-        return 0
-    if "position" not in mixer:
+def _check_reader(mixer: dict[str, Any] | None) -> None:
+    if mixer is not None and "position" not in mixer:
         raise UsageError(
             "the saved state is of the stream reader, this loader reads by index",
             remedy="resume with the reader that the state was saved with: reader: stream",
         )
-    return int(mixer["position"])

@@ -19,7 +19,8 @@ from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import RingMemory
-from autoloader.sampling.order import MixtureOrder, rows_of_batch
+from autoloader.sampling.dealing import Deal, Ranks
+from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.rows import RowSource
 from autoloader.sampling.source import EpisodeSource
@@ -74,14 +75,23 @@ def open_pipeline(
     *,
     start: PipelineStart,
     held: Sequence[int] = (),
+    ranks: Ranks = Ranks(),  # noqa: B008 frozen
 ) -> RunningPipeline:
-    """The pipeline for a mixture; not yet started.
+    """The pipeline for a rank's part of a mixture; not yet started.
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
         UsageError: ``start`` was saved under another mixing strategy.
     """
-    cut = partial(rows_of_batch, order, mixture.spec.batch)
+    deal = Deal.of(
+        order,
+        mixture.spec.batch,
+        ranks,
+        base=start.position,
+        in_epoch=start.in_epoch,
+        first_number=start.first_number,
+    )
+    cut = deal.rows
     if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
         from autoloader.runtime.graph_pipeline import GraphPipeline
 
@@ -98,7 +108,7 @@ def open_pipeline(
     if knobs.reader == "indexed":
         from autoloader.runtime.indexed_pipeline import IndexedPipeline
 
-        return IndexedPipeline(mixture, order, knobs, memory, start=start, held=held, cut=cut)
+        return IndexedPipeline(mixture, order, knobs, memory, start=start, held=held, deal=deal)
     from autoloader.runtime.pipeline import Pipeline
 
     return Pipeline(

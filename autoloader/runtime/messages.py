@@ -43,6 +43,10 @@ class Start(Message):
     cursors: list[dict[str, Any]]
     mixer: dict[str, Any] | None
     first_number: int
+    position: int
+    in_epoch: int
+    rank: int
+    world_size: int
     held_slots: list[int]
 
 

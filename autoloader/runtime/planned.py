@@ -1,10 +1,11 @@
 """Reads planned runs: which samples come is known beforehand, so their bytes are read ahead.
 
-Theory of operation. The sequence is cut into runs of ``RUN_SAMPLES`` positions. Reader threads take
-run after run; each looks up its samples in the plan, computes their windows over the index's
-columns, and reads their frames with ``pread``, in the order in which they lie in their files,
-neighbours in one call. Finished runs wait, at most ``read_ahead`` of them, until the assembler has
-taken the runs before.
+Theory of operation. This rank's positions are cut into runs of ``RUN_SAMPLES``: consecutive ones
+where it is the only rank, else its parts of the steps, and nothing of what is between them. Reader
+threads take run after run; each looks up its samples in the plan, computes their windows over the
+index's columns, and reads their frames with ``pread``, in the order in which they lie in their
+files, neighbours in one call. Finished runs wait, at most ``read_ahead`` of them, until the
+assembler has taken the runs before.
 
 To the assembler this has the face of a mixer and its queues: the sample that is next is the next
 position's, and it is ready when its run is.
@@ -30,7 +31,8 @@ import numpy as np
 
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
-from autoloader.index.plan import SamplePlan
+from autoloader.index.plan import SamplePlan, joined
+from autoloader.sampling.dealing import DealtPositions
 from autoloader.sampling.episode import Place
 from autoloader.sampling.planned import FrameRange, PlannedGroup, plan_group
 from autoloader.sampling.resolve import ResolvedMixture
@@ -94,9 +96,9 @@ class _SharedFile:
 
 @dataclass(slots=True)
 class _Run:
-    """Samples of consecutive positions: each one's dataset, and its group's next number."""
+    """Samples of a rank's next positions: each one's dataset, and its group's next number."""
 
-    first: int
+    positions: list[int]
     datasets: list[int]
     groups: dict[int, PlannedGroup]
 
@@ -108,7 +110,7 @@ class PlannedReader:
         mixture: what is read.
         plan: which sample each position names.
         indexes: of every dataset.
-        position: where to begin.
+        positions: of this rank, from where it begins.
         io_threads, read_ahead: the knobs.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
@@ -120,7 +122,7 @@ class PlannedReader:
         plan: SamplePlan,
         indexes: Sequence[DatasetIndex],
         *,
-        position: int,
+        positions: DealtPositions,
         io_threads: int,
         read_ahead: int,
         condition: threading.Condition,
@@ -138,9 +140,11 @@ class PlannedReader:
         self._threads: list[threading.Thread] = []
         self._io_threads = 0
         self._read_ahead = read_ahead
-        self._next_read = position
+        self._positions = positions
+        self._next_read = 0
         self._ready: dict[int, _Run] = {}
-        self._wanted = position
+        self._wanted = 0
+        self._behind = 0
         self._run: _Run | None = None
         self._at = 0
         self._numbers: dict[int, int] = {}
@@ -176,7 +180,7 @@ class PlannedReader:
                 self._run = self._ready.pop(self._wanted, None)
                 if self._run is None:
                     return None
-                self._wanted += len(self._run.datasets)
+                self._wanted += 1
                 self._at = 0
                 self._numbers = dict.fromkeys(self._run.groups, 0)
                 self._room.notify_all()
@@ -189,6 +193,7 @@ class PlannedReader:
             raise AssertionError("take follows next")
         number = self._numbers[dataset]
         self._numbers[dataset] = number + 1
+        self._behind = run.positions[self._at] + 1
         self._at += 1
         if self._at == len(run.datasets):
             self._run = None
@@ -196,8 +201,7 @@ class PlannedReader:
 
     def snapshot(self) -> dict[str, Any]:
         """See ``runtime.assembler.Turns``: the position behind the sample taken last."""
-        position = self._wanted if self._run is None else self._run.first + self._at
-        return {"position": position}
+        return {"position": self._behind}
 
     def ready_samples(self) -> int:
         """Samples of runs that are read and not yet begun."""
@@ -220,33 +224,34 @@ class PlannedReader:
 
     def _work(self) -> None:
         try:
-            while (start := self._claim()) is not None:
-                run = self._read(start)
+            while (claimed := self._claim()) is not None:
+                number, positions = claimed
+                run = self._read(positions)
                 with self._room:
-                    self._ready[start] = run
+                    self._ready[number] = run
                 with self._condition:
                     self._condition.notify_all()
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             if not self._closed:
                 self._failed(error)
 
-    def _claim(self) -> int | None:
-        """The next run to read, when there is room for it; ``None`` to end."""
+    def _claim(self) -> tuple[int, list[tuple[int, int]]] | None:
+        """The next run to read: its number and its positions; ``None`` to end."""
         with self._room:
             while not self._closed:
                 if threading.current_thread() not in self._threads[: self._io_threads]:
                     self._threads.remove(threading.current_thread())
                     return None
-                ahead = (self._next_read - self._wanted) // RUN_SAMPLES
+                ahead = self._next_read - self._wanted
                 if not self._parked and ahead < self._read_ahead:
-                    start = self._next_read
-                    self._next_read += RUN_SAMPLES
-                    return start
+                    number = self._next_read
+                    self._next_read += 1
+                    return number, self._positions.take(RUN_SAMPLES)
                 self._room.wait()
         return None
 
-    def _read(self, start: int) -> _Run:
-        planned = self._plan.samples(start, start + RUN_SAMPLES)
+    def _read(self, positions: list[tuple[int, int]]) -> _Run:
+        planned = joined([self._plan.samples(start, stop) for start, stop in positions])
         groups: dict[int, PlannedGroup] = {}
         wanted: list[tuple[FrameRange, list[bytes], int]] = []
         for dataset in np.unique(planned.dataset).tolist():
@@ -265,7 +270,8 @@ class PlannedReader:
                 wanted.extend((found, frames, at) for at, found in enumerate(ranges))
             groups[dataset] = group
         self._read_frames(wanted)
-        return _Run(start, planned.dataset.tolist(), groups)
+        every = [at for start, stop in positions for at in range(start, stop)]
+        return _Run(every, planned.dataset.tolist(), groups)
 
     def _read_frames(self, wanted: list[tuple[FrameRange, list[bytes], int]]) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from autoloader.sampling.draws import PURPOSE_PHASE, fold, unit
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.schedule import Schedule
-from autoloader.spec import BatchSpec
 
 _CHUNK = 1024
 
@@ -78,14 +77,6 @@ def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Mixtu
         pass_samples=tuple(counts) if by_pass else None,
         epoch_samples=sum(counts) if by_pass else None if epoch == "forever" else int(epoch),
     )
-
-
-def rows_of_batch(order: MixtureOrder, batch: BatchSpec, number: int) -> int:
-    """Rows of batch ``number``: all are full, but for an epoch's last with drop_last false."""
-    if order.epoch_samples is None or batch.drop_last:
-        return batch.size
-    per_epoch = -(-order.epoch_samples // batch.size)
-    return min(batch.size, order.epoch_samples - (number % per_epoch) * batch.size)
 
 
 def _parts(order: MixtureOrder) -> list[tuple[Schedule, int]]:

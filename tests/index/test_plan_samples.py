@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.index.plan import DatasetTable, PlannedSamples, SamplePlan, rank_positions
+from autoloader.index.plan import DatasetTable, PlannedSamples, SamplePlan
 from autoloader.sampling import draws
+from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import BlockSequence, MixtureOrder, PositionSequence
 from autoloader.sampling.windows import valid_range
 from autoloader.spec import SampleSpec
@@ -155,9 +156,10 @@ def test_ranks_share_the_sequence_out_whole_while_their_number_changes(
     for world_size, steps in legs:
         for step in range(steps):
             for rank in range(world_size):
-                taken += listed(
-                    plan.samples(*rank_positions(step, rank, world_size, batch, base=base))
-                )
+                deal = Deal(Ranks(rank, world_size), batch, True, None, base)
+                start = base + (step * world_size + rank) * batch
+                assert deal.positions(step) == (start, start + batch)
+                taken += listed(plan.samples(*deal.positions(step)))
         base += steps * world_size * batch
     assert taken == listed(plan.samples(0, base))
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling.order import BlockSequence, MixtureOrder, rows_of_batch
+from autoloader.sampling.order import BlockSequence, MixtureOrder
 from autoloader.sampling.schedule import Schedule
-from autoloader.spec import BatchSpec
 
 WEIGHTS = st.lists(st.floats(0.001, 1000), min_size=1, max_size=30)
 
@@ -134,18 +133,3 @@ def test_an_endless_sequence_gives_whole_blocks_of_the_schedule() -> None:
     wanted = Schedule(endless.shares, endless.phases).blocks(0, 3000).tolist()
     assert [sequence.block(j) for j in range(3000)] == [(dataset, 4) for dataset in wanted]
     assert sequence.block(5)[0] == wanted[5]  # and back again
-
-
-@given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 30))
-def test_only_an_epochs_last_batch_is_short_and_only_where_nothing_is_dropped(
-    samples: int, size: int, number: int
-) -> None:
-    plain = MixtureOrder((1.0,), (0.0,), 1, None, samples)
-    assert rows_of_batch(plain, BatchSpec(size=size), number) == size
-    batches = -(-samples // size)
-    rows = [rows_of_batch(plain, BatchSpec(size=size, drop_last=False), b) for b in range(batches)]
-    assert sum(rows) == samples
-    assert set(rows[:-1]) <= {size}
-    assert rows_of_batch(plain, BatchSpec(size=size, drop_last=False), number) == rows_of_batch(
-        plain, BatchSpec(size=size, drop_last=False), number + batches
-    )

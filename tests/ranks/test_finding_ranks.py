@@ -1,0 +1,100 @@
+"""Which rank a process is, said by arguments, torchrun, Lightning or SLURM, and by nothing less."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoloader.errors import UsageError
+from autoloader.runtime.ranks import Neighbours, find_neighbours, find_ranks
+from autoloader.sampling.dealing import Ranks
+
+TORCHRUN = {
+    "RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_RESTART_COUNT": "0",
+}  # fmt: skip
+LIGHTNING = {
+    "LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1234",
+    "MASTER_ADDR": "127.0.0.1",
+}  # fmt: skip
+SLURM = {
+    "SLURM_PROCID": "5", "SLURM_NTASKS": "7", "SLURM_LOCALID": "1", "SLURM_NODEID": "2",
+    "SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("environment", "ranks"),
+    [
+        ({}, Ranks(0, 1)),
+        (TORCHRUN, Ranks(5, 8)),
+        (LIGHTNING, Ranks(1, 2)),
+        (SLURM, Ranks(5, 7)),
+        (TORCHRUN | SLURM, Ranks(5, 8)),
+        ({"RANK": "3"}, Ranks(0, 1)),
+        ({"WORLD_SIZE": "3"}, Ranks(0, 1)),
+        ({"LOCAL_RANK": "1", "WORLD_SIZE": "3"}, Ranks(0, 1)),
+    ],
+)
+def test_the_environment_is_read_where_it_is_plain(
+    environment: dict[str, str], ranks: Ranks
+) -> None:
+    assert find_ranks(None, None, environment) == ranks
+
+
+def test_arguments_come_before_the_environment() -> None:
+    assert find_ranks(1, 3, TORCHRUN) == Ranks(1, 3)
+    assert find_ranks(0, 1, TORCHRUN) == Ranks(0, 1)
+
+
+def test_a_batch_script_that_slurm_gave_many_tasks_is_one_process() -> None:
+    script = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "77"}
+    assert find_ranks(None, None, script) == Ranks(0, 1)
+    assert find_ranks(None, None, {**script, "SLURM_STEP_ID": "0"}) == Ranks(0, 8)
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "environment"),
+    [
+        (0, None, {}),
+        (None, 2, {}),
+        (2, 2, {}),
+        (-1, 2, {}),
+        (0, 0, {}),
+        (None, None, {"RANK": "two", "WORLD_SIZE": "3"}),
+        (None, None, {"RANK": "3", "WORLD_SIZE": "3"}),
+        (None, None, {"LOCAL_RANK": "0", "NODE_RANK": "1", "WORLD_SIZE": "4"}),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_with_what_to_do(
+    rank: int | None, world_size: int | None, environment: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_ranks(rank, world_size, environment)
+    assert caught.value.remedy
+
+
+def test_neighbours_are_those_of_one_node_of_one_start_of_one_job() -> None:
+    ranks = Ranks(5, 8)
+    found = find_neighbours(ranks, TORCHRUN)
+    assert (found.local_rank, found.local_world_size) == (1, 4)
+    for key in ("GROUP_RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
+        assert find_neighbours(ranks, {**TORCHRUN, key: "9"}).job != found.job
+    slurm = find_neighbours(Ranks(5, 7), SLURM)
+    assert (slurm.local_rank, slurm.local_world_size) == (1, 3)
+    lightning = find_neighbours(Ranks(1, 2), LIGHTNING)
+    assert (lightning.local_rank, lightning.local_world_size) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "environment"),
+    [
+        (Ranks(0, 1), TORCHRUN),
+        (Ranks(1, 2), {}),
+        (Ranks(1, 2), {"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"}),
+        (Ranks(3, 4), LIGHTNING),
+    ],
+)
+def test_where_neighbours_are_not_plainly_told_a_process_is_alone(
+    ranks: Ranks, environment: dict[str, str]
+) -> None:
+    assert find_neighbours(ranks, environment) == Neighbours()

@@ -1,0 +1,100 @@
+"""Steps deal an epoch's positions whole, in equal numbers, and none of them empty."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.sampling.dealing import Deal, DealtPositions, Ranks, epoch_steps, step_samples
+
+BATCHES = st.integers(1, 6)
+WORLDS = st.integers(1, 5)
+EPOCHS = st.integers(5, 90)
+
+
+def deals(world_size: int, batch: int, drop_last: bool, epoch: int | None, *at: int) -> list[Deal]:
+    return [
+        Deal(Ranks(rank, world_size), batch, drop_last, epoch, *at) for rank in range(world_size)
+    ]
+
+
+def walked(due: int, batch: int, world_size: int, drop_last: bool) -> tuple[list[int], int]:
+    """The sizes of an epoch's steps, one after another, and what is carried."""
+    sizes = []
+    while size := step_samples(due, batch=batch, world_size=world_size, drop_last=drop_last):
+        sizes.append(size)
+        due -= size
+    return sizes, due
+
+
+@given(st.integers(0, 200), BATCHES, WORLDS, st.booleans())
+def test_an_epoch_is_dealt_but_for_what_would_leave_a_rank_without(
+    due: int, batch: int, world_size: int, drop_last: bool
+) -> None:
+    sizes, carried = walked(due, batch, world_size, drop_last)
+    full = batch * world_size
+    assert sum(sizes) + carried == due
+    assert all(world_size <= size <= full for size in sizes)
+    assert len(sizes) == epoch_steps(due, batch=batch, world_size=world_size, drop_last=drop_last)
+    if drop_last:
+        assert set(sizes) <= {full}
+        assert carried < full
+    else:
+        assert carried < world_size
+        assert carried == 0 or batch == 1 or due < world_size
+        assert set(sizes[:-2]) <= {full}
+
+
+@given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.integers(0, 300), st.integers(0, 90))
+def test_ranks_take_disjoint_parts_that_are_the_sequence_whole_over_several_epochs(
+    epoch: int, batch: int, world_size: int, drop_last: bool, base: int, in_epoch: int
+) -> None:
+    in_epoch = min(in_epoch, epoch)
+    every = deals(world_size, batch, drop_last, epoch, base, in_epoch, 7)
+    at, due = base, epoch - in_epoch
+    for number in range(7, 60):
+        while (
+            size := step_samples(due, batch=batch, world_size=world_size, drop_last=drop_last)
+        ) == 0:
+            due += epoch
+        assert every[0].step(number) == (at, at + size)
+        for deal in every:
+            start, stop = deal.positions(number)
+            assert start == at
+            assert 1 <= stop - start == deal.rows(number) <= batch
+            assert drop_last is False or stop - start == batch
+            at = stop
+        due -= size
+
+
+@given(BATCHES, WORLDS, st.integers(0, 1000))
+def test_an_endless_sequence_is_dealt_in_full_steps(batch: int, world_size: int, step: int) -> None:
+    for drop_last in (True, False):
+        for deal in deals(world_size, batch, drop_last, None, 11):
+            start = 11 + (step * world_size + deal.ranks.rank) * batch
+            assert deal.positions(step) == (start, start + batch)
+
+
+@given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_positions_come_in_order_whatever_pieces_are_taken(
+    epoch: int, batch: int, world_size: int, drop_last: bool, pieces: list[int]
+) -> None:
+    for deal in deals(world_size, batch, drop_last, epoch):
+        dealt = DealtPositions(deal)
+        taken = [at for n in pieces for start, stop in dealt.take(n) for at in range(start, stop)]
+        wanted: list[int] = []
+        number = 0
+        while len(wanted) < len(taken):
+            wanted += range(*deal.positions(number))
+            number += 1
+        assert taken == wanted[: len(taken)]
+        assert len(taken) == sum(pieces)
+
+
+@given(BATCHES, EPOCHS, st.integers(1, 50))
+def test_the_only_rank_reads_one_range(batch: int, epoch: int, count: int) -> None:
+    for drop_last in (True, False):
+        (deal,) = deals(1, batch, drop_last, epoch)
+        dealt = DealtPositions(deal)
+        assert dealt.take(count) == [(0, count)]
+        assert dealt.take(count) == [(count, 2 * count)]
