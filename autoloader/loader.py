@@ -33,6 +33,7 @@ from autoloader.runtime.ranks import find_ranks
 from autoloader.runtime.ring import Lender, RingMemory
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
+from autoloader.statistics import statistics_document
 from autoloader.telemetry import DatasetStatistics, RingStatistics, Statistics
 from autoloader.telemetry.meter import ConsumerMeter
 
@@ -211,6 +212,21 @@ class AutoLoader:
     def world_size(self) -> int:
         """How many trainers share the sequence."""
         return self._ranks.world_size
+
+    @property
+    def normalization(self) -> dict[str, Any] | None:
+        """What the batches are normalised by, to be saved with the model; ``None`` if they are not.
+
+        By dataset: ``action`` and ``proprio`` (the state) with ``mean``, ``std``, ``max``, ``min``,
+        ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and
+        ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``.
+        """
+        statistics = self.plan.mixture.statistics
+        if statistics is None:
+            return None
+        return statistics_document(
+            self._spec, {n: statistics[n] for n in self.dataset_names if n in statistics}
+        )
 
     @property
     def knobs(self) -> Knobs:

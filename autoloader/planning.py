@@ -20,8 +20,9 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.sampling.counts import DatasetCount, count_mixture
 from autoloader.sampling.order import MixtureOrder, mixture_order
-from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.sampling.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
+from autoloader.statistics import statistics_of
 from autoloader.units import parse_bytes
 
 _MINIMUM_SLOTS = 4
@@ -94,6 +95,12 @@ def plan_loader(
     notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
     chosen = Knobs.build({**complete(dict(knobs or {}), legal), "reader": reader}, base=legal)
     chosen.check(limits)
+    if spec.normalize is not None:
+        statistics = statistics_of(spec, split, cached_only=probe_only)
+        if statistics is None:
+            notes.append("normalisation statistics are computed, and kept, at the first start")
+        else:
+            mixture = normalised(mixture, statistics)
     counts = count_mixture(mixture, probe_only=probe_only)
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]

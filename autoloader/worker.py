@@ -51,7 +51,8 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import resolve
+from autoloader.sampling.resolve import normalised, resolve
+from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,9 @@ class _Served:
         self._memory = memory
         spec = PipelineSpec.model_validate(start.spec)
         mixture = resolve(spec, start.split)
+        if start.statistics is not None:
+            found = {n: DatasetStatistics.from_plain(one) for n, one in start.statistics.items()}
+            mixture = normalised(mixture, found)
         order = MixtureOrder.from_plain(start.order)
         cursors = []
         for dataset, state in zip(mixture.datasets, start.cursors, strict=True):

@@ -61,7 +61,8 @@ def spec_table(name: str) -> Iterator[tuple[str, ...]]:
         default = "required" if field.is_required() else _default(field.get_default())
         if field.default_factory is not None:
             default = "all defaults" if _allowed(shown) == "block" else ""
-        allowed = _OWN_WORDS.get(key) or _allowed(shown)
+        own = _OWN_WORDS.get(f"{name}.{key}") or _OWN_WORDS.get(key)
+        allowed = own or _allowed(shown)
         yield (f"`{key}`", allowed, default, shown.get("description", ""))
 
 
@@ -155,8 +156,12 @@ def _bad_specs(text: str) -> Iterator[str]:
 
 
 _OWN_WORDS = {
+    "NormalizeSpec.action": "block, or null",
+    "NormalizeSpec.state": "block, or null",
     "action": "field expression",
     "state": "field expression",
+    "augment": "camera → operations, in order",
+    "dims": "columns",
     "language": "feature, or `{any_of: [...]}`",
     "images": "camera → feature, or `{any_of: [...]}`",
 }

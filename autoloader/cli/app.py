@@ -25,6 +25,7 @@ from autoloader.cli.measure import measure
 from autoloader.cli.output import emit, emit_json, note
 from autoloader.cli.plan import plan
 from autoloader.cli.profile import profile_app
+from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.errors import AutoloaderError
 
@@ -104,6 +105,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 app.command("demo")(demo)
 app.command("plan")(plan)
 app.command("index")(index)
+app.command("stats")(stats)
 app.command("measure")(measure)
 app.command("tune")(tune)
 app.add_typer(profile_app, name="profile")

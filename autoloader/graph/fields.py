@@ -1,4 +1,4 @@
-"""Field expressions as TensorFlow operations: ``sampling.fields`` in the graph, tested equal.
+"""Field expressions and normalisation as TensorFlow operations, tested equal to ``sampling``.
 
 Not here: the language (``spec.fields``), binding it to features (``sampling.fields``).
 """
@@ -12,6 +12,7 @@ import numpy as np
 
 from autoloader.graph.tensorflow import tf
 from autoloader.sampling.fields import NumericField
+from autoloader.sampling.scaling import Scaling
 
 
 def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any:
@@ -46,6 +47,18 @@ def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any
 def as_columns(values: Any, width: int) -> Any:
     """A per-step feature [T, ...] as [T, width] float32."""
     return tf.cast(tf.reshape(values, [-1, width]), tf.float32)
+
+
+def scaled(scaling: Scaling, values: Any, nothing: Any) -> Any:
+    """``Scaling.apply`` of [n, R, W] float32 with rows [n, R] bool that hold nothing."""
+    width = len(scaling.centre)
+    own = values[..., :width]
+    found = (own - tf.constant(scaling.centre)) * tf.constant(scaling.factor)
+    if scaling.clip:
+        found = tf.where(found < -1.0, np.float32(-1), found)
+        found = tf.where(found > 1.0, np.float32(1), found)
+    active = tf.constant(scaling.active) & ~nothing[..., None]
+    return tf.concat([tf.where(active, found, own), values[..., width:]], axis=-1)
 
 
 def text_of_points(points: Any) -> Any:

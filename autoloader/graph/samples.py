@@ -20,7 +20,7 @@ import numpy as np
 
 from autoloader.graph import windows
 from autoloader.graph.episodes import EpisodeStream, compiling
-from autoloader.graph.fields import as_columns, evaluate, text_of_points
+from autoloader.graph.fields import as_columns, evaluate, scaled, text_of_points
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -159,17 +159,20 @@ class SampleStream:
                 tf.ensure_shape(tf.zeros(shape, tf.bool), [None, rows, width]),
             )
         values = evaluate(bound, columns, steps)
-        if not is_action:
-            offsets = np.asarray(sample.state_offsets, dtype=np.int64)
-            window = windows.rows(t, tf.constant(offsets), steps, sample)
-            return windows.window_values(values, window, width)
-        offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+        offsets = np.asarray(sample.state_offsets, dtype=np.int64)
+        if is_action:
+            offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
         window = windows.rows(t, tf.constant(offsets), steps, sample)
-        dims, base = sample.action_relative_to_state, None
+        dims, base = sample.action_relative_to_state if is_action else (), None
         if dims and self._dataset.state is not None:
             base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
-        reduced = windows.summed_values if sample.action_reduce == "sum" else windows.window_values
-        return reduced(values, window, width, dims=dims, base=base)
+        summed = is_action and sample.action_reduce == "sum"
+        reduced = windows.summed_values if summed else windows.window_values
+        found, mask = reduced(values, window, width, dims=dims, base=base)
+        scaling = self._dataset.scaling.get(name)
+        if scaling is not None:
+            found = scaled(scaling, found, ~mask[..., 0] if summed else window.zeroed)
+        return found, mask
 
     def _language(self, parsed: Mapping[str, Any], count: Any) -> Any:
         """[n] string: UTF-8 of each sample."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, SourceError
@@ -33,6 +34,7 @@ from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.statistics import DatasetStatistics
 
 _ANSWER_S = 5.0
 
@@ -94,6 +96,7 @@ class ChildPipeline:
                 generation=self._generation,
                 spec=self._mixture.spec.model_dump(mode="json"),
                 split=self._mixture.split,
+                statistics=_plain(self._mixture.statistics),
                 knobs=self._knobs.flat(),
                 order=asdict(self._order),
                 cursors=[cursor.state() for cursor in start.cursors],
@@ -206,6 +209,10 @@ class ChildPipeline:
         if not self._closed:
             self._closed = True
             self._child.leave(self._number)
+
+
+def _plain(statistics: Mapping[str, DatasetStatistics] | None) -> dict[str, Any] | None:
+    return None if statistics is None else {n: one.plain() for n, one in statistics.items()}
 
 
 def _batch(message: Filled) -> FilledBatch:

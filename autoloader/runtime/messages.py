@@ -38,6 +38,7 @@ class Start(Message):
     generation: int
     spec: dict[str, Any]
     split: str
+    statistics: dict[str, Any] | None
     knobs: dict[str, Any]
     order: dict[str, Any]
     cursors: list[dict[str, Any]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from autoloader.sampling import windows
 from autoloader.sampling.draws import PURPOSE_ORDER, fold
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
+
+FieldName = Literal["action", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,26 +142,56 @@ def build_samples(
 def _field(
     dataset: ResolvedDataset,
     layout: BatchLayout,
-    name: str,
+    name: FieldName,
     t: NDArray[np.int64],
     steps: int,
     columns: Mapping[str, NDArray[np.float32]],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    sample = dataset.sample
-    bound = dataset.action if name == "action" else dataset.state
     width = layout.action_width if name == "action" else layout.state_width
     rows = layout.action_rows if name == "action" else layout.state_rows
-    if bound is None:
+    if (dataset.action if name == "action" else dataset.state) is None:
         shape = (len(t), rows, width)
         return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
+    return field_rows(dataset, name, t, steps, columns, width)
+
+
+def field_rows(
+    dataset: ResolvedDataset,
+    name: FieldName,
+    t: NDArray[np.int64],
+    steps: int,
+    columns: Mapping[str, NDArray[np.float32]],
+    width: int,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """A field's final rows [n, R, width] float32 and their mask, for the samples at ``t`` [n].
+
+    Args:
+        dataset: has the field.
+        name: which one.
+        t: [n] int64.
+        steps: (strided) frames of the episode.
+        columns: feature path → [steps, feature width] float32.
+        width: to pad to.
+    """
+    sample = dataset.sample
+    bound = dataset.action if name == "action" else dataset.state
+    assert bound is not None
     values = bound.evaluate(columns, steps)
-    if name == "state":
-        offsets = np.asarray(sample.state_offsets, dtype=np.int64)
-        return windows.window_values(values, windows.rows(t, offsets, steps, sample), width)
-    offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
-    window = windows.rows(t, offsets, steps, sample)
-    dims, base = sample.action_relative_to_state, None
+    window = windows.rows(t, field_offsets(dataset, name), steps, sample)
+    dims, base = sample.action_relative_to_state if name == "action" else (), None
     if dims and dataset.state is not None:
         base = dataset.state.evaluate(columns, steps)[t]
-    reduced = windows.summed_values if sample.action_reduce == "sum" else windows.window_values
-    return reduced(values, window, width, dims=dims, base=base)
+    summed = name == "action" and sample.action_reduce == "sum"
+    reduced = windows.summed_values if summed else windows.window_values
+    found, mask = reduced(values, window, width, dims=dims, base=base)
+    if name in dataset.scaling:
+        dataset.scaling[name].apply(found, ~mask[..., 0] if summed else window.zeroed)
+    return found, mask
+
+
+def field_offsets(dataset: ResolvedDataset, name: FieldName) -> NDArray[np.int64]:
+    """[R] int64: which rows relative to t a field takes, before any sum."""
+    sample = dataset.sample
+    if name == "state":
+        return np.asarray(sample.state_offsets, dtype=np.int64)
+    return sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)

@@ -28,6 +28,7 @@ from autoloader.sampling.fields import NumericField
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.record import draw_choice
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.scaling import Scaling
 
 
 class IndexedEpisode(Protocol):
@@ -158,6 +159,7 @@ def plan_group(
         summed=sample.action_reduce == "sum",
         dims=sample.action_relative_to_state,
         base=_state_at(dataset, episodes, t * stride),
+        scaling=dataset.scaling.get("action"),
     )
     state_offsets = np.asarray(sample.state_offsets, np.int64)
     state, state_mask = _values(
@@ -167,6 +169,7 @@ def plan_group(
         stride,
         layout.state_width,
         layout.state_rows,
+        scaling=dataset.scaling.get("state"),
     )
     count, frames = window.index.shape
     return PlannedGroup(
@@ -229,6 +232,7 @@ def _values(
     summed: bool = False,
     dims: Sequence[int] = (),
     base: NDArray[np.float32] | None = None,
+    scaling: Scaling | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     count, horizon = window.index.shape
     if bound is None:
@@ -243,7 +247,10 @@ def _values(
     index = np.arange(count * horizon, dtype=np.int64).reshape(count, horizon)
     local = windows.Rows(index, window.inside, window.zeroed, window.offset)
     shape_values = windows.summed_values if summed else windows.window_values
-    return shape_values(flat, local, width, dims=dims, base=base)
+    values, mask = shape_values(flat, local, width, dims=dims, base=base)
+    if scaling is not None:
+        scaling.apply(values, ~mask[..., 0] if summed else window.zeroed)
+    return values, mask
 
 
 def _texts(

@@ -6,7 +6,7 @@ Not here: opening files for data (``graph``), sample counts (``counts``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory, locate_version, open_version
 from autoloader.errors import SpecError, nearest
@@ -20,6 +20,8 @@ from autoloader.sampling.fields import (
     numeric_field,
 )
 from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.scaling import Scaling, scaling_of
+from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 
 
@@ -38,6 +40,7 @@ class ResolvedDataset:
         cameras: canonical camera → the features one is drawn from; missing cameras are absent.
         action, state: bound numeric fields, or ``None``.
         language: the features one is drawn from; empty where there is none.
+        scaling: "action" and "state" → how they are normalised; absent ones are not.
     """
 
     name: str
@@ -52,6 +55,7 @@ class ResolvedDataset:
     action: NumericField | None
     state: NumericField | None
     language: tuple[Feature, ...]
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -61,8 +65,8 @@ class ResolvedDataset:
     def numeric_features(self) -> dict[str, Feature]:
         """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
         found = {}
-        for field in (self.action, self.state):
-            for term in field.terms if field else ():
+        for bound in (self.action, self.state):
+            for term in bound.terms if bound else ():
                 if term.path is not None:
                     found[term.path] = find_feature(
                         self.directory.features, term.path, field="", dataset=self.name
@@ -72,12 +76,13 @@ class ResolvedDataset:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMixture:
-    """A spec for one split, ready to be read."""
+    """A spec for one split, ready to be read; ``statistics`` where it is normalised."""
 
     spec: PipelineSpec
     split: str
     datasets: tuple[ResolvedDataset, ...]
     layout: BatchLayout
+    statistics: Mapping[str, DatasetStatistics] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,6 +97,8 @@ class ResolvedMixture:
 
 def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
     """Open every dataset's metadata and bind the spec's fields to it; reads no data.
+
+    Nothing is normalised yet: see ``normalised``.
 
     Raises:
         SourceError: a dataset's directory is missing or broken.
@@ -205,6 +212,40 @@ def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], wher
                     f"{min(field.width for field in fields.values()) - 1}",
                     path=place,
                 )
+
+
+def normalised(
+    mixture: ResolvedMixture, statistics: Mapping[str, DatasetStatistics]
+) -> ResolvedMixture:
+    """The mixture with ``spec.normalize`` applied to every dataset.
+
+    Raises:
+        SpecError: a dataset has no statistics, or they do not fit it.
+    """
+    datasets = tuple(
+        replace(dataset, scaling=_scaling(mixture.spec, dataset, statistics))
+        for dataset in mixture.datasets
+    )
+    return replace(mixture, datasets=datasets, statistics=statistics)
+
+
+def _scaling(
+    spec: PipelineSpec, dataset: ResolvedDataset, statistics: Mapping[str, DatasetStatistics]
+) -> dict[str, Scaling]:
+    scaling = {}
+    for key, bound in (("action", dataset.action), ("state", dataset.state)):
+        how = getattr(spec.normalize, key, None)
+        if how is None or bound is None:
+            continue
+        found = getattr(statistics.get(dataset.name), key, None)
+        if found is None:
+            raise SpecError(
+                f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
+                remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
+                path="normalize.statistics",
+            )
+        scaling[key] = scaling_of(how, found, bound.width, field=key, dataset=dataset.name)
+    return scaling
 
 
 def _width(spec: PipelineSpec, datasets: list[ResolvedDataset], field: str) -> int:

@@ -3,6 +3,7 @@
 Not here: what lies on disk (``catalog``), which samples follow from it (``sampling``).
 """
 
+from autoloader.spec.augment import AugmentOp
 from autoloader.spec.fields import AnyOf, FieldExpression, FieldOp, FieldTerm, parse_expression
 from autoloader.spec.keep import KeepSpec, RangesSpec
 from autoloader.spec.model import (
@@ -17,19 +18,23 @@ from autoloader.spec.model import (
     SampleSpec,
     ValidationSpec,
 )
+from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
 
 __all__ = [
     "AnyOf",
+    "AugmentOp",
     "BatchSpec",
     "CameraSpec",
     "DatasetSpec",
     "EdgesSpec",
     "ErrorsSpec",
     "FieldExpression",
+    "FieldNormalizeSpec",
     "FieldOp",
     "FieldTerm",
     "KeepSpec",
     "MixingSpec",
+    "NormalizeSpec",
     "PipelineSpec",
     "RangesSpec",
     "SampleOverride",

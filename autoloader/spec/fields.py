@@ -116,7 +116,8 @@ class AnyOf:
         return self.paths[0] if len(self.paths) == 1 else {"any_of": list(self.paths)}
 
 
-def _parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
+def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
+    """(start, stop, step) of what stands in brackets in ``whole``."""
     parts = [part.strip() for part in text.split(":")]
     try:
         numbers = [int(part) if part else None for part in parts]
@@ -140,7 +141,7 @@ def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | Non
             f"{text!r} is no feature path", "write a feature such as action/world_vector[:3]"
         )
     columns = match["columns"]
-    return match["path"].strip("/"), None if columns is None else _parse_columns(columns, text)
+    return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
 
 
 def _is_number(value: Any) -> bool:

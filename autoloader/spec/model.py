@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from autoloader.errors import nearest
+from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Choice, Expression
 from autoloader.spec.keep import KeepSpec
+from autoloader.spec.normalise import NormalizeSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
@@ -211,6 +213,12 @@ class PipelineSpec(Block):
     )
     sample: SampleSpec = Field(default_factory=SampleSpec)
     cameras: Mapping[Name, CameraSpec] = Field(min_length=1)
+    normalize: NormalizeSpec | None = Field(
+        None, description="numbers to a common scale, by each dataset's own statistics"
+    )
+    augment: Mapping[Name, Augmentations] = Field(
+        default_factory=dict, description="camera → operations on the device, in this order"
+    )
     pad_to: Mapping[Literal["action", "state"], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict, description="fixed widths; default the widest dataset"
     )
@@ -244,7 +252,21 @@ class PipelineSpec(Block):
                     "name its feature in some dataset's images, or leave the camera out",
                 )
         self._check_shapes_agree()
+        self._check_augment()
         return self
+
+    def _check_augment(self) -> None:
+        for camera in self.augment:
+            if camera not in self.cameras:
+                raise wrong(
+                    f"augment names camera {camera!r}, which cameras lacks",
+                    nearest(camera, self.cameras),
+                )
+        if self.augment and self.metadata != "full":
+            raise wrong(
+                f"augment with metadata: {self.metadata}",
+                "set metadata: full; a sample's provenance seeds its augmentation",
+            )
 
     def _check_shapes_agree(self) -> None:
         def shape(dataset: DatasetSpec) -> dict[str, int]:

@@ -17,7 +17,6 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec.model import DatasetSpec, PipelineSpec
 
 _LATER = {
-    "normalize": "normalisation",
     "augment": "augmentation on the device",
     "datasets.*.transform": "the transform hook",
     "datasets.*.keep": "filtering of episodes and frames",
@@ -34,8 +33,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
     "chain": (False,),
     "per_dataset": (False,),
     "keep": (None,),
-    "normalize": (None,),
-    "augment": (None,),
+    "augment": (None, {}),
 }
 
 
@@ -153,6 +151,10 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
             value = holder.get(key)
             if isinstance(value, str) and "://" not in value:
                 holder[key] = str((folder / Path(value).expanduser()).absolute())
+    normalize = plain.get("normalize")
+    statistics = normalize.get("statistics") if isinstance(normalize, dict) else None
+    if isinstance(normalize, dict) and isinstance(statistics, str):
+        normalize["statistics"] = str((folder / Path(statistics).expanduser()).absolute())
 
 
 def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:

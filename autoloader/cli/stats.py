@@ -1,0 +1,70 @@
+"""``autoloader stats``: the statistics that ``normalize`` works by, as a file to share.
+
+Not here: computing them (``autoloader.statistics``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+
+
+def stats(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write them, for normalize.statistics.")
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="Whose datasets; records are those of train.")
+    ] = "train",
+    as_json: JsonFlag = False,
+) -> None:
+    """Compute every dataset's action and state statistics, in Octo's and OpenVLA's layout."""
+    from autoloader.errors import UsageError
+    from autoloader.sampling.resolve import normalised, resolve
+    from autoloader.spec import PipelineSpec
+    from autoloader.statistics import statistics_document, statistics_of
+
+    declared = PipelineSpec.from_yaml(spec)
+    mixture = resolve(declared, split)
+    with progress_bar("computing statistics") as advance:
+        found = statistics_of(declared, split, progress=advance)
+    assert found is not None
+    if declared.normalize is not None:
+        normalised(mixture, found)
+    document = statistics_document(declared, {n: found[n] for n in mixture.names if n in found})
+    if out is not None:
+        try:
+            out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"--out {out}: {error.strerror or error}", remedy="name a file that can be written"
+            ) from error
+        note(f"written to {out}")
+    if as_json:
+        emit_json(document)
+    elif out is not None:
+        emit(str(out))
+    else:
+        emit_table(
+            ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
+            _rows(document),
+        )
+
+
+def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+    for name, entry in document.items():
+        for field in ("action", "proprio"):
+            found = entry.get(field)
+            for column in range(len(found["mean"]) if found else 0):
+                numbers = (
+                    f"{found[key][column]:.5g}"
+                    for key in ("mean", "std", "min", "q01", "q99", "max")
+                )
+                yield (name, field, column, *numbers, "yes" if found["mask"][column] else "")

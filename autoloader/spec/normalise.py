@@ -1,0 +1,97 @@
+"""``normalize``: which numbers of a batch are brought to a common scale, and by which statistics.
+
+Not here: computing statistics (``autoloader.statistics``), applying them (``sampling.scaling``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+
+from autoloader.spec.block import Block, wrong
+from autoloader.spec.fields import parse_columns
+
+Dims = tuple[int, ...] | str
+
+
+def _dims(raw: Any) -> Dims | None:
+    if raw is None:
+        return None
+    if isinstance(raw, str) and raw.strip().startswith("[") and raw.strip().endswith("]"):
+        text = raw.strip()
+        parse_columns(text[1:-1], text)
+        return text
+    listed = isinstance(raw, (list, tuple)) and len(raw) > 0
+    if listed and all(isinstance(one, int) and not isinstance(one, bool) for one in raw):
+        return tuple(raw)
+    raise wrong(f"{raw!r} names no dims", 'write "[:-1]", "[0:6]" or a list such as [0, 1, 2]')
+
+
+NormalizedDims = Annotated[
+    Dims | None,
+    BeforeValidator(_dims),
+    PlainSerializer(lambda value: list(value) if isinstance(value, tuple) else value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "integer"}},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class FieldNormalizeSpec(Block):
+    """How ``action`` or ``state`` is normalised, each dataset by its own statistics."""
+
+    method: Literal["q01_q99", "min_max", "mean_std"] = Field(
+        description="q01_q99, min_max: that range to [-1, 1]; mean_std: (x − mean) / std"
+    )
+    dims: NormalizedDims = Field(
+        None,
+        description='columns such as "[:-1]" or [0, 1]; the others pass through; default: all, or '
+        "the mask of a given statistics file",
+    )
+    clip: bool = Field(False, description="bound to [-1, 1] (q01_q99, min_max)")
+
+    @model_validator(mode="after")
+    def _has_bounds_to_clip_to(self) -> FieldNormalizeSpec:
+        if self.clip and self.method == "mean_std":
+            raise wrong("clip: true with method: mean_std, which has no bounds", "leave clip out")
+        return self
+
+    def mask(self, width: int) -> tuple[bool, ...] | None:
+        """Which of ``width`` columns are normalised; ``None`` where the spec does not say.
+
+        Raises:
+            IndexError: ``dims`` names a column that is not there, or takes none.
+        """
+        if self.dims is None:
+            return None
+        if isinstance(self.dims, str):
+            taken = set(range(width)[slice(*parse_columns(self.dims[1:-1], self.dims))])
+        else:
+            taken = {range(width)[one] for one in self.dims}
+        if not taken:
+            raise IndexError(f"{self.dims} takes none of {width} columns")
+        return tuple(column in taken for column in range(width))
+
+
+class NormalizeSpec(Block):
+    """Normalisation of the batch's numbers, each dataset by its own statistics."""
+
+    action: FieldNormalizeSpec | None = Field(None, description="absent passes through")
+    state: FieldNormalizeSpec | None = Field(None, description="absent passes through")
+    statistics: str | None = Field(
+        None,
+        description="a statistics file, used as it is; null computes exact ones and caches them",
+    )
+
+    @model_validator(mode="after")
+    def _normalises_something(self) -> NormalizeSpec:
+        if self.action is None and self.state is None:
+            raise wrong("neither action nor state", "name one, such as action: {method: q01_q99}")
+        return self

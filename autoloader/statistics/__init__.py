@@ -1,0 +1,15 @@
+"""Exact statistics of every dataset's action and state: computed once, cached, shared as a file.
+
+Not here: applying them (``sampling.scaling``), the layout of the file (``sampling.statistics``).
+"""
+
+from __future__ import annotations
+
+from autoloader.statistics.compute import dataset_statistics
+from autoloader.statistics.mixture import (
+    read_statistics,
+    statistics_document,
+    statistics_of,
+)
+
+__all__ = ["dataset_statistics", "read_statistics", "statistics_document", "statistics_of"]

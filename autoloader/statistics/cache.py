@@ -1,0 +1,86 @@
+"""Keeps computed statistics in the user's cache directory, one small JSON file a dataset.
+
+The name is a hash of all that they depend on: the shard files (path, size, modification time) and
+which records of them, the field expressions and the features' widths, stride and sample window, and
+whatever else the spec says of the dataset that is no picture or weight. A file that
+cannot be used is computed anew; a cache that cannot be written is none.
+
+Not here: computing them (``compute``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.spec import DatasetSpec
+
+LAYOUT_VERSION = 1
+_OTHER = frozenset(
+    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
+)  # fmt: skip
+"""What a dataset's spec says that changes no number of action and state, or is asked elsewhere."""
+
+logger = logging.getLogger(__name__)
+
+
+def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
+    """The hash of all that a dataset's statistics depend on.
+
+    Raises:
+        OSError: a shard file is gone.
+    """
+    files = {}
+    for path in sorted({piece.path for piece in dataset.slices}):
+        stat = Path(path).stat()
+        files[path] = (stat.st_size, stat.st_mtime_ns)
+    said = declared.model_dump(mode="json")
+    identity = {
+        "layout": LAYOUT_VERSION,
+        "files": files,
+        "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
+        "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
+        "sample": dataset.sample.model_dump(mode="json", exclude={"per_episode"}),
+        "said": {key: value for key, value in said.items() if key not in _OTHER},
+    }
+    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:40]
+
+
+def load(key: str) -> DatasetStatistics | None:
+    """The statistics kept under ``key``."""
+    try:
+        return DatasetStatistics.from_plain(json.loads(_place(key).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def save(key: str, statistics: DatasetStatistics) -> None:
+    """Keep statistics under ``key``, whole at any time."""
+    place = _place(key)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".statistics-")
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                json.dump(statistics.plain(), file)
+            Path(temporary).replace(place)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        logger.debug("statistics are not cached: %s", error)
+
+
+def _place(key: str) -> Path:
+    own = os.environ.get("AUTOLOADER_CACHE_DIR")
+    root = Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
+    return root / "statistics" / f"{key}.json"

@@ -1,0 +1,123 @@
+"""The statistics of a mixture: from a file, from the cache, or computed now.
+
+They are of the records that the spec's split ``train`` names, whichever split is read: what
+validates is brought to the scale that was trained on. A dataset that takes no part in ``train``
+is measured on the split that is read.
+
+Not here: one dataset's numbers (``compute``), applying them (``sampling.scaling``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoloader.errors import SpecError
+from autoloader.index import open_dataset_index
+from autoloader.index.dataset import Progress
+from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.spec import PipelineSpec
+from autoloader.statistics import cache
+from autoloader.statistics.compute import dataset_statistics
+
+TRAIN = "train"
+
+
+def statistics_of(
+    spec: PipelineSpec,
+    split: str = TRAIN,
+    *,
+    cached_only: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, DatasetStatistics] | None:
+    """Statistics of every dataset that takes part in ``split``, by name.
+
+    Args:
+        spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
+        split: whose datasets.
+        cached_only: compute nothing: ``None`` where some are missing.
+        progress: called with datasets done and datasets in all, where something is computed.
+
+    Raises:
+        SpecError: a split, a feature, or the file is wrong.
+        SourceError: a dataset cannot be read.
+    """
+    if spec.normalize is not None and spec.normalize.statistics is not None:
+        return read_statistics(spec.normalize.statistics)
+    measured = _measured(spec, split)
+    found: dict[str, DatasetStatistics] = {}
+    for done, dataset in enumerate(measured.datasets):
+        key = cache.statistics_key(dataset, measured.spec.dataset(dataset.name))
+        kept = cache.load(key)
+        if kept is None:
+            if cached_only:
+                return None
+            if progress is not None:
+                progress(done, len(measured.datasets))
+            kept = dataset_statistics(open_dataset_index(dataset))
+            cache.save(key, kept)
+        found[dataset.name] = kept
+    return found
+
+
+def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:
+    """The statistics in a file, by dataset name.
+
+    Raises:
+        SpecError: it cannot be read, or is no statistics file.
+    """
+    where = "normalize.statistics"
+    remedy = "write one with: autoloader stats --spec SPEC --out FILE"
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            f"{where}: {path}: {error.strerror or error}", remedy=remedy, path=where
+        ) from error
+    except ValueError as error:
+        raise SpecError(
+            f"{where}: {path} is no JSON: {error}", remedy=remedy, path=where
+        ) from error
+    if not isinstance(document, Mapping):
+        raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy, path=where)
+    found = {}
+    for name, entry in document.items():
+        try:
+            found[str(name)] = DatasetStatistics.from_plain(entry)
+        except ValueError as error:
+            raise SpecError(
+                f"{where}: {path}: dataset {name!r}: {error}", remedy=remedy, path=where
+            ) from error
+    return found
+
+
+def statistics_document(
+    spec: PipelineSpec, statistics: Mapping[str, DatasetStatistics]
+) -> dict[str, Any]:
+    """The plain form of statistics; ``mask`` says which columns the spec normalises."""
+    document = {}
+    for name, found in statistics.items():
+        entry = found.plain()
+        for key, own in (("action", "action"), ("proprio", "state")):
+            if key not in entry:
+                continue
+            how = getattr(spec.normalize, own, None)
+            width = len(entry[key]["mean"])
+            given = entry[key].get("mask") or [True] * width
+            entry[key]["mask"] = list((how.mask(width) if how else None) or given)
+        document[name] = entry
+    return document
+
+
+def _measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
+    """The datasets of ``split``, with the records of ``train``."""
+    taking_part = []
+    for dataset in spec.datasets:
+        if dataset.split.get(split) is not None:
+            records = dataset.split.get(TRAIN) or dataset.split[split]
+            taking_part.append(dataset.model_copy(update={"split": {split: records}}))
+    plain = {"datasets": tuple(taking_part), "normalize": None}
+    return resolve(spec.model_copy(update=plain), split)

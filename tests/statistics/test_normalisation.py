@@ -1,0 +1,317 @@
+"""Statistics against plain NumPy, and what every reader makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from rlds_files import Written, episode, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
+from autoloader.errors import SpecError
+from autoloader.statistics import compute, statistics_of
+from autoloader.statistics.compute import field_statistics
+
+Q = {"q01": 0.01, "q99": 0.99}
+NAMES = ("mean", "std", "min", "max", "p01", "p99")
+NORMALIZE = {
+    "action": {"method": "q01_q99", "dims": "[:-1]", "clip": True},
+    "state": {"method": "mean_std"},
+}
+LENGTHS = ((5, 9, 1), (7, 12))
+
+
+def uneven(number: int, steps: int) -> dict[str, Any]:
+    """An episode whose state has a constant column."""
+    rng = np.random.default_rng([number, steps])
+    state = rng.normal(size=(steps, 3)).astype(np.float32)
+    state[:, 1] = 4.5
+    action = rng.normal(scale=3, size=(steps, 2)).astype(np.float32)
+    return episode(
+        number,
+        steps,
+        **{
+            "observation/state": [float(v) for v in state.ravel()],
+            "action": [float(v) for v in action.ravel()],
+        },
+    )
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return write_dataset(
+        tmp_path,
+        [[uneven(10 * s + n, steps) for n, steps in enumerate(part)]
+         for s, part in enumerate(LENGTHS)],
+    )  # fmt: skip
+
+
+def values_of(field: str) -> list[np.ndarray]:
+    """The field of every episode, [T, width], as it was written."""
+    width = 2 if field == "action" else 3
+    key = "action" if field == "action" else "observation/state"
+    return [
+        np.asarray(uneven(10 * s + n, steps)[key], np.float32).reshape(-1, width)
+        for s, part in enumerate(LENGTHS)
+        for n, steps in enumerate(part)
+    ]
+
+
+def plain_rows(
+    values: list[np.ndarray], offsets: list[int], *, summed: bool, edges: str
+) -> np.ndarray:
+    """Every row a pass gives, one by one: the definition."""
+    rows = []
+    for column in values:
+        for t in range(len(column)):
+            inside = [column[t + o] for o in offsets if 0 <= t + o < len(column)]
+            if edges == "drop" and len(inside) < len(offsets):
+                continue
+            rows += [np.sum(inside, axis=0, dtype=np.float32)] if summed else inside
+    return np.stack(rows).astype(np.float64)
+
+
+@pytest.mark.parametrize("edges", ["repeat", "drop"])
+@pytest.mark.parametrize(
+    ("start", "horizon", "reduce"), [(0, 1, "none"), (-1, 4, "none"), (0, 3, "sum")]
+)
+def test_statistics_are_those_of_a_plain_pass(
+    written: Written, start: int, horizon: int, reduce: str, edges: str
+) -> None:
+    sample = {"action_start": start, "action_horizon": horizon, "action_reduce": reduce,
+              "edges": {"start": edges, "end": edges}}  # fmt: skip
+    found = statistics_of(spec_of(written, sample=sample))
+    assert found is not None
+    rows = plain_rows(
+        values_of("action"), [start + k for k in range(horizon)], summed=reduce == "sum",
+        edges=edges,
+    )  # fmt: skip
+    action = found["robot"].action
+    assert action is not None
+    np.testing.assert_allclose(action.mean, rows.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(action.std, rows.std(axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(action.minimum, rows.min(axis=0))
+    np.testing.assert_array_equal(action.maximum, rows.max(axis=0))
+    for name, q in Q.items():
+        np.testing.assert_array_equal(getattr(action, name), np.quantile(rows, q, axis=0))
+    assert found["robot"].trajectories == 5
+
+
+@given(
+    arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)),
+           elements=st.floats(-1e4, 1e4, width=32)),
+    st.data(),
+)  # fmt: skip
+def test_weighted_rows_count_as_often_as_they_say(values: np.ndarray, data: st.DataObject) -> None:
+    times = data.draw(arrays(np.int64, len(values), elements=st.integers(1, 20)))
+    found = field_statistics(values, times)
+    repeated = np.repeat(values.astype(np.float64), times, axis=0)
+    for name, q in Q.items():
+        np.testing.assert_array_equal(getattr(found, name), np.quantile(repeated, q, axis=0))
+    np.testing.assert_allclose(found.mean, repeated.mean(axis=0), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found.std, repeated.std(axis=0), rtol=1e-6, atol=1e-4)
+
+
+def delivered(spec: PipelineSpec, **how: Any) -> dict[tuple[int, ...], dict[str, np.ndarray]]:
+    """One pass, by place."""
+    with AutoLoader(
+        spec, ram_floor=0, output="numpy", isolation=how.pop("isolation", "thread"), **how
+    ) as loader:
+        return {
+            tuple(place[:1]) + tuple(place[2:]): {
+                name: batch[name][k].copy()
+                for name in ("action", "action_mask", "state", "state_mask")
+            }
+            for batch in loader
+            for k, place in enumerate(batch["provenance"].tolist())
+        }
+
+
+def by_hand(raw: np.ndarray, found: Any, how: dict[str, Any]) -> np.ndarray:
+    """What normalisation should make of a value, in float64."""
+    values = raw.astype(np.float64).copy()
+    for column in range(len(found.mean)):
+        if how.get("dims") == "[:-1]" and column == len(found.mean) - 1:
+            continue
+        x = values[..., column]
+        if found.minimum[column] == found.maximum[column]:
+            values[..., column] = 0.0
+        elif how["method"] == "mean_std":
+            values[..., column] = (x - found.mean[column]) / found.std[column]
+        else:
+            low, high = found.q01[column], found.q99[column]
+            values[..., column] = np.clip(2 * (x - low) / (high - low) - 1, -1, 1)
+    return values
+
+
+@pytest.fixture(params=["repeat", "zero"])
+def sample(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"action_start": -1, "action_horizon": 3, "state_offsets": [-2, 0],
+            "edges": {"start": request.param, "end": request.param}}  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream", "choose"])
+def test_every_reader_normalises_alike_and_leaves_padding_zero(
+    written: Written, sample: dict[str, Any], reader: str
+) -> None:
+    top: dict[str, Any] = {
+        "sample": sample,
+        "pad_to": {"action": 4, "state": 5},
+        "mixing": {"epoch": "pass", "strategy": "choose" if reader == "choose" else "python"},
+        "batch": {"size": 4, "drop_last": False},
+        "reader": "stream" if reader == "choose" else reader,
+    }
+    spec = spec_of(written, normalize=NORMALIZE, **top)
+    raw = delivered(spec_of(written, **{**top, "reader": "indexed", "mixing": {"epoch": "pass"}}))
+    scaled = delivered(spec)
+    found = statistics_of(spec)
+    assert found is not None
+    assert scaled.keys() == raw.keys()
+    assert len(raw) == sum(map(sum, LENGTHS))
+    for place, got in scaled.items():
+        for field, how in NORMALIZE.items():
+            own = getattr(found["robot"], field)
+            width = len(own.mean)
+            before, after = raw[place][field], got[field]
+            np.testing.assert_array_equal(got[f"{field}_mask"], raw[place][f"{field}_mask"])
+            wanted = by_hand(before[..., :width], own, how)
+            if sample["edges"]["start"] == "zero":
+                wanted[~got[f"{field}_mask"][..., :width]] = 0.0
+            np.testing.assert_allclose(after[..., :width], wanted, rtol=1e-5, atol=1e-5)
+            assert not after[..., width:].any()
+        np.testing.assert_array_equal(got["action"][..., 1], raw[place]["action"][..., 1])
+
+
+def test_sums_are_normalised_as_sums_in_both_readers(written: Written) -> None:
+    top: dict[str, Any] = {
+        "sample": {"action_start": 0, "action_horizon": 3, "action_reduce": "sum"},
+        "mixing": {"epoch": "pass"}, "batch": {"size": 4, "drop_last": False},
+        "normalize": {"action": {"method": "min_max"}},
+    }  # fmt: skip
+    indexed = delivered(spec_of(written, reader="indexed", **top))
+    streamed = delivered(spec_of(written, reader="stream", **top))
+    assert indexed.keys() == streamed.keys()
+    for place, got in indexed.items():
+        np.testing.assert_array_equal(got["action"], streamed[place]["action"])
+    every = np.concatenate([got["action"][:, :2] for got in indexed.values()])
+    np.testing.assert_allclose(every.min(axis=0), [-1, -1], atol=1e-6)
+    np.testing.assert_allclose(every.max(axis=0), [1, 1], atol=1e-6)
+
+
+def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
+    written: Written,
+) -> None:
+    spec = spec_of(written, normalize=NORMALIZE, mixing={"epoch": "pass"}, reader="indexed")
+    with AutoLoader(spec, ram_floor=0, output="numpy") as loader:
+        batch = next(iter(loader))
+        action = batch["action"].copy()
+        assert loader.normalization is not None
+        entry = loader.normalization["robot"]
+    assert entry["action"]["mask"] == [True, False]
+    assert entry["proprio"]["mask"] == [True] * 3
+    assert (entry["num_transitions"], entry["num_trajectories"]) == (34, 5)
+    with AutoLoader(spec, ram_floor=0, output="numpy", isolation="thread") as loader:
+        np.testing.assert_array_equal(next(iter(loader))["action"], action)
+    with AutoLoader(spec_of(written), ram_floor=0, isolation="thread") as loader:
+        assert loader.normalization is None
+
+
+def test_statistics_are_computed_once_and_again_when_something_changes(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed = []
+    real = compute.dataset_statistics
+
+    def counting(index: Any) -> Any:
+        computed.append(index.dataset.name)
+        return real(index)
+
+    monkeypatch.setattr("autoloader.statistics.mixture.dataset_statistics", counting)
+    spec = spec_of(written)
+    first = statistics_of(spec)
+    assert statistics_of(spec) == first
+    assert statistics_of(spec_of(written, sample={"per_episode": 1})) == first
+    assert len(computed) == 1
+    statistics_of(spec_of(written, sample={"action_horizon": 2}))
+    statistics_of(spec_of({**spec.datasets[0].model_dump(), "stride": 2}))
+    assert len(computed) == 3
+    written.files[0].touch()
+    assert statistics_of(spec, cached_only=True) is None
+    assert statistics_of(spec) == first
+    assert len(computed) == 4
+
+
+def test_validation_is_normalised_by_what_was_trained_on(written: Written) -> None:
+    dataset = {"split": {"train": "train[:3]", "val": "train[3:]"}}
+    spec = spec_of({**spec_of(written).datasets[0].model_dump(), **dataset})
+    assert statistics_of(spec, "val") == statistics_of(spec, "train")
+    assert statistics_of(spec, "val") != statistics_of(spec_of(written))
+
+
+def test_a_written_file_is_used_as_it_is(
+    written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import yaml
+
+    plain = spec_of(written, normalize=NORMALIZE).model_dump(mode="json", exclude_none=True)
+    mix, out = tmp_path / "mix.yaml", tmp_path / "statistics.json"
+    mix.write_text(yaml.safe_dump(plain))
+    assert main(["stats", "--spec", str(mix), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.strip() == str(out)
+    document = json.loads(out.read_text())
+    assert document["robot"]["action"]["mask"] == [True, False]
+    document["robot"]["action"]["mean"] = [5.0, 5.0]
+    document["robot"]["action"]["std"] = [0.5, 0.5]
+    document["robot"]["action"]["mask"] = [False, True]
+    out.write_text(json.dumps(document))
+    spec = spec_of(
+        written, normalize={"action": {"method": "mean_std"}, "statistics": str(out)},
+        mixing={"epoch": "pass"}, batch={"size": 4, "drop_last": False},
+    )  # fmt: skip
+    top = {"mixing": {"epoch": "pass"}, "batch": {"size": 4, "drop_last": False}}
+    raw, scaled = delivered(spec_of(written, **top)), delivered(spec)
+    for place, got in scaled.items():
+        before = raw[place]["action"]
+        np.testing.assert_array_equal(got["action"][..., 0], before[..., 0])
+        np.testing.assert_allclose(
+            got["action"][..., 1], (before[..., 1] - 5) / 0.5, rtol=1e-5, atol=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ("nonsense", "no JSON"),
+        ("[]", "no mapping"),
+        ("{}", "there are none for action of dataset 'robot'"),
+        ('{"robot": {"action": {"mean": [0]}}}', "std is no list"),
+        (json.dumps({"robot": {"action": {key: [1.0] for key in NAMES}}}),
+         "have 1 columns, its action has 2"),
+        (json.dumps({"robot": {"action": {"mean": [float("nan")], "std": [1]}}}), "not finite"),
+    ],
+)  # fmt: skip
+def test_a_file_that_does_not_fit_is_refused(
+    written: Written, tmp_path: Path, document: str, words: str
+) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(document)
+    spec = spec_of(written, normalize={"action": {"method": "mean_std"}, "statistics": str(file)})
+    with pytest.raises(SpecError, match=words) as caught:
+        AutoLoader(spec, ram_floor=0, isolation="thread")
+    assert caught.value.path == "normalize.statistics"
+    assert "autoloader stats" in caught.value.remedy
+
+
+@pytest.mark.parametrize("dims", ["[5:]", [7]])
+def test_dims_that_a_dataset_does_not_have_are_refused(written: Written, dims: Any) -> None:
+    spec = spec_of(written, normalize={"action": {"method": "q01_q99", "dims": dims}})
+    with pytest.raises(SpecError, match="does not fit the 2 columns of dataset 'robot'"):
+        AutoLoader(spec, ram_floor=0, isolation="thread")
