@@ -204,12 +204,12 @@ def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], wher
                 remedy="name its state, or set sample: {action_relative_to_state: []} for it",
                 path=place,
             )
-        for name, field in fields.items():
-            if dim >= field.width:
+        for name, bound in fields.items():
+            if dim >= bound.width:
                 raise SpecError(
-                    f"{place}: {dim}, but {name} has {field.width} columns",
+                    f"{place}: {dim}, but {name} has {bound.width} columns",
                     remedy=f"name dims that action and state have; allowed: 0 to "
-                    f"{min(field.width for field in fields.values()) - 1}",
+                    f"{min(one.width for one in fields.values()) - 1}",
                     path=place,
                 )
 

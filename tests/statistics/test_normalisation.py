@@ -105,6 +105,24 @@ def test_statistics_are_those_of_a_plain_pass(
     assert found["robot"].trajectories == 5
 
 
+def test_statistics_of_actions_relative_to_the_state_are_of_the_differences(
+    written: Written,
+) -> None:
+    sample = {"action_horizon": 3, "action_relative_to_state": [0]}
+    found = statistics_of(spec_of(written, sample=sample))
+    assert found is not None
+    rows = []
+    for action, state in zip(values_of("action"), values_of("state"), strict=True):
+        for t in range(len(action)):
+            rows += [row - [state[t, 0], np.float32(0)] for row in action[t : t + 3]]
+    action_found = found["robot"].action
+    assert action_found is not None
+    for name, q in Q.items():
+        np.testing.assert_array_equal(
+            getattr(action_found, name), np.quantile(np.float64(rows), q, axis=0)
+        )
+
+
 @given(
     arrays(np.float32, st.tuples(st.integers(1, 40), st.just(2)),
            elements=st.floats(-1e4, 1e4, width=32)),
