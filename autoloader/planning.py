@@ -16,6 +16,7 @@ from typing import Any, Literal
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import SpecError
+from autoloader.index.chains import why_unchained
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.sampling.counts import DatasetCount, count_mixture
@@ -104,6 +105,7 @@ def plan_loader(
     counts = count_mixture(mixture, probe_only=probe_only)
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
+    notes += _chain_notes(mixture, chosen.reader, why)
     order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
     return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
 
@@ -156,6 +158,18 @@ def check_ranks(plan: LoaderPlan, world_size: int) -> None:
             remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
             path="mixing.epoch",
         )
+
+
+def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
+    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
+    if not mixture.spec.mixing.chain:
+        return []
+    if reader == "stream":
+        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
+    reasons = {why_unchained(dataset.sample) for dataset in mixture.datasets}
+    if None in reasons:
+        return []
+    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
 
 
 def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:

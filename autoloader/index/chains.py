@@ -59,6 +59,17 @@ def chain_difference(sample: SampleSpec) -> int:
     return differences.pop()
 
 
+def why_unchained(sample: SampleSpec) -> str | None:
+    """Why samples like this are not chained, for people; ``None`` where they are."""
+    if chain_difference(sample):
+        return None
+    if sample.per_episode != "all":
+        return f"per_episode: {sample.per_episode} draws each t on its own"
+    if len(set(sample.frame_offsets)) < 2:
+        return "a sample has one frame, so there is none to share"
+    return f"frame_offsets {list(sample.frame_offsets)} share no difference"
+
+
 class ChainedSamples:
     """The samples of the chained datasets.
 

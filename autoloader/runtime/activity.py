@@ -21,6 +21,7 @@ class DatasetActivity:
         quarantined: its bad records.
         generations: times its stream was opened.
         decode_s, decoded: seconds of decoding and samples decoded.
+        frames: frames decoded for these; one that several samples share counts once.
         read_s, episodes: seconds its reader waited for its source, and episodes read.
     """
 
@@ -32,6 +33,7 @@ class DatasetActivity:
     generations: int
     decode_s: float
     decoded: int
+    frames: int
     read_s: float
     episodes: int
 

@@ -8,7 +8,8 @@ A batch is filled when its last row is; batches leave in the order they were beg
 A sample whose frame cannot be decoded is quarantined, and its row repeats another row of the
 batch, provenance included; the ledger says what was meant to be there, so nothing is lost count of.
 
-Not here: who reads (``runtime.readers``), who is next (``runtime.mixer``).
+Not here: who reads (``runtime.readers``), who is next (``runtime.mixer``), decoding a row
+(``runtime.row_jobs``).
 """
 
 from __future__ import annotations
@@ -16,28 +17,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from autoloader.clock import Clock
-from autoloader.errors import AutoloaderError, PipelineError, SourceError
-from autoloader.runtime.decode import UndecodableFrameError
+from autoloader.errors import AutoloaderError, SourceError
 from autoloader.runtime.filled import FilledBatch, languages
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.row_jobs import Chains, Decoder, Filling, RowJob, Samples, fault_of
 from autoloader.runtime.slots import SlotBook
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.episode import Place
 from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.planned import PlannedGroup
 
 logger = logging.getLogger(__name__)
 
 STALL_S = 5.0
-Samples = EpisodeSamples | PlannedGroup
-"""Samples that were read together: of one episode, or of one dataset's part of a planned run."""
 
 
 class Turns(Protocol):
@@ -74,74 +71,6 @@ class Waiting(Protocol):
         ...
 
 
-class Decoder(Protocol):
-    """Decodes one camera's frames; see ``runtime.decode.FrameDecoder``."""
-
-    def decode_into(self, encoded: bytes, out: np.ndarray) -> None:
-        """Decode and resize into ``out`` [H, W, 3] uint8."""
-        ...
-
-
-class _Filling:
-    """A batch under way: rows are decoded by many threads, the last one to finish says so."""
-
-    def __init__(self, batch: FilledBatch, views: dict[str, np.ndarray]) -> None:
-        self.batch = batch
-        self.views = views
-        self.done = threading.Event()
-        self.bad: list[tuple[int, Place, str]] = []
-        self._left = batch.rows
-        self._lock = threading.Lock()
-
-    def row_done(self) -> None:
-        with self._lock:
-            self._left -= 1
-            if self._left:
-                return
-        self.done.set()
-
-
-@dataclass(slots=True)
-class _RowJob:
-    """Decode one row's frames."""
-
-    dataset: int
-    row: int
-    filling: _Filling
-    episode: Samples
-    number: int
-    decoders: Mapping[str, Decoder]
-    name: str
-
-    def run(self) -> None:
-        try:
-            for camera, decoder in self.decoders.items():
-                out = self.filling.views[f"images/{camera}"][self.row]
-                frames = self.episode.frames.get(camera)
-                if frames is None:
-                    out[:] = 0
-                else:
-                    self._decode(decoder, frames, out)
-        except UndecodableFrameError as error:
-            place = self.episode.place_at(self.number)
-            self.filling.bad.append((self.row, place, str(error)))
-        except Exception as error:
-            raise _fault(error, self.name, "decode") from error
-        self.filling.row_done()
-
-    def _decode(self, decoder: Decoder, frames: Sequence[bytes], out: np.ndarray) -> None:
-        zeroed = self.episode.frame_zeroed[self.number]
-        seen: dict[int, int] = {}
-        for f, at in enumerate(self.episode.frame_row[self.number].tolist()):
-            if zeroed[f]:
-                out[f] = 0
-            elif at in seen:
-                out[f] = out[seen[at]]
-            else:
-                decoder.decode_into(frames[at], out[f])
-                seen[at] = f
-
-
 class Assembler:
     """The mixing thread.
 
@@ -159,6 +88,7 @@ class Assembler:
         min_ready: datasets that must have a sample before the first batch is begun.
         cut: samples after which a batch is cut short (an epoch's end), or ``None``.
         first_number: number of the first batch.
+        chained: whether samples that share frames come one after the other.
         failed: told of the exception that ends the thread.
     """
 
@@ -179,12 +109,16 @@ class Assembler:
         min_ready: int,
         cut: Callable[[int], int] | None,
         first_number: int = 0,
+        chained: bool = False,
         failed: Callable[[BaseException], None],
     ) -> None:
         self._layout = layout
         self._queues = queues
         self._mixer = mixer
-        self._pool = pool
+        self._chains = Chains(pool.submit) if chained else None
+        self._submit: Callable[[RowJob], None] = pool.submit
+        if self._chains is not None:
+            self._submit = self._chains.add
         self._decoders = decoders
         self._memory = memory
         self._slots = slots
@@ -196,7 +130,7 @@ class Assembler:
         self._cut = cut
         self._failed = failed
         self._closed = False
-        self._order: list[_Filling] = []
+        self._order: list[Filling] = []
         self._order_changed = threading.Condition()
         self._begun = first_number
         self.taken = [0] * len(names)
@@ -264,7 +198,7 @@ class Assembler:
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             if not self._closed:
                 self._failed(
-                    error if isinstance(error, AutoloaderError) else _fault(error, "", "mix")
+                    error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
                 )
 
     def _wait_for_first(self) -> None:
@@ -294,7 +228,7 @@ class Assembler:
         size = self._layout.batch_size
         rows = size if self._cut is None else self._cut(self._begun)
         batch = FilledBatch(slot, rows, self._begun)
-        filling = _Filling(batch, self._layout.views(self._memory.base(slot)))
+        filling = Filling(batch, self._layout.views(self._memory.base(slot)))
         self._begun += 1
         with self._order_changed:
             self._order.append(filling)
@@ -311,7 +245,9 @@ class Assembler:
                 batch.empties = [e for queue in self._queues for e in queue.take_empties()]
                 batch.mixer = self._mixer.snapshot()
             name = self._names[dataset]
-            self._pool.submit(_RowJob(dataset, row, filling, episode, number, self._decoders, name))
+            self._submit(RowJob(dataset, row, filling, episode, number, self._decoders, name))
+        if self._chains is not None:
+            self._chains.flush()
 
     def _next_dataset(self) -> int | None:
         queues = self._queues
@@ -342,7 +278,7 @@ class Assembler:
         return None
 
     def _write_row(
-        self, filling: _Filling, row: int, episode: Samples, number: int, text_at: int
+        self, filling: Filling, row: int, episode: Samples, number: int, text_at: int
     ) -> int:
         views, place = filling.views, episode.place_at(number)
         views["action"][row] = episode.action[number]
@@ -367,7 +303,7 @@ class Assembler:
         views["language_end"][row] = text_at
         return text_at
 
-    def _repair(self, filling: _Filling) -> None:
+    def _repair(self, filling: Filling) -> None:
         """Have rows that could not be decoded repeat one that could, best of their dataset."""
         bad = {row for row, _, _ in filling.bad}
         for _, place, reason in filling.bad:
@@ -390,16 +326,3 @@ class Assembler:
                     view[row] = view[good]
             filling.batch.texts[row] = texts[good]
         filling.batch.replaced = len(bad)
-
-
-def _fault(error: BaseException, dataset: str, stage: str) -> PipelineError:
-    """What the trainer sees of an exception that nobody expected."""
-    where = f"dataset {dataset!r}, stage {stage}" if dataset else f"stage {stage}"
-    fault = PipelineError(
-        f"{where}: {type(error).__name__}: {error}",
-        remedy="this is a fault of the loader; please report it with this message",
-        dataset=dataset,
-        stage=stage,
-    )
-    fault.__cause__ = error
-    return fault

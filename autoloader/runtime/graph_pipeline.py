@@ -183,7 +183,7 @@ class GraphPipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing; ``generations`` and ``read_s`` are those of the one graph."""
-        decode_s, decoded = self._pool.service()
+        decode_s, decoded, frames = self._pool.service()
         datasets = {}
         for dataset in self._mixture.datasets:
             index = dataset.index
@@ -197,6 +197,7 @@ class GraphPipeline:
                 generations=self._arrivals.generations,
                 decode_s=float(decode_s[index]),
                 decoded=int(decoded[index]),
+                frames=int(frames[index]),
                 read_s=self._arrivals.read_s,
                 episodes=arrived.episodes,
             )

@@ -136,6 +136,7 @@ class IndexedPipeline:
                     min_ready=0,
                     cut=self._deal.rows,
                     first_number=self._deal.first_number,
+                    chained=any(plan.chained),
                     failed=self._fail,
                 )
                 self._assembler.start()
@@ -184,7 +185,7 @@ class IndexedPipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing; ``queue`` is a dataset's share of what is read ahead."""
-        decode_s, decoded = self._pool.service()
+        decode_s, decoded, frames = self._pool.service()
         assembler, reader = self._assembler, self._reader
         ahead = reader.ready_samples() if reader else 0
         datasets = {
@@ -197,6 +198,7 @@ class IndexedPipeline:
                 generations=1,
                 decode_s=float(decode_s[dataset.index]),
                 decoded=int(decoded[dataset.index]),
+                frames=int(frames[dataset.index]),
                 read_s=0.0,
                 episodes=0,
             )
@@ -267,7 +269,7 @@ def plan_of(
     if order.pass_samples is not None:
         samples = {d.name: t.samples for d, t in zip(mixture.datasets, tables, strict=True)}
         order = mixture_order(mixture, samples)
-    return SamplePlan(order, tables)
+    return SamplePlan(order, tables, chain=order.chain)
 
 
 def _check_reader(mixer: dict[str, Any] | None) -> None:

@@ -176,7 +176,7 @@ class Pipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing."""
-        decode_s, decoded = self._pool.service()
+        decode_s, decoded, frames = self._pool.service()
         datasets = {}
         for dataset in self._mixture.datasets:
             index = dataset.index
@@ -190,6 +190,7 @@ class Pipeline:
                 generations=reader.generations,
                 decode_s=float(decode_s[index]),
                 decoded=int(decoded[index]),
+                frames=int(frames[index]),
                 read_s=reader.read_s,
                 episodes=reader.episodes,
             )

@@ -263,6 +263,7 @@ class PlannedReader:
                 [index.episode(e) for e in planned.episode[rows].tolist()],
                 planned.pass_[rows].tolist(),
                 planned.t[rows],
+                chained=self._plan.chained[dataset],
             )
             for camera, ranges in group.ranges.items():
                 frames = [b""] * len(ranges)

@@ -1,7 +1,8 @@
-"""The decode pool: threads shared by all datasets, each taking one sample's frames at a time.
+"""The decode pool: threads shared by all datasets, each taking one job's frames at a time.
 
-The number of threads may change at any time: growing is at once, shrinking after the sample in
-hand. Decoding releases the interpreter, so the threads run side by side.
+A job is one sample, or a chain of samples that share frames. The number of threads may change at
+any time: growing is at once, shrinking after the job in hand. Decoding releases the interpreter,
+so the threads run side by side.
 
 Not here: decoding one frame (``runtime.decode``), what a job is for (``runtime.assembler``).
 """
@@ -20,12 +21,17 @@ from numpy.typing import NDArray
 
 
 class Job(Protocol):
-    """One sample to decode; ``run`` never raises."""
+    """Samples of one dataset to decode."""
 
     dataset: int
 
-    def run(self) -> None:
-        """Do it."""
+    @property
+    def rows(self) -> int:
+        """How many."""
+        ...
+
+    def run(self) -> int:
+        """Do it; the frames that were decoded. What it raises ends the pipeline."""
         ...
 
 
@@ -45,8 +51,9 @@ class DecodePool:
         self._failed = failed
         self._datasets = datasets
         self._threads: list[threading.Thread] = []
-        self._busy: list[NDArray[np.float64]] = []
-        self._done: list[NDArray[np.int64]] = []
+        self._busy: list[list[float]] = []
+        self._done: list[list[int]] = []
+        self._frames: list[list[int]] = []
         self._started = 0
         self._running = 0
         self._lock = threading.Lock()
@@ -71,13 +78,15 @@ class DecodePool:
                 self._jobs.put(None)  # wakes one that waits; who is at work looks when it is done
             self.threads = threads
             for _ in range(threads - self._running):
-                busy = np.zeros(self._datasets)
-                done = np.zeros(self._datasets, dtype=np.int64)
+                # Plain lists: adding to an item of an array costs several times as much.
+                busy, done = [0.0] * self._datasets, [0] * self._datasets
+                frames = [0] * self._datasets
                 self._busy.append(busy)
                 self._done.append(done)
+                self._frames.append(frames)
                 thread = threading.Thread(
                     target=self._work,
-                    args=(busy, done),
+                    args=(busy, done, frames),
                     name=f"autoloader-decode-{self._started}",
                     daemon=True,
                 )
@@ -87,9 +96,10 @@ class DecodePool:
                 thread.start()
             self._threads = [thread for thread in self._threads if thread.is_alive()]
 
-    def service(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Seconds of work and samples done so far, per dataset ([D] each)."""
-        return np.sum(self._busy, axis=0), np.sum(self._done, axis=0)
+    def service(self) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Seconds of work, samples done and frames decoded so far, per dataset ([D] each)."""
+        busy, done, frames = (np.asarray(each) for each in (self._busy, self._done, self._frames))
+        return busy.sum(axis=0), done.sum(axis=0), frames.sum(axis=0)
 
     def close(self) -> None:
         """Drop what waits and end the threads; waits for the samples in hand."""
@@ -103,21 +113,23 @@ class DecodePool:
         for thread in threads:
             thread.join(5.0)
 
-    def _work(self, busy: NDArray[np.float64], done: NDArray[np.int64]) -> None:
+    def _work(self, busy: list[float], done: list[int], frames: list[int]) -> None:
         while not self._is_surplus():
             job = self._jobs.get()
             if job is None:
                 continue
             started = time.perf_counter()
             try:
-                job.run()
+                decoded = job.run()
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
                 with self._lock:
                     self._running -= 1
                 self._failed(error)
                 return
-            busy[job.dataset] += time.perf_counter() - started
-            done[job.dataset] += 1
+            dataset = job.dataset
+            busy[dataset] += time.perf_counter() - started
+            done[dataset] += job.rows
+            frames[dataset] += decoded
 
     def _is_surplus(self) -> bool:
         """Whether the calling thread is one too many; it then ends."""

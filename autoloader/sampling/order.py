@@ -30,6 +30,7 @@ class MixtureOrder:
         pass_samples: [D] samples of a pass where an epoch is one pass of every dataset, else
             ``None``.
         epoch_samples: samples of an epoch over all ranks; ``None`` is forever.
+        chain: the samples of a block share frames where their offsets allow it.
     """
 
     shares: tuple[float, ...]
@@ -37,6 +38,7 @@ class MixtureOrder:
     block_length: int
     pass_samples: tuple[int, ...] | None
     epoch_samples: int | None
+    chain: bool = False
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
@@ -48,6 +50,7 @@ class MixtureOrder:
             block_length=plain["block_length"],
             pass_samples=None if passes is None else tuple(passes),
             epoch_samples=plain["epoch_samples"],
+            chain=plain["chain"],
         )
 
 
@@ -76,6 +79,7 @@ def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Mixtu
         block_length=spec.mixing.block_length,
         pass_samples=tuple(counts) if by_pass else None,
         epoch_samples=sum(counts) if by_pass else None if epoch == "forever" else int(epoch),
+        chain=spec.mixing.chain,
     )
 
 

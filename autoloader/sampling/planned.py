@@ -1,7 +1,8 @@
 """Samples of one dataset drawn from many episodes: the windows of a planned run, computed at once.
 
 What ``sampling.episode`` does for one episode's samples, this does for samples of different
-episodes over their columns. The result has the face of ``EpisodeSamples``.
+episodes over their columns. The result has the face of ``EpisodeSamples``. Of a dataset whose
+samples are chained, a frame that several samples use is listed, read and held once.
 
 Not here: which samples are drawn (``index.plan``), their bytes (``runtime.planned``).
 """
@@ -83,6 +84,8 @@ class PlannedGroup:
     Attributes:
         places: of each sample's episode.
         ranges: camera → where every frame lies, row by row; ``frames`` holds their bytes, later.
+        linked: [n] whether a sample shares a frame with the one before it; ``None`` where the
+            dataset is not chained, and no frame is looked for twice.
     """
 
     places: Sequence[Place]
@@ -98,6 +101,7 @@ class PlannedGroup:
     state: NDArray[np.float32]
     state_mask: NDArray[np.bool_]
     language: Sequence[bytes]
+    linked: Sequence[bool] | None = None
 
     def text(self, k: int) -> bytes:
         """UTF-8 language of sample k."""
@@ -119,6 +123,8 @@ def plan_group(
     episodes: Sequence[IndexedEpisode],
     passes: Sequence[int],
     t: NDArray[np.int64],
+    *,
+    chained: bool = False,
 ) -> PlannedGroup:
     """The windows of samples of one dataset.
 
@@ -128,6 +134,7 @@ def plan_group(
         episodes: of each sample.
         passes: of each sample.
         t: [n] int64, strided.
+        chained: whether neighbours are likely to share frames, so that these are looked for.
     """
     sample, stride = dataset.sample, dataset.stride
     places = [
@@ -136,7 +143,13 @@ def plan_group(
     ]
     steps = np.asarray([-(-episode.steps // stride) for episode in episodes], dtype=np.int64)
     window = windows.frame_rows(t, steps[:, None], sample, _keys(dataset, places, sample.goal))
-    raw = (window.index * stride).tolist()
+    raw_index = window.index * stride
+    frame_row = np.arange(raw_index.size, dtype=np.int64).reshape(raw_index.shape)
+    linked = first = None
+    if chained:
+        frame_row, first = _shared_frames(places, raw_index)
+        linked = _linked(frame_row)
+    raw = raw_index.tolist()
     ranges: dict[str, list[FrameRange]] = {}
     for number, (camera, choices) in enumerate(sorted(dataset.cameras.items())):
         found = ranges[camera] = []
@@ -149,6 +162,8 @@ def plan_group(
             found.extend(
                 FrameRange(episode.path, int(offsets[row]), int(lengths[row])) for row in raw[k]
             )
+        if first is not None:
+            ranges[camera] = [found[at] for at in first]
     action, action_mask = _values(
         dataset.action,
         episodes,
@@ -171,13 +186,12 @@ def plan_group(
         layout.state_rows,
         scaling=dataset.scaling.get("state"),
     )
-    count, frames = window.index.shape
     return PlannedGroup(
         places=places,
         t=t,
         ranges=ranges,
         frames={},
-        frame_row=np.arange(count * frames, dtype=np.int64).reshape(count, frames),
+        frame_row=frame_row,
         frame_mask=window.inside,
         frame_zeroed=window.zeroed,
         frame_offset=window.offset,
@@ -186,7 +200,36 @@ def plan_group(
         state=state,
         state_mask=state_mask,
         language=_texts(dataset, episodes, places, t * stride),
+        linked=linked,
     )
+
+
+def _shared_frames(
+    places: Sequence[Place], raw: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[int]]:
+    """Numbers of the different frames, in the order in which they come.
+
+    Args:
+        places: of each sample; a camera may differ between passes, so a pass is part of a frame.
+        raw: [n, F] raw steps.
+
+    Returns:
+        [n, F] the number of each frame, and for every number the flat place of its first use.
+    """
+    number: dict[Place, int] = {}
+    of = np.asarray([number.setdefault(place, len(number)) for place in places], dtype=np.int64)
+    flat = (of[:, None] * (int(raw.max(initial=0)) + 1) + raw).ravel()
+    _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[inverse.ravel()].reshape(raw.shape), first[order].tolist()
+
+
+def _linked(frame_row: NDArray[np.int64]) -> list[bool]:
+    """Of each sample, whether it shares a frame with the one before."""
+    shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
+    return [False, *shared.tolist()]
 
 
 def _action_rows(

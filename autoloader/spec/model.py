@@ -175,6 +175,23 @@ class MixingSpec(Block):
         description="pass: until every dataset has done one pass; N samples; forever; auto: "
         "pass with natural weights, else all valid samples",
     )
+    chain: bool = Field(
+        False, description="samples of a block share frames, decoded once (indexed reader)"
+    )
+
+    @model_validator(mode="after")
+    def _can_chain(self) -> MixingSpec:
+        if self.chain and self.strategy != "python":
+            raise wrong(
+                f"chain: true with strategy: {self.strategy}, which mixes in TensorFlow's graph",
+                "set mixing.strategy: python, or leave chain out",
+            )
+        if self.chain and self.block_length == 1:
+            raise wrong(
+                "chain: true with blocks of one sample, which has nothing to share frames with",
+                "set mixing.block_length: 4 (or another above 1), or leave chain out",
+            )
+        return self
 
 
 class ErrorsSpec(Block):
@@ -251,6 +268,11 @@ class PipelineSpec(Block):
                     f"camera {camera!r} has no dataset that fills it",
                     "name its feature in some dataset's images, or leave the camera out",
                 )
+        if self.mixing.chain and self.reader == "stream":
+            raise wrong(
+                "mixing.chain: true with reader: stream, which cannot choose samples one by one",
+                "set reader: auto or indexed, or leave mixing.chain out",
+            )
         self._check_shapes_agree()
         self._check_augment()
         return self

@@ -21,7 +21,6 @@ _LATER = {
     "datasets.*.transform": "the transform hook",
     "datasets.*.keep": "filtering of episodes and frames",
     "datasets.*.num_samples": "sizes of remote data",
-    "mixing.chain": "decode reuse by chained samples",
     "validation.per_dataset": "one validation loader for each dataset",
 }
 _LATER |= {
@@ -30,7 +29,6 @@ _LATER |= {
     if pattern.startswith("datasets.*.")
 }
 _HARMLESS: dict[str, tuple[Any, ...]] = {
-    "chain": (False,),
     "per_dataset": (False,),
     "keep": (None,),
     "augment": (None, {}),

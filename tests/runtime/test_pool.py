@@ -19,9 +19,12 @@ class Work:
 
     do: Callable[[], None]
     dataset: int = 0
+    rows: int = 1
+    frames: int = 0
 
-    def run(self) -> None:
+    def run(self) -> int:
         self.do()
+        return self.frames
 
 
 class Pool(DecodePool):
@@ -152,8 +155,9 @@ def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
         pool.submit(Work(lambda: None, dataset))
     assert all_at_once(pool, 2)  # behind the three
     pool.close()
-    seconds, done = pool.service()
+    seconds, done, frames = pool.service()
     assert done.tolist() == [3, 2]
+    assert frames.tolist() == [0, 0]
     assert (seconds >= 0).all()
 
 

@@ -320,7 +320,6 @@ LATER = [
     ("datasets.0.transform", {"call": "lab:f"}),
     ("datasets.0.keep", {"language": "required"}),
     ("datasets.0.num_samples", 1000),
-    ("mixing.chain", True),
     ("validation.per_dataset", True),
     ("defaults.keep", {"language": "required"}),
     ("defaults.transform", {"call": "lab:f"}),
@@ -340,11 +339,33 @@ def test_what_a_later_issue_brings_is_refused_by_name_as_not_supported_yet(
 
 @pytest.mark.parametrize(
     ("place", "value"),
-    [("mixing.chain", False),
-     ("validation.per_dataset", False), ("normalize", None), ("augment", None)],
+    [("validation.per_dataset", False), ("normalize", None), ("augment", None)],
 )  # fmt: skip
 def test_what_a_later_issue_brings_may_be_spelled_out_as_absent(place: str, value: Any) -> None:
     assert PipelineSpec.from_mapping(changed(place, value)) == PipelineSpec.from_mapping(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("mixing", "reader", "words"),
+    [
+        ({"chain": True}, "auto", "blocks of one sample"),
+        ({"chain": True, "block_length": 4, "strategy": "choose"}, "auto", "strategy: choose"),
+        ({"chain": True, "block_length": 4}, "stream", "reader: stream"),
+    ],
+)
+def test_chaining_is_refused_where_it_cannot_apply(
+    mixing: dict[str, Any], reader: str, words: str
+) -> None:
+    error = refused({**copy.deepcopy(PLAIN), "mixing": mixing, "reader": reader})
+    assert words in error.what
+    assert "leave" in error.remedy
+    assert "chain" in error.remedy
+
+
+def test_chaining_is_off_unless_it_is_asked_for() -> None:
+    assert PipelineSpec.from_mapping(PLAIN).mixing.chain is False
+    mixing = {"chain": True, "block_length": 4}
+    assert PipelineSpec.from_mapping({**PLAIN, "mixing": mixing}).mixing.chain is True
 
 
 def test_two_datasets_of_one_name_are_refused() -> None:

@@ -1,0 +1,250 @@
+"""Rows of a chain decode each frame once, and show the same pixels as rows decoded alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rlds_files import episode, jpeg, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.index import DatasetIndex, open_dataset_index
+from autoloader.knobs import Knobs
+from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
+from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.indexed_pipeline import IndexedPipeline
+from autoloader.runtime.pool import Job
+from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.order import mixture_order
+from autoloader.sampling.planned import PlannedGroup, plan_group
+from autoloader.sampling.resolve import ResolvedMixture
+
+STEPS = 18
+"""With offsets 0 and 2 and edges: drop this gives two classes of eight samples: whole runs of 4."""
+CHAINED: dict[str, Any] = {
+    "weights": "natural",
+    "sample": {"frame_offsets": [0, 2], "edges": {"end": "drop"}},
+    "mixing": {"chain": True, "block_length": 4},
+    "batch": {"size": 12},
+}
+
+
+@dataclass
+class Came:
+    """What came out of a pipeline: a row a sample, and what the pool counted."""
+
+    ledger: list[tuple[int, ...]] = field(default_factory=list)
+    told: list[tuple[int, ...]] = field(default_factory=list)
+    images: list[np.ndarray] = field(default_factory=list)
+    replaced: int = 0
+    quarantined: int = 0
+    frames: int = 0
+    decoded: int = 0
+
+
+def drained(mixture: ResolvedMixture, batches: int) -> Came:
+    """So many batches of a mixture by its index; all jobs are done when the counts are read."""
+    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
+    memory = RingMemory(mixture.layout)
+    knobs = Knobs.build({"ring_slots": 4, "decode_threads": 3, "reader": "indexed"})
+    start = PipelineStart.beginning(mixture)
+    pipeline = IndexedPipeline(mixture, order, knobs, memory, start=start)
+    came = Came()
+    pipeline.start()
+    try:
+        for _ in range(batches):
+            while (filled := pipeline.next(1.0)) is None:
+                pass
+            views = mixture.layout.views(memory.base(filled.slot))
+            came.ledger += map(tuple, views["ledger"][: filled.rows, :5].tolist())
+            came.told += map(tuple, views["provenance"][: filled.rows].tolist())
+            came.images += list(views["images/primary"][: filled.rows].copy())
+            came.replaced += filled.replaced
+            del views
+            pipeline.release(filled.slot)
+    finally:
+        pipeline.close()
+        counted = pipeline.activity().datasets.values()
+        memory.close()
+    came.frames = sum(one.frames for one in counted)
+    came.decoded = sum(one.decoded for one in counted)
+    came.quarantined = sum(one.quarantined for one in counted)
+    return came
+
+
+def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]])
+    chained = drained(mixture_of(written, **CHAINED), 4)
+    assert len(set(chained.ledger)) == len(chained.ledger) == 48
+    assert chained.decoded >= 48
+    assert chained.frames * 4 == chained.decoded * 5
+    alone = drained(mixture_of(written, **{**CHAINED, "mixing": {}}), 4)
+    assert alone.frames == 2 * alone.decoded
+    assert set(alone.ledger) == set(chained.ledger)
+    pictures = dict(zip(alone.ledger, alone.images, strict=True))
+    for place, images in zip(chained.ledger, chained.images, strict=True):
+        np.testing.assert_array_equal(images, pictures[place])
+
+
+def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
+    written = [
+        write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]], name=name)
+        for name in ("chained", "drawn")
+    ]
+    drawn = dataset_of(written[1], sample={"per_episode": 8})
+    came = drained(mixture_of(written[0], drawn, **CHAINED), 6)
+    t = [place[4] for place in came.ledger if place[0] == 0]
+    assert len(t) == 48
+    runs = np.asarray(t).reshape(-1, 4)
+    assert (np.diff(runs, axis=1) == 2).all()
+    assert 1.25 < came.frames / came.decoded < 2
+
+
+def test_every_row_that_needs_an_undecodable_frame_is_replaced_and_counted(tmp_path: Path) -> None:
+    frames = [jpeg(0, step) for step in range(STEPS)]
+    frames[7] = b"no picture"
+    records = [episode(0, STEPS, **{"observation/image": frames}), episode(1, STEPS)]
+    written = write_dataset(tmp_path, [records])
+    for mixing in (CHAINED["mixing"], {}):
+        batches = 3
+        came = drained(mixture_of(written, **{**CHAINED, "mixing": mixing}), batches)
+        needed = {(place[3], place[4]) for place in came.ledger if place[:2] == (0, 0)}
+        assert needed == {(record, t) for record in range(2) for t in range(16)}
+        bad = [row for row, place in enumerate(came.ledger) if place[3:] in ((0, 5), (0, 7))]
+        assert len(bad) == came.replaced >= 2
+        for row, (meant, told) in enumerate(zip(came.ledger, came.told, strict=True)):
+            assert (meant == told) is (row not in bad)
+        assert came.quarantined == 1
+
+
+# --- rows gathered into jobs, without threads
+
+
+class CountingDecoder:
+    """Decodes, and counts."""
+
+    def __init__(self, mixture: ResolvedMixture) -> None:
+        self._decoder = FrameDecoder(mixture.spec.cameras["primary"])
+        self.decoded = 0
+
+    def decode_into(self, encoded: bytes, out: np.ndarray) -> None:
+        self.decoded += 1
+        self._decoder.decode_into(encoded, out)
+
+
+Indexed = tuple[ResolvedMixture, DatasetIndex]
+
+
+@pytest.fixture(scope="module")
+def indexed(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
+    folder = tmp_path_factory.mktemp("chains")
+    written = write_dataset(folder, [[episode(n, 9) for n in range(3)]])
+    sample = {"frame_offsets": [0, 2, 4], "edges": {"start": "zero", "end": "repeat"}}
+    mixture = mixture_of(written, sample=sample, batch={"size": 8})
+    return mixture, open_dataset_index(mixture.datasets[0], cache_dir=folder)
+
+
+def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> PlannedGroup:
+    """The samples at (episode, t), with their bytes."""
+    mixture, index = indexed
+    group = plan_group(
+        mixture.datasets[0],
+        mixture.layout,
+        [index.episode(e) for e, _ in rows],
+        [0] * len(rows),
+        np.asarray([t for _, t in rows], dtype=np.int64),
+        chained=chained,
+    )
+    for camera, ranges in group.ranges.items():
+        data = [Path(found.path).read_bytes()[found.offset :] for found in ranges]
+        pairs = zip(data, ranges, strict=True)
+        group.frames[camera] = [bytes_[: found.length] for bytes_, found in pairs]
+    return group
+
+
+def decoded(
+    indexed: Indexed, groups: Sequence[PlannedGroup], *, gathered: bool
+) -> tuple[np.ndarray, int, list[Job]]:
+    """Pictures of all rows of the groups in one batch, decodes, jobs."""
+    mixture, _ = indexed
+    decoder = CountingDecoder(mixture)
+    rows = sum(len(group.t) for group in groups)
+    images = np.full((rows, 3, 12, 16, 3), 99, np.uint8)
+    filling = Filling(FilledBatch(0, rows, 0), {"images/primary": images})
+    jobs: list[Job] = []
+    chains = Chains(jobs.append)
+    row = 0
+    for group in groups:
+        for number in range(len(group.t)):
+            job = RowJob(0, row, filling, group, number, {"primary": decoder}, "robot")
+            (chains.add if gathered else jobs.append)(job)
+            row += 1
+    chains.flush()
+    assert sum(job.rows for job in jobs) == rows
+    counted = sum(job.run() for job in jobs)
+    assert filling.done.is_set()
+    assert filling.bad == []
+    assert counted == decoder.decoded
+    return images, counted, jobs
+
+
+SAMPLES = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(1, 4)), min_size=1, max_size=6
+).map(
+    lambda runs: [
+        (e, t + 2 * step) for e, t, length in runs for step in range(length) if t + 2 * step <= 8
+    ]
+)
+
+
+@given(rows=SAMPLES, cut=st.integers(1, 12))
+def test_gathered_rows_show_what_rows_alone_show_and_decode_no_frame_of_a_job_twice(
+    indexed: Indexed, rows: list[tuple[int, int]], cut: int
+) -> None:
+    parts = [part for part in (rows[:cut], rows[cut:]) if part]
+    alone, plain, _ = decoded(
+        indexed, [group_of(indexed, part, chained=False) for part in parts], gathered=False
+    )
+    groups = [group_of(indexed, part, chained=True) for part in parts]
+    shared, counted, jobs = decoded(indexed, groups, gathered=True)
+    np.testing.assert_array_equal(shared, alone)
+    assert counted <= plain
+    for group in groups:
+        ranges = group.ranges["primary"]
+        assert len(set(ranges)) == len(ranges)
+    for job in jobs:
+        if isinstance(job, ChainJob):
+            decoder = job.jobs[0].decoders["primary"]
+            assert isinstance(decoder, CountingDecoder)
+            before = decoder.decoded
+            group = job.jobs[0].episode
+            at = [number for one in job.jobs for number in [one.number]]
+            frames = group.frame_row[at][~group.frame_zeroed[at]]
+            assert job.run() == decoder.decoded - before == len(set(frames.tolist()))
+
+
+def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows_it(
+    indexed: Indexed,
+) -> None:
+    mixture, _ = indexed
+    group = group_of(indexed, [(0, 0), (0, 2), (0, 4)], chained=True)
+    group.frames["primary"] = [
+        b"nothing" if at == 1 else frame for at, frame in enumerate(group.frames["primary"])
+    ]
+    images = np.zeros((3, 3, 12, 16, 3), np.uint8)
+    filling = Filling(FilledBatch(0, 3, 0), {"images/primary": images})
+    decoder = CountingDecoder(mixture)
+    jobs = [RowJob(0, row, filling, group, row, {"primary": decoder}, "robot") for row in range(3)]
+    ChainJob(0, jobs).run()
+    assert [row for row, _, _ in filling.bad] == [0, 1]
+    assert filling.done.is_set()
+    with pytest.raises(UndecodableFrameError):
+        decoder.decode_into(b"nothing", images[0, 0])
