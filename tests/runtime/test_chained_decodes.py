@@ -23,6 +23,7 @@ from autoloader.runtime.pool import Job
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
 from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.planned import PlannedGroup, plan_group
 from autoloader.sampling.resolve import ResolvedMixture
@@ -56,7 +57,8 @@ def drained(mixture: ResolvedMixture, batches: int) -> Came:
     memory = RingMemory(mixture.layout)
     knobs = Knobs.build({"ring_slots": 4, "decode_threads": 3, "reader": "indexed"})
     start = PipelineStart.beginning(mixture)
-    pipeline = IndexedPipeline(mixture, order, knobs, memory, start=start)
+    deal = Deal.of(order, mixture.spec.batch, Ranks())
+    pipeline = IndexedPipeline(mixture, order, knobs, memory, start=start, deal=deal)
     came = Came()
     pipeline.start()
     try:
