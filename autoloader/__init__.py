@@ -9,13 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoloader.augmentation import augment
     from autoloader.loader import AutoLoader
     from autoloader.spec import PipelineSpec
 
 __version__ = "0.1.0"
-__all__ = ["AutoLoader", "PipelineSpec", "__version__"]
+__all__ = ["AutoLoader", "PipelineSpec", "__version__", "augment"]
 
-_HOME = {"AutoLoader": "autoloader.loader", "PipelineSpec": "autoloader.spec"}
+_HOME = {
+    "AutoLoader": "autoloader.loader",
+    "PipelineSpec": "autoloader.spec",
+    "augment": "autoloader.augmentation",
+}
 
 
 def __getattr__(name: str) -> Any:

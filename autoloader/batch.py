@@ -13,8 +13,28 @@ from typing import Any, Literal
 
 import numpy as np
 
+from autoloader.spec import PipelineSpec
+
 Batch = dict[str, Any]
 """What iterating a loader yields; keys, shapes and types in ``assemble``."""
+
+
+class AugmentableBatch(dict[str, Any]):
+    """A batch that knows how it is to be augmented (``autoloader.augment``).
+
+    Attributes:
+        spec: the loader's; ``None`` where a library has rebuilt the dict by its type.
+        split: the loader's.
+    """
+
+    __slots__ = ("spec", "split")
+
+    def __init__(
+        self, batch: Mapping[str, Any], spec: PipelineSpec | None = None, split: str = ""
+    ) -> None:
+        super().__init__(batch)
+        self.spec = spec
+        self.split = split
 
 
 def assemble(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from autoloader.batch import Batch, assemble, wrapper
+from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import named_by_kernel, oom_kills
 from autoloader.controller.process_memory import loader_bytes
@@ -274,6 +274,8 @@ class AutoLoader:
             metadata=self._spec.metadata,
             wrap=self._wrap,
         )
+        if self._spec.augment:
+            batch = AugmentableBatch(batch, self._spec, self.plan.mixture.split)
         self._progress.deliver(filled, views["ledger"])
         del views
         if copied:

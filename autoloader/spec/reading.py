@@ -17,7 +17,6 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec.model import DatasetSpec, PipelineSpec
 
 _LATER = {
-    "augment": "augmentation on the device",
     "datasets.*.transform": "the transform hook",
     "datasets.*.keep": "filtering of episodes and frames",
     "datasets.*.num_samples": "sizes of remote data",
@@ -31,7 +30,6 @@ _LATER |= {
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "per_dataset": (False,),
     "keep": (None,),
-    "augment": (None, {}),
 }
 
 
@@ -59,6 +57,8 @@ def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
     """The spec in plain values; see ``PipelineSpec.from_mapping``."""
     plain = _plain(raw)
     _take_out_unsupported(plain)
+    if plain.get("augment", {}) is None:
+        del plain["augment"]
     _apply_defaults(plain)
     _resolve_paths(plain, folder)
     try:

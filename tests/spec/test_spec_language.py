@@ -316,7 +316,6 @@ def test_a_missing_field_is_named(place: str) -> None:
 
 
 LATER = [
-    ("augment", {"primary": {"brightness": 0.1}}),
     ("datasets.0.transform", {"call": "lab:f"}),
     ("datasets.0.keep", {"language": "required"}),
     ("datasets.0.num_samples", 1000),
