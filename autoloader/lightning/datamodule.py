@@ -1,0 +1,271 @@
+"""``AutoLoaderDataModule``: a mixture as a Lightning data module.
+
+Theory of operation. Loaders are opened when Lightning first asks for them and kept until the run
+ends, over all epochs and validations; both live in one child. The position of the training side is
+saved once, by this module; the streams that Lightning sees have a state of their own only where
+they are used without it.
+
+Not here: cutting the sequence into epochs (``streams``), what is logged (``monitor``), the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+
+from autoloader.errors import UsageError
+from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
+from autoloader.loader import AutoLoader
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.resolve import resolve
+from autoloader.spec import PipelineSpec
+
+_STATE_VERSION = 1
+
+
+class _Train(TrainStream):
+    """The training stream with Lightning's state protocol.
+
+    Under a trainer with the data module the state is the module's, and this one is empty: Lightning
+    saves and restores the loader's place once, not twice.
+    """
+
+    def __init__(self, module: AutoLoaderDataModule, loader: AutoLoader) -> None:
+        super().__init__(loader, module.to_batch, module.describe_run)
+        self._module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._module.trainer is not None else self._module.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self._module.load_state_dict(dict(state))
+
+
+class AutoLoaderDataModule(LightningDataModule):
+    """Training and validation batches of a mixture, for ``Trainer.fit(model, datamodule=...)``.
+
+    Args:
+        spec: a ``PipelineSpec``, or the path of one. Its split ``train`` is trained on; where
+            its datasets have a split ``val``, the first ``validation.samples`` samples of that are
+            the validation, the same ones at every call.
+        profile, ram_floor, knobs, isolation, controller, reproducible: as for ``AutoLoader``.
+        batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
+            does) and holds from the next ``*_dataloader`` call.
+        to_batch: maps a batch to the trainer's own layout: ``to_batch(batch, dataset_names)``;
+            see ``lightning.layouts``.
+        frame_dtype: what the batch's uint8 tensors (the frames) become when they are moved to the
+            device, in [0, 1]; ``None`` leaves them uint8.
+
+    Raises:
+        SpecError: the spec cannot be read.
+
+    Attributes:
+        loader: the training ``AutoLoader`` while there is one.
+        validation_loader: the validation one.
+    """
+
+    def __init__(
+        self,
+        spec: PipelineSpec | str | Path,
+        *,
+        profile: str | Path | None = None,
+        ram_floor: str | int | None = None,
+        batch_size: int | None = None,
+        knobs: Mapping[str, Any] | None = None,
+        isolation: Literal["process", "thread"] = "process",
+        controller: bool = True,
+        reproducible: bool = False,
+        to_batch: ToBatch | None = None,
+        frame_dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
+        self.batch_size = batch_size or self.spec.batch.size
+        self.to_batch = to_batch
+        self.frame_dtype = frame_dtype
+        self._knobs = dict(knobs or {})
+        self._options: dict[str, Any] = {
+            "profile": profile,
+            "ram_floor": ram_floor,
+            "isolation": isolation,
+            "controller": controller,
+        }
+        self._reproducible = reproducible
+        self._train: _Train | None = None
+        self._validation: ValidationStream | None = None
+        self._resume: dict[str, Any] | None = None
+        self._ended: dict[str, Any] | None = None
+
+    @property
+    def loader(self) -> AutoLoader | None:
+        """The training loader, once Lightning has asked for it."""
+        return self._train.loader if self._train is not None else None
+
+    @property
+    def validation_loader(self) -> AutoLoader | None:
+        """The validation loader, once Lightning has asked for it."""
+        return self._validation.loader if self._validation is not None else None
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names that ``batch["dataset_index"]`` counts."""
+        names = (d.name for d in self.spec.datasets if d.split.get("train") is not None)
+        return tuple(names)
+
+    def setup(self, stage: str) -> None:
+        """Nothing is opened yet; a new fit begins with the first sample. May be called twice."""
+        if stage == TrainerFn.FITTING:
+            self._ended = None
+
+    def train_dataloader(self) -> TrainStream:
+        """The training stream: the same one until the run ends or ``batch_size`` changes.
+
+        Raises:
+            SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader`` does.
+        """
+        if self._train is not None and self._outgrown(self._train.loader):
+            self._resume = self._train.state()
+            self._train.loader.close()
+            self._train = None
+        if self._train is None:
+            loader = self._open(self._sized(self.spec), "train", self._reproducible, self._knobs)
+            self._train = _Train(self, loader)
+            if self._resume is not None:
+                self._train.restore(self._resume)
+                self._resume = None
+        return self._train
+
+    def val_dataloader(self) -> ValidationStream | list[ValidationStream]:
+        """The validation stream; an empty list where the spec has no split ``val``."""
+        if all(dataset.split.get("val") is None for dataset in self.spec.datasets):
+            return []
+        if self._validation is not None and self._outgrown(self._validation.loader):
+            self._validation.loader.close()
+            self._validation = None
+        if self._validation is None:
+            spec = self._sized(self.spec)
+            counts = count_mixture(resolve(spec, "val"))
+            samples = min(spec.validation.samples, sum(c.samples for c in counts.values()))
+            spec = spec.model_copy(
+                update={
+                    "batch": spec.batch.model_copy(update={"drop_last": False}),
+                    "mixing": spec.mixing.model_copy(update={"epoch": samples}),
+                }
+            )
+            # Of a stream reader, the fewest threads and files: validation shares the budget.
+            knobs = {"cycle_length": 1, "num_parallel_calls": 1, "ring_slots": 4, **self._knobs}
+            loader = self._open(spec, "val", True, knobs)
+            self._validation = ValidationStream(loader, self.to_batch, self._park_training)
+        return self._validation
+
+    def _open(
+        self, spec: PipelineSpec, split: str, reproducible: bool, knobs: Mapping[str, Any]
+    ) -> AutoLoader:
+        trainer = self.trainer
+        options = dict(self._options)
+        if trainer is not None and trainer.world_size > 1:
+            options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
+        return AutoLoader(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
+
+    def _sized(self, spec: PipelineSpec) -> PipelineSpec:
+        batch = spec.batch.model_copy(update={"size": int(self.batch_size)})
+        return spec.model_copy(update={"batch": batch})
+
+    def _outgrown(self, loader: AutoLoader) -> bool:
+        return loader.plan.mixture.layout.batch_size != self.batch_size
+
+    def _park_training(self) -> None:
+        if self._train is not None:
+            self._train.park()
+
+    def describe_run(self) -> Run:
+        """Who iterates the training stream now; see ``streams.Run``."""
+        trainer = self.trainer
+        if trainer is None or not (
+            trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
+        ):
+            return BY_HAND
+        step = trainer.lightning_module.training_step
+        pulls = is_param_in_hook_signature(step, "dataloader_iter", explicit=True)
+        endless = self._train is None or self._train.loader.plan.order.epoch_samples is None
+        overfits = getattr(trainer, "overfit_batches", 0) > 0
+        return Run(counts=True, ahead=endless and not pulls, repeats=overfits)
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        """Move a batch; the model's own ``transfer_batch_to_device``, if it has one, does it."""
+        trainer = self.trainer
+        if self._train is not None and trainer is not None and trainer.training:
+            self._train.handed()
+        if trainer is not None:
+            model = trainer.lightning_module
+            if is_overridden("transfer_batch_to_device", model):
+                return model.transfer_batch_to_device(batch, device, dataloader_idx)
+        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
+        return moved if self.frame_dtype is None else _scaled(moved, self.frame_dtype)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training step is; Lightning puts it into every checkpoint."""
+        if self._train is not None:
+            place: dict[str, Any] | None = self._train.state()
+        else:
+            place = self._resume or self._ended
+        return {"schema_version": _STATE_VERSION, "train": place}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go where ``state_dict`` was saved, now or when the training loader is opened.
+
+        Raises:
+            UsageError: it was saved by another version, or for another mixture.
+        """
+        version = state_dict.get("schema_version")
+        if version != _STATE_VERSION:
+            raise UsageError(
+                f"the data module's state has schema_version {version!r}, this one reads "
+                f"{_STATE_VERSION}",
+                remedy="resume with the version of autoloader that wrote the checkpoint",
+            )
+        if self._train is not None:
+            self._train.restore(state_dict["train"])
+        else:
+            self._resume = state_dict["train"]
+
+    def teardown(self, stage: str) -> None:
+        """The run is over: close both loaders."""
+        del stage
+        self.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """The run is over, by an exception, Ctrl-C or a signal: close both loaders."""
+        del exception
+        self.close()
+
+    def close(self) -> None:
+        """Close both loaders; may be called twice. ``state_dict`` still tells where it ended."""
+        if self._train is not None:
+            self._ended = self._train.state()
+            self._train.loader.close()
+            self._train = None
+        if self._validation is not None:
+            self._validation.loader.close()
+            self._validation = None
+
+
+def _scaled(batch: Any, dtype: torch.dtype) -> Any:
+    """The batch with its uint8 tensors as ``dtype`` in [0, 1]."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(dtype) / 255 if batch.dtype == torch.uint8 else batch
+    if isinstance(batch, dict):
+        return {key: _scaled(value, dtype) for key, value in batch.items()}
+    if isinstance(batch, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in batch):
+        return type(batch)(_scaled(value, dtype) for value in batch)
+    return batch

@@ -1,0 +1,223 @@
+"""What a trainer iterates: one endless sequence cut into epochs, and one fixed piece of another.
+
+Theory of operation. A trainer's epochs are its own (``limit_train_batches``, a resume, an early
+stop), the loader's are the spec's; so the training stream cuts the loader's sequence wherever the
+trainer does, and goes on from there. Lightning counts batches by ``len`` where there is one; where
+there is none (an endless epoch) it fetches one batch ahead, to know which is the last. Such a batch
+waits here until it is handed to the training step: a saved state begins with it, and an iterator
+that is dropped before gives it to the next one.
+
+Iterators are generators: one that is made and never advanced takes nothing, and Lightning makes
+several of those.
+
+Invariants:
+    1. Every batch of the loader is handed to the training step once, in order.
+    2. A state begins with the first batch that was not handed out.
+    3. The validation stream gives the same samples at every call.
+
+Not here: Lightning (``datamodule``), the sequence itself (``loader``).
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoloader.batch import Batch
+from autoloader.loader import AutoLoader
+
+ToBatch = Callable[[Batch, Sequence[str]], Any]
+"""Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a stream has to know of who iterates it.
+
+    Attributes:
+        counts: it counts batches by itself and stops in time (a Lightning fit).
+        ahead: it may fetch a batch before it hands the last one to the training step, and says
+            when it does (``TrainStream.handed``).
+        repeats: every iteration begins with the first sample again (``overfit_batches``).
+    """
+
+    counts: bool = False
+    ahead: bool = False
+    repeats: bool = False
+
+
+BY_HAND = Run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A batch that was fetched and not handed out yet, and the state it begins with."""
+
+    state: dict[str, Any]
+    batch: Any
+
+
+class TrainStream:
+    """The training side; every iteration goes on where the last one stopped.
+
+    Args:
+        loader: gives the batches.
+        to_batch: see ``ToBatch``; ``None`` leaves them as they are.
+        run: says who iterates, when an iteration begins.
+    """
+
+    def __init__(
+        self, loader: AutoLoader, to_batch: ToBatch | None, run: Callable[[], Run]
+    ) -> None:
+        self.loader = loader
+        self._to_batch = to_batch
+        self._run = run
+        self._ahead: collections.deque[_Ahead] = collections.deque()
+        self._beginning = loader.state_dict()
+        self._at_beginning = True
+        self._resumed = False
+        self._parked = False
+
+    def __len__(self) -> int:
+        """Batches of the loader's current epoch.
+
+        Raises:
+            TypeError: it is endless.
+        """
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        run = self._run()
+        resumed, self._resumed = self._resumed, False
+        if run.repeats and not resumed and not self._at_beginning:
+            self.restore(self._beginning)
+            self._resumed = False
+        yield from [entry.batch for entry in self._ahead]
+        if run.counts or (left := self._length()) is None:
+            while True:
+                yield from self._one_epoch(run)
+        elif resumed:
+            yield from self._one_epoch(run)
+        else:
+            while left:
+                for batch in self._one_epoch(run):
+                    yield batch
+                    left -= 1
+                    if not left:
+                        break
+
+    def _length(self) -> int | None:
+        try:
+            return len(self.loader)
+        except TypeError:
+            return None
+
+    def _one_epoch(self, run: Run) -> Iterator[Any]:
+        batches = iter(self.loader)
+        while True:
+            self.unpark()
+            before = self.loader.state_dict() if run.ahead else {}
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            self._at_beginning = False
+            made = convert(self.loader, batch, self._to_batch)
+            del batch
+            if run.ahead:
+                self._ahead.append(_Ahead(before, made))
+            yield made
+            del made
+
+    def handed(self) -> None:
+        """The oldest batch that was fetched ahead is now with the training step."""
+        if self._ahead:
+            self._ahead.popleft()
+
+    def state(self) -> dict[str, Any]:
+        """Where the training step is, to the batch."""
+        return self._ahead[0].state if self._ahead else self.loader.state_dict()
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Go to a saved state; ``None`` is the beginning.
+
+        Raises:
+            UsageError: it was saved for another loader.
+        """
+        self._ahead.clear()
+        if state is None and self._at_beginning:
+            return
+        self.loader.load_state_dict(self._beginning if state is None else state)
+        self._at_beginning = state is None
+        self._resumed = state is not None
+
+    def park(self) -> None:
+        """Another stream is in use: stop reading ahead until the next batch is asked for."""
+        if not self._parked:
+            self._parked = True
+            self.loader.park()
+
+    def unpark(self) -> None:
+        """Go on."""
+        if self._parked:
+            self._parked = False
+            self.loader.unpark()
+
+
+class ValidationStream:
+    """The validation side: an epoch of its loader, from the first sample, at every iteration.
+
+    Args:
+        loader: its epoch is what a validation sees.
+        to_batch: as for ``TrainStream``.
+        begins: called when an iteration begins.
+    """
+
+    def __init__(
+        self, loader: AutoLoader, to_batch: ToBatch | None, begins: Callable[[], None]
+    ) -> None:
+        self.loader = loader
+        self._to_batch = to_batch
+        self._begins = begins
+        self._beginning = loader.state_dict()
+        self._at_beginning = True
+        self._parked = False
+
+    def __len__(self) -> int:
+        """Batches of a validation; the last one may be smaller."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        self._begins()
+        self._rewind()
+        if self._parked:
+            self._parked = False
+            self.loader.unpark()
+        for batch in self.loader:
+            self._at_beginning = False
+            made = convert(self.loader, batch, self._to_batch)
+            del batch
+            yield made
+            del made
+        # The next validation's first batches are made while training goes on.
+        self._rewind()
+        self._parked = True
+        self.loader.park()
+
+    def _rewind(self) -> None:
+        if not self._at_beginning:
+            self.loader.load_state_dict(self._beginning)
+            self._at_beginning = True
+
+
+def convert(loader: AutoLoader, batch: Batch, to_batch: ToBatch | None) -> Any:
+    """The batch as the trainer wants it."""
+    return batch if to_batch is None else to_batch(batch, loader.dataset_names)

@@ -1,0 +1,71 @@
+"""A small mixture on disk, a tiny model that notes what it sees, and a check for what is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import episode, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import PipelineSpec
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 8, "reader": "indexed"}
+
+
+@pytest.fixture(scope="session")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    """Two datasets, 26 and 14 training samples in batches of four, 6 and 4 for validation."""
+    folder = tmp_path_factory.mktemp("mix")
+    datasets = []
+    for name, lengths in (("a", [[9, 5], [12]]), ("b", [[7], [7]])):
+        number = iter(range(30))
+        shards = [[episode(next(number), n) for n in part] for part in lengths]
+        held = [[episode(20 + next(number), 4 if name == "b" else 6)]]
+        written = write_dataset(folder, shards, name=name, splits={"val": held})
+        datasets.append(dataset_of(written, split={"train": "train", "val": "val"}))
+    return spec_of(*datasets, validation={"samples": 6})
+
+
+@pytest.fixture(params=["process", "thread"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def children() -> list[str]:
+    """Loader children of this process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                command = (entry / "cmdline").read_bytes()
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if b"autoloader.worker" in command and parent == os.getpid():
+                found.append(entry.name)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    """Every test ends without a child or a thread of the loader."""
+    before = set(threading.enumerate())
+    yield
+    assert children() == []
+    left = [t for t in threading.enumerate() if t.name.startswith("autoloader-")]
+    for thread in set(left) - before:
+        thread.join(5)
+        assert not thread.is_alive(), thread.name
+
+
+def places(batch: dict[str, Any]) -> list[tuple[int, ...]]:
+    """The samples of a batch."""
+    return [tuple(row) for row in batch["provenance"].tolist()]

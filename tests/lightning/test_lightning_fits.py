@@ -1,0 +1,264 @@
+"""Real Lightning fits over real TFDS files: what is trained on, what a checkpoint resumes with."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import children, places
+from fits import Tiny, data, endless, trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+from autoloader import PipelineSpec
+from autoloader.errors import SpecError, UsageError
+
+pytestmark = [
+    # Lightning's own, with this version of torch.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning"),
+    # What it says to tests that resume without the callback that saved.
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning"),
+]
+
+
+def fit(spec: PipelineSpec, isolation: str = "thread", **flags: Any) -> Tiny:
+    model = Tiny()
+    trainer(**flags).fit(model, datamodule=data(spec, isolation))
+    return model
+
+
+def flat(batches: list[list[tuple[int, ...]]]) -> list[tuple[int, ...]]:
+    return list(itertools.chain.from_iterable(batches))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(mix: PipelineSpec) -> Tiny:
+    """Three epochs without validation."""
+    return fit(mix, max_epochs=3, limit_val_batches=0)
+
+
+# --- epochs and validations ---------------------------------------------------------------------
+
+
+def test_an_epoch_of_the_trainer_is_an_epoch_of_the_loader(undisturbed: Tiny) -> None:
+    assert [undisturbed.epochs.count(epoch) for epoch in range(3)] == [10, 10, 10]
+    assert len(set(flat(undisturbed.seen[:5]))) == 20
+
+
+def test_validation_sees_the_same_samples_at_every_call_and_does_not_move_training(
+    mix: PipelineSpec, isolation: str, undisturbed: Tiny
+) -> None:
+    model = fit(mix, isolation, max_epochs=2, val_check_interval=3)
+    calls = [flat(model.validated[start : start + 2]) for start in range(0, 12, 2)]
+    assert [len(call) for call in calls] == [6] * 6
+    assert all(call == calls[0] for call in calls)
+    assert flat(model.sanity) == calls[0]
+    assert model.seen == undisturbed.seen[:20]
+
+
+def test_both_loaders_live_in_one_child(mix: PipelineSpec) -> None:
+    counted = []
+
+    class Count(Callback):
+        def on_validation_end(self, *_: Any) -> None:
+            counted.append(children())
+
+    fit(mix, "process", max_epochs=1, val_check_interval=5, callbacks=[Count()])
+    assert [len(pids) for pids in counted] == [1, 1, 1]
+    assert len(set(flat(counted))) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:Total length of:UserWarning")  # Lightning says there is none
+def test_a_spec_without_a_validation_split_trains_without_validation(mix: PipelineSpec) -> None:
+    plain = mix.model_dump(mode="json")
+    for dataset in plain["datasets"]:
+        dataset["split"] = {"train": "train"}
+    model = fit(PipelineSpec.from_mapping(plain), max_epochs=1)
+    assert len(model.seen) == 10
+    assert model.validated == []
+
+
+@pytest.mark.parametrize("flags", [
+    {"max_steps": 13},
+    {"max_epochs": 4, "limit_train_batches": 4},
+    {"max_epochs": 2, "limit_train_batches": 0.7},
+    {"max_epochs": 3, "reload_dataloaders_every_n_epochs": 1, "limit_train_batches": 4},
+    {"max_epochs": 2, "limit_val_batches": 1},
+    {"max_epochs": 1, "num_sanity_val_steps": 0},
+    {"max_epochs": 1, "val_check_interval": 0.25},
+    {"max_steps": 13, "val_check_interval": 4, "check_val_every_n_epoch": None},
+    {"fast_dev_run": True},
+    {"max_epochs": 2, "accumulate_grad_batches": 3},
+], ids=lambda flags: "-".join(flags))  # fmt: skip
+def test_whatever_cuts_the_epochs_the_sequence_goes_on(
+    mix: PipelineSpec, undisturbed: Tiny, flags: dict[str, Any]
+) -> None:
+    model = fit(mix, **flags)
+    assert model.seen
+    assert model.seen == undisturbed.seen[: len(model.seen)]
+    if flags.get("max_epochs") == 4:
+        assert model.epochs == [epoch for epoch in range(4) for _ in range(4)]
+    if model.validated:
+        start = flat(model.validated)[:4]
+        assert len(set(start)) == 4
+
+
+def test_overfitting_sees_the_same_batches_in_every_epoch(
+    mix: PipelineSpec, undisturbed: Tiny
+) -> None:
+    model = fit(mix, overfit_batches=3, max_epochs=3)
+    assert model.seen == undisturbed.seen[:3] * 3
+
+
+def test_an_endless_epoch_loses_no_batch_that_was_fetched_ahead(
+    mix: PipelineSpec, undisturbed: Tiny
+) -> None:
+    model = Tiny()
+    run = trainer(max_steps=7, limit_val_batches=0)
+    module = data(endless(mix))
+    with pytest.raises(TypeError):
+        len(module.train_dataloader())
+    run.fit(model, datamodule=module)
+    assert model.seen == undisturbed.seen[:7]
+    assert module.state_dict()["train"]["position"] == 7 * 4
+
+
+# --- checkpoints --------------------------------------------------------------------------------
+
+
+class SaveAt(Callback):
+    """Saves a checkpoint after so many training steps, and may stop there."""
+
+    def __init__(self, path: Path, step: int) -> None:
+        self.path, self.step = path, step
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+
+
+@pytest.mark.parametrize("step", [1, 7, 10, 14])
+@pytest.mark.parametrize("forever", [False, True])
+def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
+    mix: PipelineSpec, tmp_path: Path, step: int, forever: bool
+) -> None:
+    spec = endless(mix) if forever else mix
+    whole = Tiny()
+    saver = SaveAt(tmp_path / "at.ckpt", step)
+    flags: dict[str, Any] = {"max_steps": 17, "val_check_interval": 4,
+                             "check_val_every_n_epoch": None}  # fmt: skip
+    trainer(callbacks=[saver], **flags).fit(whole, datamodule=data(spec))
+    resumed = Tiny()
+    trainer(**flags).fit(resumed, datamodule=data(spec), ckpt_path=str(saver.path))
+    assert resumed.seen == whole.seen[step:]
+    assert resumed.losses == whole.losses[step:]
+
+
+def test_a_checkpoint_resumes_over_processes(mix: PipelineSpec, tmp_path: Path) -> None:
+    whole = Tiny()
+    saver = SaveAt(tmp_path / "at.ckpt", 13)
+    trainer(callbacks=[saver], max_epochs=2).fit(whole, datamodule=data(mix, "process"))
+    resumed = Tiny()
+    trainer(max_epochs=2).fit(resumed, datamodule=data(mix, "process"), ckpt_path=str(saver.path))
+    assert resumed.seen == whole.seen[13:]
+    assert resumed.losses == whole.losses[13:]
+
+
+def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epoch(
+    mix: PipelineSpec, tmp_path: Path, undisturbed: Tiny
+) -> None:
+    saver = ModelCheckpoint(tmp_path, filename="end", save_on_train_epoch_end=True)
+    model = Tiny()
+    trainer(max_epochs=1, enable_checkpointing=True, callbacks=[saver]).fit(
+        model, datamodule=data(mix)
+    )
+    resumed = Tiny()
+    trainer(max_epochs=3).fit(resumed, datamodule=data(mix), ckpt_path=saver.best_model_path)
+    assert model.seen + resumed.seen == undisturbed.seen
+
+
+def test_the_loaders_place_is_in_a_checkpoint_once(mix: PipelineSpec, tmp_path: Path) -> None:
+    import torch
+
+    saver = SaveAt(tmp_path / "at.ckpt", 3)
+    trainer(callbacks=[saver], max_steps=4).fit(Tiny(), datamodule=data(mix))
+    saved = torch.load(saver.path, weights_only=True)
+    assert saved["AutoLoaderDataModule"]["train"]["position"] == 12
+    assert saved["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{}]
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`:UserWarning")
+def test_streams_used_without_the_data_module_carry_the_state_themselves(
+    mix: PipelineSpec, tmp_path: Path, undisturbed: Tiny
+) -> None:
+    saver = SaveAt(tmp_path / "at.ckpt", 5)
+    for given, expected in ((None, undisturbed.seen[:6]), (str(saver.path), undisturbed.seen[5:8])):
+        module, model = data(mix), Tiny()
+        run = trainer(callbacks=[saver], max_steps=6 if given is None else 8, limit_val_batches=0)
+        run.fit(model, train_dataloaders=module.train_dataloader(), ckpt_path=given)
+        module.close()
+        assert model.seen == expected
+
+
+def test_a_state_of_another_version_is_refused(mix: PipelineSpec) -> None:
+    with pytest.raises(UsageError, match="schema_version 9"):
+        data(mix).load_state_dict({"schema_version": 9, "train": None})
+
+
+# --- its face -----------------------------------------------------------------------------------
+
+
+def test_by_hand_an_iteration_is_one_epoch_and_setup_may_be_called_twice(
+    mix: PipelineSpec, undisturbed: Tiny
+) -> None:
+    module = data(mix)
+    module.setup("fit")
+    module.setup("fit")
+    stream = module.train_dataloader()
+    assert stream is module.train_dataloader()
+    assert len(stream) == 10
+    first, second = [places(b) for b in stream], [places(b) for b in stream]
+    assert first + second == undisturbed.seen[:20]
+    module.close()
+    module.close()
+    assert module.state_dict()["train"]["position"] == 80
+
+
+def test_another_batch_size_holds_from_the_next_call_on(mix: PipelineSpec) -> None:
+    module = data(mix, batch_size=8)
+    assert next(iter(module.train_dataloader()))["action"].shape[0] == 8
+    module.batch_size = 5
+    stream = module.train_dataloader()
+    assert len(stream) == 8
+    assert next(iter(stream))["action"].shape[0] == 5
+    module.close()
+
+
+def test_a_spec_that_cannot_be_read_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="none"):
+        data(tmp_path / "none.yaml")  # type: ignore[arg-type]
+
+
+# --- the end of a run ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_run_that_raises_or_is_interrupted_leaves_a_checkpoint_and_nothing_else(
+    mix: PipelineSpec, isolation: str, tmp_path: Path, undisturbed: Tiny, error: type[BaseException]
+) -> None:
+    class Break(Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step == 4:
+                raise error("broken")
+
+    saver = ModelCheckpoint(tmp_path, save_on_exception=True)
+    model = Tiny()
+    run = trainer(max_epochs=1, callbacks=[saver, Break()], enable_checkpointing=True)
+    with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
+        run.fit(model, datamodule=data(mix, isolation))
+    assert children() == []
+    (saved,) = tmp_path.glob("*.ckpt")
+    resumed = Tiny()
+    trainer(max_steps=6).fit(resumed, datamodule=data(mix), ckpt_path=str(saved))
+    assert (model.seen + resumed.seen)[:6] == undisturbed.seen[:6]
