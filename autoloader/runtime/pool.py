@@ -74,9 +74,9 @@ class DecodePool:
     def resize(self, threads: int) -> None:
         """Have ``threads`` threads from now on."""
         with self._lock:
+            self.threads = threads  # before anybody is woken to look at it
             for _ in range(self._running - threads):
                 self._jobs.put(None)  # wakes one that waits; who is at work looks when it is done
-            self.threads = threads
             for _ in range(threads - self._running):
                 # Plain lists: adding to an item of an array costs several times as much.
                 busy, done = [0.0] * self._datasets, [0] * self._datasets
