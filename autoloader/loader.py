@@ -346,6 +346,9 @@ class AutoLoader:
             batch_latency_s=self._meter.latency_s(),
             headroom_bytes=self._headroom.read().headroom_bytes,
             loader_bytes=max(0, loader_bytes() - self._baseline_bytes),
+            decodes_per_sample=(
+                activity.decodes_per_sample if self.knobs.decode == "pool" else None
+            ),
             ring=RingStatistics(
                 slots=activity.ring_slots,
                 filled=activity.ring_filled,

@@ -105,6 +105,10 @@ def _milliseconds(durations_s: Iterable[float]) -> str:
     return " / ".join(f"{duration_s * 1e3:.1f} ms" for duration_s in durations_s)
 
 
+def _number(value: float | None) -> str:
+    return "not counted" if value is None else f"{value:.2f}"
+
+
 def _show(found: Measurement) -> None:
     latency = found.batch_latency_s
     headroom = found.min_headroom_bytes
@@ -122,6 +126,8 @@ def _show(found: Measurement) -> None:
             ("loader's peak", format_bytes(found.peak_rss_bytes)),
             ("least headroom", "not read" if headroom is None else format_bytes(headroom)),
             ("samples", f"{found.samples} from {found.datasets} datasets"),
+            ("decodes a sample", _number(found.decodes_per_sample)),
+            ("different episodes in a batch", _number(found.distinct_episodes_per_batch)),
         ),
     )
     emit("")

@@ -73,6 +73,7 @@ def _show(document: Mapping[str, Any]) -> None:
     _heading("graph")
     emit_table(("dataset", "stream"), document["graph"]["datasets"].items())
     emit(document["graph"]["mixture"])
+    _show_reuse(document)
     _heading("batch")
     emit_table(
         ("array", "shape", "dtype"),
@@ -145,6 +146,30 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
     if lost:
         _heading("frames without a sample of their own")
         emit_table(("dataset", "why"), lost)
+
+
+def _show_reuse(document: Mapping[str, Any]) -> None:
+    reuse = document["reuse"]
+    if reuse["decodes_per_sample"] is None:
+        return
+    size = document["batch"]["action"]["shape"][0]
+    emit(
+        f"about {reuse['decodes_per_sample']:.2f} decodes a sample; "
+        f"{reuse['distinct_episodes_per_batch']:.1f} different episodes in a batch of {size}"
+    )
+    if reuse["chain"]:
+        _heading("chained")
+        emit_table(
+            ("dataset", "chained", "decodes a sample"),
+            (
+                (
+                    name,
+                    "yes" if entry["chained"] else f"no: {entry['unchained_why']}",
+                    f"{entry['decodes_per_sample']:.2f}",
+                )
+                for name, entry in document["datasets"].items()
+            ),
+        )
 
 
 def _dataset_row(name: str, entry: Mapping[str, Any], root: str) -> tuple[Any, ...]:

@@ -18,8 +18,10 @@ import numpy as np
 from ruamel.yaml import YAML
 
 from autoloader.catalog import episode_lengths
+from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
+from autoloader.index.reuse import Reuse
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
 from autoloader.planning import LoaderPlan, record_bytes
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -58,6 +60,7 @@ def plan_document(
     mixture, order = plan.mixture, plan.order
     size = mixture.spec.batch.size
     profile = plan.profile.profile
+    reuse = reuse_of(plan)
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -68,6 +71,7 @@ def plan_document(
         },
         "datasets": {
             dataset.name: _dataset(plan, dataset, costs.get(dataset.name))
+            | dataset_reuse(plan, dataset, reuse)
             for dataset in mixture.datasets
         },
         "batch": {
@@ -81,9 +85,10 @@ def plan_document(
             "estimated": any(count.estimated for count in plan.counts.values()),
         },
         "graph": graph(plan),
+        "reuse": reuse_document(plan, reuse),
         "knobs": knob_origins(plan, sets),
         "bytes": _bytes(plan, headroom),
-        "bound": _bound(plan, costs),
+        "bound": _bound(plan, costs, reuse),
         "notes": list(plan.notes),
     }
 
@@ -268,10 +273,17 @@ def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
     }
 
 
-def _bound(plan: LoaderPlan, costs: Mapping[str, DecodeCost]) -> dict[str, Any]:
+def _bound(
+    plan: LoaderPlan, costs: Mapping[str, DecodeCost], reuse: Reuse | None
+) -> dict[str, Any]:
     shares = {d.name: plan.order.shares[d.index] for d in plan.mixture.datasets}
     seconds = {d.name: 0.0 for d in plan.mixture.datasets if not d.cameras}
     seconds |= {name: cost.decode_s for name, cost in costs.items()}
+    if reuse is not None:
+        # A sample was probed alone; a chained one decodes fewer frames.
+        for d in plan.mixture.datasets:
+            if d.name in costs:
+                seconds[d.name] *= reuse.decodes[d.index] / reuse.alone[d.index]
     covered = sum(shares[name] for name in seconds)
     mean_s = sum(shares[name] * cost for name, cost in seconds.items()) / (covered or 1.0)
     threads = min(plan.knobs.decode_threads, plan.limits.cpus)

@@ -89,6 +89,7 @@ class SamplePlan:
 
     Attributes:
         chained: [D] whether the samples of a dataset's blocks are chained.
+        runs: [D] full runs of a pass; 0 where a dataset is not chained.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class SamplePlan:
             tables, order.block_length if chain else 1, by_pass=order.pass_samples is not None
         )
         self.chained: tuple[bool, ...] = tuple(self._chains.chained.tolist())
+        self.runs: tuple[int, ...] = tuple(self._chains.runs.tolist())
         self._episodes = CountedEpisodes(
             [t.counts[:0] if on else t.counts for t, on in zip(tables, self.chained, strict=True)]
         )

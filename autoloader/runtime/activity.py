@@ -48,3 +48,9 @@ class PipelineActivity:
     ring_filled: int
     decode_waiting: int
     mix_wait_s: float
+
+    @property
+    def decodes_per_sample(self) -> float | None:
+        """Frames decoded for a sample, over the samples decoded so far."""
+        decoded = sum(own.decoded for own in self.datasets.values())
+        return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None

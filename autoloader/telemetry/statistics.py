@@ -63,6 +63,8 @@ class Statistics:
         batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it.
         headroom_bytes: what the machine can still give.
         loader_bytes: what the loader holds, without the ring.
+        decodes_per_sample: frames decoded for a sample, all cameras, over the samples decoded so
+            far; ``mixing.chain`` lowers it. ``None`` where TensorFlow decodes.
         ring: the batch ring.
         datasets: by name.
         knobs: the values in force.
@@ -78,6 +80,7 @@ class Statistics:
     batch_latency_s: Mapping[str, float] | None
     headroom_bytes: int | None
     loader_bytes: int | None
+    decodes_per_sample: float | None
     ring: RingStatistics
     datasets: Mapping[str, DatasetStatistics]
     knobs: Mapping[str, Any]

@@ -66,6 +66,10 @@ class Measurement:
         knobs: the values in force at the end.
         samples: measured samples.
         datasets: datasets in the mixture.
+        decodes_per_sample: frames decoded for a sample since the loader began; ``None`` where
+            TensorFlow decodes.
+        distinct_episodes_per_batch: mean number of different episodes in a measured batch;
+            ``None`` where batches do not say (``metadata``).
     """
 
     samples_per_s: float
@@ -79,6 +83,8 @@ class Measurement:
     knobs: Mapping[str, Any]
     samples: int
     datasets: int
+    decodes_per_sample: float | None = None
+    distinct_episodes_per_batch: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -94,6 +100,8 @@ class Measurement:
             "knobs": dict(self.knobs),
             "samples": self.samples,
             "datasets": self.datasets,
+            "decodes_per_sample": self.decodes_per_sample,
+            "distinct_episodes_per_batch": self.distinct_episodes_per_batch,
         }
 
 
@@ -193,6 +201,8 @@ class _Counted:
         self._step_time_s = step_time_s
         self.latencies_s: list[float] = []
         self.samples = 0
+        self.episodes = 0
+        self.with_episodes = 0
         self.per_dataset = np.zeros(self._names, np.int64)
         self.measured_s = 0.0
 
@@ -228,6 +238,10 @@ class _Counted:
         if "dataset_index" in batch:
             index = np.asarray(batch["dataset_index"])
             self.per_dataset += np.bincount(index, minlength=self._names)
+        if "provenance" in batch:
+            dataset, _, shard, record, _ = np.asarray(batch["provenance"]).T.tolist()
+            self.episodes += len(set(zip(dataset, shard, record, strict=True)))
+            self.with_episodes += 1
 
     def _step(self) -> None:
         if self._step_time_s > 0:
@@ -269,6 +283,10 @@ def _summary(
         knobs=loader.knobs.flat(),
         samples=counted.samples,
         datasets=len(names),
+        decodes_per_sample=loader.statistics().as_dict().get("decodes_per_sample"),
+        distinct_episodes_per_batch=(
+            counted.episodes / counted.with_episodes if counted.with_episodes else None
+        ),
     )
 
 

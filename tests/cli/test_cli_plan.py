@@ -228,6 +228,47 @@ def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None
     assert all(1 <= entry["decoded_frames"] <= 2 for entry in datasets)
 
 
+def chained_mix(mix: Path) -> Path:
+    """The spec with ``arm`` chained in blocks of two, ``hand`` drawn; all lengths are counted."""
+    text = SPEC.replace("edges: {end: drop}", "per_episode: 2")
+    mix.write_text(text + "mixing: {chain: true, block_length: 2}\n")
+    count_mixture(resolve(PipelineSpec.from_yaml(mix)))
+    return mix
+
+
+def test_which_datasets_chain_and_what_they_decode_is_told(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan_json(chained_mix(mix), capsys)
+    arm, hand = planned["datasets"]["arm"], planned["datasets"]["hand"]
+    runs = 0 + 4 + 4 + 4  # of two, with offsets 0 and 4, in episodes of 3, 8, 12 and 9 frames
+    assert (arm["chained"], arm["unchained_why"]) == (True, None)
+    assert arm["decodes_per_sample"] == pytest.approx(2 - runs / sum(FRAMES))
+    assert hand["chained"] is False
+    assert hand["unchained_why"] == "per_episode: 2 draws each t on its own"
+    assert hand["decodes_per_sample"] == 2
+    reuse = planned["reuse"]
+    assert reuse["chain"] is True
+    assert reuse["decodes_per_sample"] == pytest.approx(0.75 * arm["decodes_per_sample"] + 0.25 * 2)
+    assert 1 < reuse["distinct_episodes_per_batch"] <= 4
+    saved = arm["decodes_per_sample"] / 2
+    expected = 0.75 * arm["decode_s"] * saved + 0.25 * hand["decode_s"]
+    assert planned["bound"]["mean_decode_s"] == pytest.approx(expected)
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    said = capsys.readouterr().out
+    assert "no: per_episode: 2 draws each t on its own" in said
+    assert "different episodes in a batch of 4" in said
+
+
+def test_chaining_without_effect_is_noted(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chained_mix(mix)
+    notes = plan_json(mix, capsys, "reader=stream")["notes"]
+    assert any("mixing.chain has no effect: the stream reader" in note for note in notes)
+    mix.write_text(mix.read_text().replace("[0, 4]", "[0]").replace("per_episode: 2", ""))
+    notes = plan_json(mix, capsys)["notes"]
+    assert "mixing.chain has no effect: a sample has one frame, so there is none to share" in notes
+
+
 def test_people_see_every_section_and_notes_go_to_stderr(
     mix: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,16 +50,21 @@ class FakeLoader:
             batch: dict[str, Any] = {"action": np.zeros((4, 1, 7), np.float32)}
             if self._indexed:
                 batch["dataset_index"] = np.array([0, 0, 0, 1])
+                # The first two are of one episode, in different passes; then two others.
+                batch["provenance"] = np.array(
+                    [[0, 0, 3, 1, 9], [0, 1, 3, 1, 4], [0, 0, 1, 3, 9], [1, 0, 3, 1, 9]]
+                )
             yield batch
 
     def statistics(self) -> Any:
         class Snapshot:
             def as_dict(self) -> dict[str, Any]:
                 return {
+                    "decodes_per_sample": 1.25,
                     "datasets": {
                         "a": {"weight": 3.0, "share": 0.7},
                         "b": {"weight": 1.0, "share": 0.3},
-                    }
+                    },
                 }
 
         return Snapshot()
@@ -135,6 +140,14 @@ def test_without_metadata_the_loader_says_the_shares() -> None:
     assert found.mixture["a"] == {"weight": 0.75, "share": 0.7}
 
 
+def test_decodes_are_told_beside_the_different_episodes_of_a_batch() -> None:
+    found, _ = measured(ManualClock())
+    assert (found.decodes_per_sample, found.distinct_episodes_per_batch) == (1.25, 3.0)
+    assert found.as_dict()["distinct_episodes_per_batch"] == 3.0
+    without, _ = measured(ManualClock(), {"indexed": False})
+    assert without.distinct_episodes_per_batch is None
+
+
 def test_an_epoch_that_ends_is_followed_by_the_next() -> None:
     found, loader = measured(ManualClock(), {"epoch": 3})
     assert found.samples == 80
@@ -183,6 +196,8 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "knobs",
         "samples",
         "datasets",
+        "decodes_per_sample",
+        "distinct_episodes_per_batch",
     }
     assert set(document["batch_latency_s"]) == {"p50", "p90", "p99"}
     assert document["knobs"]["decode_threads"] == 3
