@@ -96,8 +96,18 @@ class Knobs(BaseModel):
     min_ready_datasets: int = Field(
         1, ge=1, description="datasets that must have a sample before the first batch is begun"
     )
-    decode_threads: int = Field(2, ge=1, le=512, description="threads of the shared decode pool")
-    decode_processes: int = Field(1, ge=1, le=256, description="processes of the indexed pool")
+    decode_threads: int = Field(
+        2,
+        ge=1,
+        le=512,
+        description="threads of the shared decode pool; spread over the decode processes",
+    )
+    decode_processes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="light processes that fill batches, past one interpreter (indexed)",
+    )
     cycle_length: int = Field(
         1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
     )

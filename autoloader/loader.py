@@ -360,7 +360,10 @@ class AutoLoader:
             knobs=self.knobs.flat(),
             state=None,
             restarts=self._child.restarts if self._child is not None else 0,
-            worker_pids=(self._child.pid,) if self._child is not None else (),
+            worker_pids=(
+                *((self._child.pid,) if self._child is not None else ()),
+                *activity.processes,
+            ),
         )
 
     def state_dict(self) -> dict[str, Any]:

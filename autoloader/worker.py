@@ -31,7 +31,7 @@ from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.filled import PipelineStart
 from autoloader.runtime.launch import open_pipeline
 from autoloader.runtime.messages import (
     Activity,
@@ -51,8 +51,7 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import normalised, resolve
-from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.sampling.resolve import resolve, resolve_plain
 from autoloader.spec import PipelineSpec
 
 logger = logging.getLogger(__name__)
@@ -70,11 +69,7 @@ class _Served:
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
-        spec = PipelineSpec.model_validate(start.spec)
-        mixture = resolve(spec, start.split)
-        if start.statistics is not None:
-            found = {n: DatasetStatistics.from_plain(one) for n, one in start.statistics.items()}
-            mixture = normalised(mixture, found)
+        mixture = resolve_plain(start.spec, start.split, start.statistics)
         order = MixtureOrder.from_plain(start.order)
         cursors = []
         for dataset, state in zip(mixture.datasets, start.cursors, strict=True):
@@ -113,10 +108,10 @@ class _Served:
             while not self._closed:
                 batch = self.pipeline.next(_POLL_S)
                 if batch is not None:
-                    self._worker.send(_filled(self._number, self._generation, batch))
+                    self._worker.send(Filled.of(self._number, self._generation, batch))
         except AutoloaderError as error:
             if not self._closed:
-                self._worker.send(failure(self._number, error))
+                self._worker.send(Failed.of(self._number, error))
         except OSError:
             self._worker.end("the trainer is gone")
 
@@ -202,7 +197,7 @@ class Worker:
             layout = resolve(spec, message.split).layout
             served = _Served(self, message, RingMemory(layout, descriptor=ring))
         except AutoloaderError as error:
-            self.send(failure(message.pipeline, error))
+            self.send(Failed.of(message.pipeline, error))
             return
         self._served[message.pipeline] = served
         served.start()
@@ -239,34 +234,6 @@ class _LogsToTrainer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
             self._worker.send(Logged(-1, record.levelno, record.name, record.getMessage()))
-
-
-def failure(pipeline: int, error: AutoloaderError) -> Failed:
-    """An error as a message."""
-    return Failed(
-        pipeline,
-        kind=type(error).__name__,
-        what=error.what,
-        remedy=error.remedy,
-        dataset=getattr(error, "dataset", ""),
-        stage=getattr(error, "stage", ""),
-    )
-
-
-def _filled(number: int, generation: int, batch: FilledBatch) -> Filled:
-    return Filled(
-        number,
-        generation=generation,
-        slot=batch.slot,
-        rows=batch.rows,
-        batch=batch.number,
-        replaced=batch.replaced,
-        texts={
-            str(row): text.decode("utf-8", "surrogateescape") for row, text in batch.texts.items()
-        },
-        empties=[[e.dataset, e.pass_, e.shard, e.record] for e in batch.empties],
-        mixer=batch.mixer,
-    )
 
 
 def _prepare_process() -> None:

@@ -30,12 +30,10 @@ from autoloader.sampling.counts import DatasetCount, samples_per_episode
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.units import format_bytes
 
-INDEXED_ONLY = ("io_threads", "read_ahead")
+INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
 """Knobs that the stream reader has no use for."""
 STREAM_ONLY = (*STREAM_KNOBS, "min_ready_datasets")
 """Knobs that the indexed reader has no use for."""
-NOBODY = ("decode_processes",)
-"""Knobs that are not built yet."""
 
 _INTERNAL = ("ledger", "language_end", "language_text")
 
@@ -201,7 +199,7 @@ def knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[st
     written = _written_knobs(plan.profile)
     name, default = plan.profile.profile.name, Knobs().flat()
     rows = {}
-    unused = NOBODY + (STREAM_ONLY if plan.knobs.reader == "indexed" else INDEXED_ONLY)
+    unused = STREAM_ONLY if plan.knobs.reader == "indexed" else INDEXED_ONLY
     for key, value in plan.knobs.flat().items():
         dataset, _, knob = key.rpartition(".")
         cycle = f"{dataset}.cycle_length" if dataset else "cycle_length"

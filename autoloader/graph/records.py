@@ -67,10 +67,12 @@ def record_stream(
         spans: with ``tolerant``, the whole records of the shards known to be damaged; a shard that
             has any here gives these and no other.
     """
-    form = (tolerant, knobs.num_parallel_calls > 1, ordered)
     with _lock:
-        if form not in _traced:
-            _traced[form] = _trace(*form)
+        # Both forms at once: a retune that needs the other one must not wait for its trace.
+        for side_by_side in (False, True):
+            form = (tolerant, side_by_side, ordered)
+            if form not in _traced:
+                _traced[form] = _trace(*form)
     slices = dataset.slices
     arguments = [
         tf.constant([piece.path for piece in slices]),
@@ -85,7 +87,7 @@ def record_stream(
     if tolerant:
         listed = [(s.shard, s.record, s.offset, s.length, s.file_bytes) for s in spans]
         arguments.append(tf.reshape(tf.constant(listed, tf.int64), [-1, 5]))
-    return _traced[form](*arguments)
+    return _traced[tolerant, knobs.num_parallel_calls > 1, ordered](*arguments)
 
 
 def _trace(tolerant: bool, side_by_side: bool, ordered: bool) -> Any:

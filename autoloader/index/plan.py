@@ -31,14 +31,16 @@ from numpy.typing import NDArray
 
 from autoloader.index.chains import ChainedSamples
 from autoloader.index.counted import CountedEpisodes
+from autoloader.index.dataset import DatasetIndex
 from autoloader.index.drawn import DrawnSamples
 from autoloader.index.permutation import permute
 from autoloader.index.table import DatasetTable
 from autoloader.sampling.draws import PURPOSE_PLAN, fold, fold_array
-from autoloader.sampling.order import MixtureOrder, PositionSequence
+from autoloader.sampling.order import MixtureOrder, PositionSequence, mixture_order
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.windows import valid_range
 
-__all__ = ["DatasetTable", "PlannedSamples", "SamplePlan", "joined"]
+__all__ = ["DatasetTable", "PlannedSamples", "SamplePlan", "plan_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,6 @@ class PlannedSamples:
     def distinct_episodes(self) -> int:
         """How many different episodes the samples are of: what chaining takes from a batch."""
         return len(np.unique(np.stack([self.dataset, self.episode]), axis=1).T)
-
-
-def joined(pieces: Sequence[PlannedSamples]) -> PlannedSamples:
-    """Several runs of positions as one."""
-    if len(pieces) == 1:
-        return pieces[0]
-    return PlannedSamples(
-        np.concatenate([piece.dataset for piece in pieces]),
-        np.concatenate([piece.pass_ for piece in pieces]),
-        np.concatenate([piece.episode for piece in pieces]),
-        np.concatenate([piece.t for piece in pieces]),
-    )
 
 
 class SamplePlan:
@@ -115,6 +105,24 @@ class SamplePlan:
         self._drawn = np.asarray([table.sample.per_episode != "all" for table in tables])
         self._draws = DrawnSamples(tables)
 
+    def spans(self, spans: Sequence[tuple[int, int]]) -> PlannedSamples:
+        """The samples at several spans of positions, one after the other."""
+        joined: list[tuple[int, int]] = []
+        for start, stop in spans:
+            if joined and joined[-1][1] == start:
+                joined[-1] = (joined[-1][0], stop)
+            else:
+                joined.append((start, stop))
+        parts = [self.samples(start, stop) for start, stop in joined]
+        if len(parts) == 1:
+            return parts[0]
+        return PlannedSamples(
+            np.concatenate([part.dataset for part in parts]),
+            np.concatenate([part.pass_ for part in parts]),
+            np.concatenate([part.episode for part in parts]),
+            np.concatenate([part.t for part in parts]),
+        )
+
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""
         dataset, number = self._positions.ordinals(start, stop)
@@ -146,3 +154,26 @@ class SamplePlan:
         if len(drawn):
             t[drawn] = self._draws.t(dataset[drawn], pass_[drawn], episode[drawn], place[drawn])
         return episode, t
+
+
+def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
+    """What the plan needs to know of a dataset."""
+    return DatasetTable(
+        key=dataset.key,
+        sample=dataset.sample,
+        stride=dataset.stride,
+        steps=index.steps,
+        slice_of=index.slice_of,
+        record_of=index.record_of,
+    )
+
+
+def plan_of(
+    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
+) -> SamplePlan:
+    """The plan over what the indexes really hold; an epoch of passes is dealt by that."""
+    tables = [table_of(d, index) for d, index in zip(mixture.datasets, indexes, strict=True)]
+    if order.pass_samples is not None:
+        samples = {d.name: t.samples for d, t in zip(mixture.datasets, tables, strict=True)}
+        order = mixture_order(mixture, samples)
+    return SamplePlan(order, tables, chain=order.chain)

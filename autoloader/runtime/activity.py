@@ -5,7 +5,7 @@ Not here: who collects them (``runtime.pipeline``), who judges them (``controlle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -40,7 +40,15 @@ class DatasetActivity:
 
 @dataclass(frozen=True, slots=True)
 class PipelineActivity:
-    """A snapshot of a pipeline; ``mix_wait_s`` is the time the mixer waited for samples."""
+    """A snapshot of a pipeline.
+
+    Attributes:
+        datasets: by name.
+        ring_slots, ring_out, ring_filled: slots in use; not free; filled and not handed out.
+        decode_waiting: samples waiting for a decode thread.
+        mix_wait_s: time the mixer waited for samples.
+        processes: ids of the decode processes, where there are any.
+    """
 
     datasets: Mapping[str, DatasetActivity]
     ring_slots: int
@@ -48,6 +56,7 @@ class PipelineActivity:
     ring_filled: int
     decode_waiting: int
     mix_wait_s: float
+    processes: Sequence[int] = ()
 
     @property
     def decodes_per_sample(self) -> float | None:

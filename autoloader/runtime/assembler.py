@@ -28,7 +28,6 @@ from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import Chains, Decoder, Filling, RowJob, Samples, fault_of
-from autoloader.runtime.slots import SlotBook
 from autoloader.sampling.episode import Place
 from autoloader.sampling.layout import BatchLayout
 
@@ -71,6 +70,14 @@ class Waiting(Protocol):
         ...
 
 
+class Slots(Protocol):
+    """Slots to fill; see ``runtime.slots.SlotBook``."""
+
+    def acquire(self) -> int | None:
+        """A free slot; waits for one. ``None`` once closed."""
+        ...
+
+
 class Assembler:
     """The mixing thread.
 
@@ -101,7 +108,7 @@ class Assembler:
         pool: DecodePool,
         decoders: Mapping[str, Decoder],
         memory: RingMemory,
-        slots: SlotBook,
+        slots: Slots,
         quarantine: Quarantine,
         condition: threading.Condition,
         names: Sequence[str],

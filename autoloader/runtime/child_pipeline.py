@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
-from autoloader import errors
-from autoloader.errors import AutoloaderError, PipelineError, SourceError
+from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
 from autoloader.runtime.child import Child
@@ -31,10 +29,8 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
-from autoloader.sampling.statistics import DatasetStatistics
 
 _ANSWER_S = 5.0
 
@@ -96,7 +92,7 @@ class ChildPipeline:
                 generation=self._generation,
                 spec=self._mixture.spec.model_dump(mode="json"),
                 split=self._mixture.split,
-                statistics=_plain(self._mixture.statistics),
+                statistics=self._mixture.plain_statistics(),
                 knobs=self._knobs.flat(),
                 order=asdict(self._order),
                 cursors=[cursor.state() for cursor in start.cursors],
@@ -134,12 +130,12 @@ class ChildPipeline:
                 return None
             if isinstance(message, Filled) and message.generation == self._generation:
                 self._child.note_progress()
-                return _batch(message)
+                return message.to_batch()
             self._note(message)
 
     def _note(self, message: Message) -> None:
         if isinstance(message, Failed):
-            self._failure = _error(message)
+            self._failure = message.to_error()
         elif isinstance(message, Activity):
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
 
@@ -209,38 +205,3 @@ class ChildPipeline:
         if not self._closed:
             self._closed = True
             self._child.leave(self._number)
-
-
-def _plain(statistics: Mapping[str, DatasetStatistics] | None) -> dict[str, Any] | None:
-    return None if statistics is None else {n: one.plain() for n, one in statistics.items()}
-
-
-def _batch(message: Filled) -> FilledBatch:
-    return FilledBatch(
-        slot=message.slot,
-        rows=message.rows,
-        number=message.batch,
-        texts={
-            int(row): text.encode("utf-8", "surrogateescape") for row, text in message.texts.items()
-        },
-        empties=[Place(*place) for place in message.empties],
-        mixer=message.mixer,
-        replaced=message.replaced,
-    )
-
-
-def _error(message: Failed) -> AutoloaderError:
-    """The child's error as the same class here."""
-    kind = getattr(errors, message.kind, PipelineError)
-    if not issubclass(kind, AutoloaderError):
-        kind = PipelineError
-    error: AutoloaderError
-    if issubclass(kind, SourceError):
-        error = kind(message.what, remedy=message.remedy, dataset=message.dataset)
-    elif issubclass(kind, PipelineError):
-        error = kind(
-            message.what, remedy=message.remedy, dataset=message.dataset, stage=message.stage
-        )
-    else:
-        error = kind(message.what, remedy=message.remedy)
-    return error

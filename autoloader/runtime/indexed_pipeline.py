@@ -1,40 +1,46 @@
-"""A pipeline over the sidecar index: planned samples, read at random, decoded by the pool.
+"""A pipeline over the sidecar index: planned samples, read at random, decoded by fillers.
 
 It has the face of ``runtime.pipeline.Pipeline``. There is no mixer and no cursor: the plan names
 the sample of every position, so where a pipeline is, is one number, and no knob moves the order.
 TensorFlow is not imported.
 
-Indexes are opened (and built where they are missing) on a thread of their own after ``start``.
+Theory of operation. Indexes are opened (and built where they are missing) on a thread of their own
+after ``start``; the same thread then deals batches to the fillers (``sampling.dealing``) and gives
+each batch a slot as slots become free. With ``decode_processes`` 1 there is one filler, in this
+process; with more there are as many light processes. A change of their number applies from the
+next round on: fillers that get no more rounds are closed when their last batch is handed out.
 
-Not here: the plan and the index (``index``), reading ahead (``runtime.planned``).
+Not here: the plan and the index (``index``), filling a batch (``runtime.filler``).
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.clock import Clock, SystemClock
-from autoloader.errors import UsageError, as_fault
+from autoloader.clock import Clock
+from autoloader.errors import AutoloaderError, UsageError, as_fault
 from autoloader.index.dataset import DatasetIndex, open_indexes
-from autoloader.index.plan import DatasetTable, SamplePlan
+from autoloader.index.plan import SamplePlan, plan_of
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
-from autoloader.runtime.assembler import Assembler
-from autoloader.runtime.decode import FrameDecoder
 from autoloader.runtime.filled import FilledBatch, PipelineStart
-from autoloader.runtime.planned import PlannedReader
-from autoloader.runtime.pool import DecodePool
+from autoloader.runtime.filler import Filler, FillerActivity, FillerKnobs
+from autoloader.runtime.messages import FillStart
+from autoloader.runtime.planned import RUN_SAMPLES
 from autoloader.runtime.quarantine import BadRecord, Quarantine
+from autoloader.runtime.remote_filler import RemoteFiller
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
-from autoloader.sampling.dealing import Deal, DealtPositions
+from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.sampling.episode import Place
-from autoloader.sampling.order import MixtureOrder, mixture_order
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
 
@@ -76,83 +82,164 @@ class IndexedPipeline:
         self._knobs = knobs
         self._memory = memory
         _check_reader(start.mixer)
-        self._deal = deal
-        self._clock = clock or SystemClock()
+        self._number = deal.first_number
+        self._rounds = Rounds(deal, RUN_SAMPLES)
+        self._clock = clock
         self._failure: BaseException | None = None
         self._closed = False
         self._parked = False
-        self._condition = threading.Condition()
         self._lock = threading.Lock()
+        self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
         self._slots = SlotBook(memory, knobs.ring_slots, held=held)
-        self._pool = DecodePool(
-            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
-        )
-        self._reader: PlannedReader | None = None
-        self._assembler: Assembler | None = None
-        self._begun = threading.Event()
-        self._opening = threading.Thread(target=self._begin, name="autoloader-index", daemon=True)
+        self._plan: SamplePlan | None = None
+        self._indexes: Sequence[DatasetIndex] = ()
+        self._fillers: list[Filler | RemoteFiller] = []
+        self._leaving: list[Filler | RemoteFiller] = []
+        self._unslotted: collections.deque[Filler | RemoteFiller] = collections.deque()
+        self._under_way: collections.deque[Filler | RemoteFiller] = collections.deque()
+        self._round_batches = 0
+        self._over = FillerActivity.none(len(mixture.datasets))
+        self._feeding = threading.Thread(target=self._feed, name="autoloader-deal", daemon=True)
 
     def start(self) -> None:
         """Open the indexes, then read ahead and fill batches."""
-        self._opening.start()
+        self._feeding.start()
 
-    def _begin(self) -> None:
+    def _feed(self) -> None:
         try:
-            indexes = open_indexes(self._mixture.datasets, progress=_Progress())
-            for dataset, index in zip(self._mixture.datasets, indexes, strict=True):
-                for slice_, record, reason in index.damaged:
-                    self._quarantine.add(Place(dataset.index, 0, slice_, record), reason)
-            plan = plan_of(self._mixture, self._order, indexes)
-            with self._lock:
-                if self._closed:
-                    return
-                self._reader = reader = PlannedReader(
-                    self._mixture,
-                    plan,
-                    indexes,
-                    positions=DealtPositions(self._deal),
-                    io_threads=self._knobs.io_threads,
-                    read_ahead=self._knobs.read_ahead,
-                    condition=self._condition,
-                    failed=self._fail,
-                )
-                reader.park(self._parked)
-                self._assembler = Assembler(
-                    self._mixture.layout,
-                    queues=reader.queues,
-                    mixer=reader,
-                    pool=self._pool,
-                    decoders={
-                        camera: FrameDecoder(spec)
-                        for camera, spec in self._mixture.spec.cameras.items()
-                    },
-                    memory=self._memory,
-                    slots=self._slots,
-                    quarantine=self._quarantine,
-                    condition=self._condition,
-                    names=self._mixture.names,
-                    clock=self._clock,
-                    min_ready=0,
-                    cut=self._deal.rows,
-                    first_number=self._deal.first_number,
-                    chained=any(plan.chained),
-                    failed=self._fail,
-                )
-                self._assembler.start()
+            self._open()
+            while (slot := self._slots.acquire()) is not None:
+                with self._dealt:
+                    if self._closed:
+                        return
+                    self._deal()
+                    filler = self._unslotted.popleft()
+                    filler.give(slot)
+                    self._under_way.append(filler)
+                    self._dealt.notify_all()
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(error)
-        finally:
-            self._begun.set()
+
+    def _open(self) -> None:
+        self._indexes = open_indexes(self._mixture.datasets, progress=_Progress())
+        for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
+            for slice_, record, reason in index.damaged:
+                self._quarantine.add(Place(dataset.index, 0, slice_, record), reason)
+        self._plan = plan_of(self._mixture, self._order, self._indexes)
+        with self._lock:
+            if not self._closed:
+                self._deal()
+
+    def _deal(self) -> None:
+        """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
+        if len(self._fillers) != self._knobs.decode_processes:
+            self._refill()
+        while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
+            runs = self._rounds.next(len(self._fillers))
+            for filler, spans in zip(self._fillers, runs, strict=True):
+                filler.assign(spans)
+            self._round_batches = sum(map(len, runs))
+            self._unslotted += [self._fillers[k % len(runs)] for k in range(self._round_batches)]
+
+    def _refill(self) -> None:
+        """Have as many fillers as the knobs say; under the lock."""
+        wanted = self._knobs.decode_processes
+        local = [one for one in self._fillers if isinstance(one, Filler)]
+        remote = [one for one in self._fillers if isinstance(one, RemoteFiller)]
+        kept: list[Filler | RemoteFiller] = []
+        if wanted == 1:
+            kept += local or [self._local()]
+        else:
+            kept += remote[:wanted]
+            kept += [self._remote() for _ in range(wanted - len(kept))]
+        self._leaving += [one for one in self._fillers if one not in kept]
+        self._fillers = kept
+        self._share_knobs()
+
+    def _local(self) -> Filler:
+        assert self._plan is not None
+        filler = Filler(
+            self._mixture,
+            self._plan,
+            self._indexes,
+            self._shares(1)[0],
+            self._memory,
+            self._quarantine,
+            clock=self._clock,
+        )
+        filler.park(self._parked)
+        return filler
+
+    def _remote(self) -> RemoteFiller:
+        filler = RemoteFiller(
+            FillStart(
+                0,
+                spec=self._mixture.spec.model_dump(mode="json"),
+                split=self._mixture.split,
+                statistics=self._mixture.plain_statistics(),
+                order=dataclasses.asdict(self._order),
+                knobs=dataclasses.asdict(self._shares(self._knobs.decode_processes)[0]),
+            ),
+            self._memory.descriptor,
+            datasets=len(self._mixture.datasets),
+            bad=self._quarantine.add,
+        )
+        filler.park(self._parked)
+        return filler
+
+    def _shares(self, fillers: int) -> list[FillerKnobs]:
+        """The threads of the knobs, spread over so many fillers, at least one each."""
+        knobs = self._knobs
+        return [
+            FillerKnobs(
+                decode_threads=max(1, (knobs.decode_threads + k) // fillers),
+                io_threads=max(1, (knobs.io_threads + k) // fillers),
+                read_ahead=knobs.read_ahead,
+            )
+            for k in range(fillers)
+        ]
+
+    def _share_knobs(self) -> None:
+        shares = self._shares(len(self._fillers))
+        for filler, share in zip(self._fillers, shares, strict=True):
+            filler.retune(share)
 
     def next(self, timeout_s: float) -> FilledBatch | None:
         """See ``Pipeline.next``."""
-        batch = None
-        if self._begun.wait(timeout_s) and self._failure is None and self._assembler is not None:
-            batch = self._assembler.next(timeout_s)
-        if batch is None and self._failure is not None:
+        deadline = time.monotonic() + timeout_s
+        with self._dealt:
+            self._dealt.wait_for(lambda: self._under_way or self._failure, timeout_s)
+            filler = self._under_way[0] if self._under_way else None
+        if self._failure is None and filler is not None:
+            try:
+                batch = filler.next(max(0.0, deadline - time.monotonic()))
+            except AutoloaderError as error:
+                self._fail(error)
+            else:
+                if batch is not None:
+                    batch.number = self._number
+                    self._number += 1
+                    self._hand_out(filler)
+                return batch
+        if self._failure is not None:
             raise as_fault(self._failure, "read")
-        return batch
+        return None
+
+    def _hand_out(self, filler: Filler | RemoteFiller) -> None:
+        """A filler's batch goes out; one that leaves and has no other is closed."""
+        with self._lock:
+            self._under_way.popleft()
+            over = (
+                filler in self._leaving
+                and filler not in self._under_way
+                and filler not in self._unslotted
+            )
+            if over:
+                self._leaving.remove(filler)
+                self._over = self._over.plus(filler.activity())
+        if over:
+            filler.close(CLOSE_S)
 
     def release(self, slot: int) -> None:
         """The consumer is done with a slot."""
@@ -167,17 +254,16 @@ class IndexedPipeline:
         """Move to other knobs; none of them changes the order."""
         with self._lock:
             self._knobs = knobs
-            if self._reader is not None:
-                self._reader.resize(knobs.io_threads, knobs.read_ahead)
-        self._pool.resize(knobs.decode_threads)
+            if len(self._fillers) == knobs.decode_processes:
+                self._share_knobs()
         self._slots.resize(knobs.ring_slots)
 
     def park(self, parked: bool) -> None:
         """Stop reading (True) or go on; the ring keeps what it has."""
         with self._lock:
             self._parked = parked
-            if self._reader is not None:
-                self._reader.park(parked)
+            for filler in self._all():
+                filler.park(parked)
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far."""
@@ -185,20 +271,22 @@ class IndexedPipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing; ``queue`` is a dataset's share of what is read ahead."""
-        decode_s, decoded, frames = self._pool.service()
-        assembler, reader = self._assembler, self._reader
-        ahead = reader.ready_samples() if reader else 0
+        with self._lock:
+            fillers = self._all()
+            done = self._over
+        for filler in fillers:
+            done = done.plus(filler.activity())
         datasets = {
             dataset.name: DatasetActivity(
-                queue=round(ahead * self._order.shares[dataset.index]),
+                queue=round(done.ahead * self._order.shares[dataset.index]),
                 queue_bytes=0,
-                taken=assembler.taken[dataset.index] if assembler else 0,
-                stalls=assembler.stalls[dataset.index] if assembler else 0,
+                taken=done.taken[dataset.index],
+                stalls=done.stalls[dataset.index],
                 quarantined=self._quarantine.count(dataset.index),
                 generations=1,
-                decode_s=float(decode_s[dataset.index]),
-                decoded=int(decoded[dataset.index]),
-                frames=int(frames[dataset.index]),
+                decode_s=done.decode_s[dataset.index],
+                decoded=done.decoded[dataset.index],
+                frames=done.frames[dataset.index],
                 read_s=0.0,
                 episodes=0,
             )
@@ -208,33 +296,34 @@ class IndexedPipeline:
             datasets=datasets,
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
-            ring_filled=assembler.filled if assembler else 0,
-            decode_waiting=self._pool.waiting,
-            mix_wait_s=assembler.wait_s if assembler else 0.0,
+            ring_filled=sum(filler.filled for filler in fillers),
+            decode_waiting=done.waiting,
+            mix_wait_s=done.wait_s,
+            processes=[one.pid for one in fillers if isinstance(one, RemoteFiller)],
         )
 
     def close(self) -> None:
         """End all threads; drops what is under way. May be called twice."""
-        with self._lock:
+        with self._dealt:
             if self._closed:
                 return
             self._closed = True
+            fillers = self._all()
+            self._dealt.notify_all()
         self._slots.close()
-        if self._reader is not None:
-            self._reader.close()
-        if self._assembler is not None:
-            self._assembler.close()
-        self._pool.close()
         deadline = time.monotonic() + CLOSE_S
-        for part in (self._assembler, self._reader):
-            if part is not None and not part.join(max(0.0, deadline - time.monotonic())):
+        for filler in fillers:
+            if not filler.close(max(0.0, deadline - time.monotonic())):
                 logger.warning("a reader thread is still waiting for its file")
 
+    def _all(self) -> list[Filler | RemoteFiller]:
+        return [*self._fillers, *self._leaving]
+
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None and not self._closed:
-            self._failure = error
-        if self._assembler is not None:
-            self._assembler.close()
+        with self._dealt:
+            if self._failure is None and not self._closed:
+                self._failure = error
+            self._dealt.notify_all()
 
 
 class _Progress:
@@ -247,29 +336,6 @@ class _Progress:
         if time.monotonic() - self._said_s >= _SAY_S:
             self._said_s = time.monotonic()
             logger.warning("building the index: %d of %d shard files", done, total)
-
-
-def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
-    """What the plan needs to know of a dataset."""
-    return DatasetTable(
-        key=dataset.key,
-        sample=dataset.sample,
-        stride=dataset.stride,
-        steps=index.steps,
-        slice_of=index.slice_of,
-        record_of=index.record_of,
-    )
-
-
-def plan_of(
-    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
-) -> SamplePlan:
-    """The plan over what the indexes really hold; an epoch of passes is dealt by that."""
-    tables = [table_of(d, index) for d, index in zip(mixture.datasets, indexes, strict=True)]
-    if order.pass_samples is not None:
-        samples = {d.name: t.samples for d, t in zip(mixture.datasets, tables, strict=True)}
-        order = mixture_order(mixture, samples)
-    return SamplePlan(order, tables, chain=order.chain)
 
 
 def _check_reader(mixer: dict[str, Any] | None) -> None:

@@ -1,4 +1,6 @@
-"""What trainer and child say to each other: typed messages, as JSON with a length before it.
+"""What trainer, child and decode processes say to each other: typed messages.
+
+A message is JSON with a length before it.
 
 No pickle: a message can hold numbers, text, lists and mappings, and descriptors beside it.
 
@@ -15,7 +17,10 @@ import struct
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from autoloader.errors import WorkerError
+from autoloader import errors
+from autoloader.errors import AutoloaderError, PipelineError, SourceError, WorkerError
+from autoloader.runtime.filled import FilledBatch
+from autoloader.sampling.episode import Place
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 256 * 2**20
@@ -97,6 +102,39 @@ class Filled(Message):
     empties: list[list[int]]
     mixer: dict[str, Any]
 
+    @classmethod
+    def of(cls, pipeline: int, generation: int, batch: FilledBatch) -> Filled:
+        """The message about a batch."""
+        return cls(
+            pipeline,
+            generation=generation,
+            slot=batch.slot,
+            rows=batch.rows,
+            batch=batch.number,
+            replaced=batch.replaced,
+            texts={
+                str(row): text.decode("utf-8", "surrogateescape")
+                for row, text in batch.texts.items()
+            },
+            empties=[[e.dataset, e.pass_, e.shard, e.record] for e in batch.empties],
+            mixer=batch.mixer,
+        )
+
+    def to_batch(self) -> FilledBatch:
+        """The batch that it is about."""
+        return FilledBatch(
+            slot=self.slot,
+            rows=self.rows,
+            number=self.batch,
+            texts={
+                int(row): text.encode("utf-8", "surrogateescape")
+                for row, text in self.texts.items()
+            },
+            empties=[Place(*place) for place in self.empties],
+            mixer=self.mixer,
+            replaced=self.replaced,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Activity(Message):
@@ -117,6 +155,32 @@ class Failed(Message):
     dataset: str = ""
     stage: str = ""
 
+    @classmethod
+    def of(cls, pipeline: int, error: AutoloaderError) -> Failed:
+        """The message about an error."""
+        return cls(
+            pipeline,
+            kind=type(error).__name__,
+            what=error.what,
+            remedy=error.remedy,
+            dataset=getattr(error, "dataset", ""),
+            stage=getattr(error, "stage", ""),
+        )
+
+    def to_error(self) -> AutoloaderError:
+        """The error as the same class here."""
+        kind = getattr(errors, self.kind, PipelineError)
+        if not issubclass(kind, AutoloaderError):
+            kind = PipelineError
+        error: AutoloaderError
+        if issubclass(kind, SourceError):
+            error = kind(self.what, remedy=self.remedy, dataset=self.dataset)
+        elif issubclass(kind, PipelineError):
+            error = kind(self.what, remedy=self.remedy, dataset=self.dataset, stage=self.stage)
+        else:
+            error = kind(self.what, remedy=self.remedy)
+        return error
+
 
 @dataclass(frozen=True, slots=True)
 class Logged(Message):
@@ -127,10 +191,51 @@ class Logged(Message):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class FillStart(Message):
+    """Child → decode process: what is read, and how. Its ring came as an inherited descriptor."""
+
+    spec: dict[str, Any]
+    split: str
+    statistics: dict[str, Any] | None
+    order: dict[str, Any]
+    knobs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FillRun(Message):
+    """Child → decode process: the positions [start, stop) of batches to fill."""
+
+    spans: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FillSlot(Message):
+    """Child → decode process: the slot of the next batch that has none."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillKnobs(Message):
+    """Child → decode process: its share of the knobs."""
+
+    knobs: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bad(Message):
+    """Decode process → child: a record is to be quarantined."""
+
+    place: list[int]
+    reason: str
+
+
 _TYPES = {
     kind.__name__: kind
     for kind in (
         Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
+        FillStart, FillRun, FillSlot, FillKnobs, Bad,
     )
 }  # fmt: skip
 

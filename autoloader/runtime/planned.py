@@ -1,21 +1,21 @@
 """Reads planned runs: which samples come is known beforehand, so their bytes are read ahead.
 
-Theory of operation. This rank's positions are cut into runs of ``RUN_SAMPLES``: consecutive ones
-where it is the only rank, else its parts of the steps, and nothing of what is between them. Reader
-threads take run after run; each looks up its samples in the plan, computes their windows over the
-index's columns, and reads their frames with ``pread``, in the order in which they lie in their
-files, neighbours in one call. Finished runs wait, at most ``read_ahead`` of them, until the
-assembler has taken the runs before.
+Theory of operation. The owner assigns runs: spans of positions, some ``RUN_SAMPLES`` samples in
+all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
+its samples in the plan, computes their windows over the index's columns, and reads their frames
+with ``pread``, in the order in which they lie in their files, neighbours in one call. Finished runs
+wait, at most ``read_ahead`` of them, until the assembler has taken the runs before.
 
 To the assembler this has the face of a mixer and its queues: the sample that is next is the next
 position's, and it is ready when its run is.
 
 Invariants:
-    1. Samples come in the order of their positions, whatever the threads do.
+    1. Samples come in the order in which their positions were assigned, whatever the threads do.
     2. No knob changes which sample a position names.
     3. At most ``OPEN_FILES`` files are open.
 
-Not here: the plan and the index (``index``), decoding and batches (``runtime.assembler``).
+Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
+(``runtime.assembler``).
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ import numpy as np
 
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
-from autoloader.index.plan import SamplePlan, joined
-from autoloader.sampling.dealing import DealtPositions
+from autoloader.index.plan import SamplePlan
 from autoloader.sampling.episode import Place
 from autoloader.sampling.planned import FrameRange, PlannedGroup, plan_group
 from autoloader.sampling.resolve import ResolvedMixture
 
 RUN_SAMPLES = 256
+"""Samples read together, or somewhat more: a run is whole batches."""
+
+Spans = Sequence[tuple[int, int]]
+"""Positions [start, stop), one pair for each batch of a run."""
+
 OPEN_FILES = 256
 _MERGE_GAP_BYTES = 16_384
 
@@ -96,7 +100,7 @@ class _SharedFile:
 
 @dataclass(slots=True)
 class _Run:
-    """Samples of a rank's next positions: each one's dataset, and its group's next number."""
+    """Samples read together: each one's position and dataset, and the group of each dataset."""
 
     positions: list[int]
     datasets: list[int]
@@ -110,7 +114,6 @@ class PlannedReader:
         mixture: what is read.
         plan: which sample each position names.
         indexes: of every dataset.
-        positions: of this rank, from where it begins.
         io_threads, read_ahead: the knobs.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
@@ -122,7 +125,6 @@ class PlannedReader:
         plan: SamplePlan,
         indexes: Sequence[DatasetIndex],
         *,
-        positions: DealtPositions,
         io_threads: int,
         read_ahead: int,
         condition: threading.Condition,
@@ -140,11 +142,11 @@ class PlannedReader:
         self._threads: list[threading.Thread] = []
         self._io_threads = 0
         self._read_ahead = read_ahead
-        self._positions = positions
-        self._next_read = 0
+        self._assigned: collections.deque[Spans] = collections.deque()
+        self._claimed = 0
         self._ready: dict[int, _Run] = {}
         self._wanted = 0
-        self._behind = 0
+        self._position = 0
         self._run: _Run | None = None
         self._at = 0
         self._numbers: dict[int, int] = {}
@@ -153,6 +155,12 @@ class PlannedReader:
         self.waiting_for: int | None = None
         self.queues = [_PlannedQueue(self, d.index) for d in mixture.datasets]
         self.resize(io_threads, read_ahead)
+
+    def assign(self, spans: Spans) -> None:
+        """Have a run read, after those assigned before."""
+        with self._room:
+            self._assigned.append(spans)
+            self._room.notify()
 
     def resize(self, io_threads: int, read_ahead: int) -> None:
         """Have so many threads, and so many runs ahead, from now on."""
@@ -193,7 +201,7 @@ class PlannedReader:
             raise AssertionError("take follows next")
         number = self._numbers[dataset]
         self._numbers[dataset] = number + 1
-        self._behind = run.positions[self._at] + 1
+        self._position = run.positions[self._at] + 1
         self._at += 1
         if self._at == len(run.datasets):
             self._run = None
@@ -201,7 +209,7 @@ class PlannedReader:
 
     def snapshot(self) -> dict[str, Any]:
         """See ``runtime.assembler.Turns``: the position behind the sample taken last."""
-        return {"position": self._behind}
+        return {"position": self._position}
 
     def ready_samples(self) -> int:
         """Samples of runs that are read and not yet begun."""
@@ -225,8 +233,8 @@ class PlannedReader:
     def _work(self) -> None:
         try:
             while (claimed := self._claim()) is not None:
-                number, positions = claimed
-                run = self._read(positions)
+                number, spans = claimed
+                run = self._read(spans)
                 with self._room:
                     self._ready[number] = run
                 with self._condition:
@@ -235,23 +243,22 @@ class PlannedReader:
             if not self._closed:
                 self._failed(error)
 
-    def _claim(self) -> tuple[int, list[tuple[int, int]]] | None:
-        """The next run to read: its number and its positions; ``None`` to end."""
+    def _claim(self) -> tuple[int, Spans] | None:
+        """The next run to read, when there is room for it; ``None`` to end."""
         with self._room:
             while not self._closed:
                 if threading.current_thread() not in self._threads[: self._io_threads]:
                     self._threads.remove(threading.current_thread())
                     return None
-                ahead = self._next_read - self._wanted
-                if not self._parked and ahead < self._read_ahead:
-                    number = self._next_read
-                    self._next_read += 1
-                    return number, self._positions.take(RUN_SAMPLES)
+                ahead = self._claimed - self._wanted
+                if self._assigned and not self._parked and ahead < self._read_ahead:
+                    self._claimed += 1
+                    return self._claimed - 1, self._assigned.popleft()
                 self._room.wait()
         return None
 
-    def _read(self, positions: list[tuple[int, int]]) -> _Run:
-        planned = joined([self._plan.samples(start, stop) for start, stop in positions])
+    def _read(self, spans: Spans) -> _Run:
+        planned = self._plan.spans(spans)
         groups: dict[int, PlannedGroup] = {}
         wanted: list[tuple[FrameRange, list[bytes], int]] = []
         for dataset in np.unique(planned.dataset).tolist():
@@ -271,8 +278,8 @@ class PlannedReader:
                 wanted.extend((found, frames, at) for at, found in enumerate(ranges))
             groups[dataset] = group
         self._read_frames(wanted)
-        every = [at for start, stop in positions for at in range(start, stop)]
-        return _Run(every, planned.dataset.tolist(), groups)
+        positions = [position for start, stop in spans for position in range(start, stop)]
+        return _Run(positions, planned.dataset.tolist(), groups)
 
     def _read_frames(self, wanted: list[tuple[FrameRange, list[bytes], int]]) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""

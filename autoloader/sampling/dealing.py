@@ -149,26 +149,30 @@ class Deal:
         )
 
 
-class DealtPositions:
-    """A rank's positions one after another, in pieces of any size; for one thread at a time."""
+class Rounds:
+    """A rank's batches in rounds, for fillers that work side by side; for one thread at a time.
 
-    def __init__(self, deal: Deal) -> None:
+    A round is a run of whole batches for each filler. Its batches go to the fillers in turn, so
+    that all work on neighbouring batches and a short ring keeps every one of them busy, while each
+    reads many samples together. Who fills a batch has no influence on what is in it.
+
+    Args:
+        deal: which positions each batch takes.
+        samples: least samples of a filler's run.
+    """
+
+    def __init__(self, deal: Deal, samples: int) -> None:
         self._deal = deal
+        self._samples = samples
         self._number = deal.first_number
-        self._start, self._stop = deal.positions(self._number)
 
-    def take(self, count: int) -> list[tuple[int, int]]:
-        """The next ``count`` positions, as ranges [start, stop) in order; neighbours are joined."""
-        taken: list[tuple[int, int]] = []
-        while count:
-            if self._start == self._stop:
+    def next(self, fillers: int) -> list[list[tuple[int, int]]]:
+        """The positions [start, stop) of each filler's batches; batch k is filler k mod n's."""
+        dealt: list[list[tuple[int, int]]] = [[] for _ in range(fillers)]
+        samples = 0
+        while samples < self._samples * fillers:
+            for own in dealt:
+                own.append(self._deal.positions(self._number))
+                samples += own[-1][1] - own[-1][0]
                 self._number += 1
-                self._start, self._stop = self._deal.positions(self._number)
-            stop = min(self._stop, self._start + count)
-            if taken and taken[-1][1] == self._start:
-                taken[-1] = (taken[-1][0], stop)
-            else:
-                taken.append((self._start, stop))
-            count -= stop - self._start
-            self._start = stop
-        return taken
+        return dealt

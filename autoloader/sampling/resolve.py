@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory, locate_version, open_version
 from autoloader.errors import SpecError, nearest
@@ -83,6 +84,11 @@ class ResolvedMixture:
     datasets: tuple[ResolvedDataset, ...]
     layout: BatchLayout
     statistics: Mapping[str, DatasetStatistics] | None = None
+
+    def plain_statistics(self) -> dict[str, Any] | None:
+        """``statistics`` as plain values."""
+        found = self.statistics
+        return None if found is None else {name: one.plain() for name, one in found.items()}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,6 +218,26 @@ def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], wher
                     f"{min(one.width for one in fields.values()) - 1}",
                     path=place,
                 )
+
+
+def resolve_plain(
+    spec: Mapping[str, Any], split: str, statistics: Mapping[str, Any] | None
+) -> ResolvedMixture:
+    """The mixture that another process resolved, from the plain values of its parts.
+
+    Args:
+        spec: ``PipelineSpec.model_dump``.
+        split: which split.
+        statistics: ``ResolvedMixture.plain_statistics``.
+
+    Raises:
+        SourceError, SpecError: the files are no longer as they were there.
+    """
+    mixture = resolve(PipelineSpec.model_validate(spec), split)
+    if statistics is None:
+        return mixture
+    found = {name: DatasetStatistics.from_plain(one) for name, one in statistics.items()}
+    return normalised(mixture, found)
 
 
 def normalised(

@@ -154,7 +154,7 @@ def test_a_rank_reads_its_own_positions_and_no_others(pair: tuple[Written, Writt
     for rank, world_size in ((0, 1), (0, 2), (1, 2)):
         with loader(spec, rank, world_size) as one:
             next(iter(one))
-            reader = one._pipeline._reader  # type: ignore[attr-defined]
+            reader = one._pipeline._fillers[0]._reader  # type: ignore[attr-defined]
             run = reader._run or reader._ready[min(reader._ready)]
             found.append(run.positions[:16])
     assert found[0] == list(range(16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling.dealing import Deal, DealtPositions, Ranks, epoch_steps, step_samples
+from autoloader.sampling.dealing import Deal, Ranks, Rounds, epoch_steps, step_samples
 
 BATCHES = st.integers(1, 6)
 WORLDS = st.integers(1, 5)
@@ -75,26 +75,17 @@ def test_an_endless_sequence_is_dealt_in_full_steps(batch: int, world_size: int,
             assert deal.positions(step) == (start, start + batch)
 
 
-@given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.lists(st.integers(1, 40), min_size=1, max_size=6))
-def test_positions_come_in_order_whatever_pieces_are_taken(
-    epoch: int, batch: int, world_size: int, drop_last: bool, pieces: list[int]
+@given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.lists(st.integers(1, 4), max_size=4))
+def test_rounds_deal_every_batch_to_the_fillers_in_turn(
+    epoch: int, batch: int, world_size: int, drop_last: bool, fillers: list[int]
 ) -> None:
     for deal in deals(world_size, batch, drop_last, epoch):
-        dealt = DealtPositions(deal)
-        taken = [at for n in pieces for start, stop in dealt.take(n) for at in range(start, stop)]
-        wanted: list[int] = []
+        rounds = Rounds(deal, samples=20)
         number = 0
-        while len(wanted) < len(taken):
-            wanted += range(*deal.positions(number))
-            number += 1
-        assert taken == wanted[: len(taken)]
-        assert len(taken) == sum(pieces)
-
-
-@given(BATCHES, EPOCHS, st.integers(1, 50))
-def test_the_only_rank_reads_one_range(batch: int, epoch: int, count: int) -> None:
-    for drop_last in (True, False):
-        (deal,) = deals(1, batch, drop_last, epoch)
-        dealt = DealtPositions(deal)
-        assert dealt.take(count) == [(0, count)]
-        assert dealt.take(count) == [(count, 2 * count)]
+        for count in fillers:
+            dealt = rounds.next(count)
+            assert len(dealt) == count
+            assert sum(stop - start for own in dealt for start, stop in own) >= 20 * count
+            for k in range(sum(map(len, dealt))):
+                assert dealt[k % count][k // count] == deal.positions(number)
+                number += 1

@@ -1,0 +1,151 @@
+"""A decode process: a light process that fills batches for the loader's child.
+
+Started as ``python -m autoloader.runtime.fill_process`` with two inherited descriptors: its end of
+a socket pair, and the ring. It imports neither TensorFlow nor torch, opens the indexes that the
+child has built, and ends when its socket does, so it never outlives the child.
+
+Not here: the child's side (``runtime.remote_filler``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from autoloader.errors import AutoloaderError
+from autoloader.index.dataset import open_indexes
+from autoloader.index.plan import plan_of
+from autoloader.runtime.filler import Filler, FillerKnobs
+from autoloader.runtime.messages import (
+    Activity,
+    Bad,
+    Failed,
+    Filled,
+    FillKnobs,
+    FillRun,
+    FillSlot,
+    FillStart,
+    Message,
+    Park,
+    Wire,
+)
+from autoloader.runtime.quarantine import Quarantine
+from autoloader.runtime.ring import RingMemory
+from autoloader.sampling.episode import Place
+from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
+
+_POLL_S = 0.5
+_TELL_S = 0.5
+
+
+class _Told(Quarantine):
+    """Bad records are the child's to count and judge."""
+
+    def __init__(self, mixture: ResolvedMixture, process: FillProcess) -> None:
+        super().__init__(mixture)
+        self._process = process
+
+    def add(self, place: Place, reason: str) -> None:
+        self._process.send(Bad(0, list(place.numbers()), reason))
+
+
+class FillProcess:
+    """Serves one connection to the child.
+
+    Args:
+        connection: to the child.
+        ring: descriptor of the ring's memory.
+    """
+
+    def __init__(self, connection: socket.socket, ring: int) -> None:
+        self._wire = Wire(connection)
+        self._ring = ring
+        self._sending = threading.Lock()
+        self._filler: Filler | None = None
+
+    def send(self, message: Message) -> None:
+        """Send to the child; any thread."""
+        try:
+            with self._sending:
+                self._wire.send(message)
+        except OSError:
+            os._exit(0)
+
+    def run(self) -> None:
+        """Serve until the child closes the connection."""
+        while True:
+            try:
+                message = self._wire.receive(None)
+            except EOFError:
+                os._exit(0)
+            if isinstance(message, FillStart):
+                try:
+                    self._start(message)
+                except AutoloaderError as error:
+                    self.send(Failed.of(0, error))
+            elif self._filler is None:
+                continue
+            elif isinstance(message, FillRun):
+                self._filler.assign([(start, stop) for start, stop in message.spans])
+            elif isinstance(message, FillSlot):
+                self._filler.give(message.slot)
+            elif isinstance(message, FillKnobs):
+                self._filler.retune(FillerKnobs(**message.knobs))
+            elif isinstance(message, Park):
+                self._filler.park(message.parked)
+
+    def _start(self, message: FillStart) -> None:
+        mixture = resolve_plain(message.spec, message.split, message.statistics)
+        indexes = open_indexes(mixture.datasets)
+        self._filler = Filler(
+            mixture,
+            plan_of(mixture, MixtureOrder.from_plain(message.order), indexes),
+            indexes,
+            FillerKnobs(**message.knobs),
+            RingMemory(mixture.layout, descriptor=self._ring),
+            _Told(mixture, self),
+        )
+        threading.Thread(
+            target=self._deliver, args=(self._filler,), name="autoloader-deliver", daemon=True
+        ).start()
+
+    def _deliver(self, filler: Filler) -> None:
+        told_s = time.monotonic()
+        try:
+            while True:
+                batch = filler.next(_POLL_S)
+                if batch is not None:
+                    self.send(Filled.of(0, 0, batch))
+                if time.monotonic() - told_s >= _TELL_S:
+                    told_s = time.monotonic()
+                    self.send(Activity(0, 0, dataclasses.asdict(filler.activity()), []))
+        except AutoloaderError as error:
+            self.send(Failed.of(0, error))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the child that started this process."""
+    parser = argparse.ArgumentParser(prog="autoloader.runtime.fill_process")
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--ring", type=int, required=True)
+    chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text("autoloader-fill")
+    sys.setswitchinterval(0.001)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    FillProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
+
+
+if __name__ == "__main__":
+    main()

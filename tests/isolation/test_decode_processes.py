@@ -1,0 +1,101 @@
+"""The indexed pool in light processes: the same batches, whatever their number and their fate."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import WorkerError
+
+Row = tuple[int, ...]
+
+
+@contextmanager
+def opened(spec: PipelineSpec, isolation: str = "thread", **knobs: Any) -> Iterator[AutoLoader]:
+    values = {"reader": "indexed", **knobs}
+    with AutoLoader(
+        spec, isolation=isolation, output="numpy", ram_floor="1GB", knobs=values
+    ) as loader:
+        yield loader
+
+
+def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from loader
+
+
+def rows(batches: Iterator[dict[str, Any]], count: int) -> list[Row]:
+    return [tuple(row) for _ in range(count) for row in next(batches)["provenance"].tolist()]
+
+
+@pytest.fixture(scope="module")
+def expected(small_spec: PipelineSpec) -> list[Row]:
+    """The samples of the first two hundred batches."""
+    with opened(small_spec) as loader:
+        return rows(endless(loader), 200)
+
+
+def test_two_processes_give_the_batches_of_one(small_spec: PipelineSpec) -> None:
+    with opened(small_spec) as one, opened(small_spec, "process", decode_processes=2) as two:
+        for _, mine, theirs in zip(range(12), endless(one), endless(two), strict=False):
+            assert mine["language"] == theirs["language"]
+            np.testing.assert_array_equal(mine["images"]["primary"], theirs["images"]["primary"])
+            for key in ("action", "action_mask", "state", "frame_offset", "provenance"):
+                np.testing.assert_array_equal(mine[key], theirs[key])
+        assert len(two.statistics().worker_pids) == 3
+
+
+def test_processes_come_and_go_without_a_change_of_the_order(
+    small_spec: PipelineSpec, expected: list[Row]
+) -> None:
+    drawn = random.Random(2)
+    got: list[Row] = []
+    with opened(small_spec) as loader:
+        batches = endless(loader)
+        for processes in (2, 1, 2):
+            loader.retune(
+                decode_processes=processes,
+                decode_threads=drawn.randint(1, 3),
+                read_ahead=1,
+                ring_slots=drawn.randint(4, 9),
+            )
+            got += rows(batches, 60)
+        assert len(psutil.Process().children()) == 2
+    assert got == expected[: len(got)]
+    assert psutil.Process().children() == []
+
+
+def test_a_process_killed_over_and_over_costs_no_sample(
+    small_spec: PipelineSpec, expected: list[Row]
+) -> None:
+    drawn = random.Random(4)
+    got: list[Row] = []
+    with opened(small_spec, decode_processes=2, read_ahead=1) as loader:
+        batches = endless(loader)
+        for _ in range(6):
+            got += rows(batches, drawn.randint(1, 9))
+            with suppress(ProcessLookupError):  # killed just before, and not yet replaced
+                os.kill(drawn.choice(loader.statistics().worker_pids), signal.SIGKILL)
+        got += rows(batches, 30)
+    assert got == expected[: len(got)]
+
+
+def test_a_process_that_cannot_live_ends_the_loader_with_the_reason(
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with (
+        opened(small_spec, decode_processes=2) as loader,
+        pytest.raises(WorkerError, match="status 1"),
+    ):
+        next(iter(loader))
