@@ -13,6 +13,8 @@ from autoloader.units import MIB, format_bytes
 
 INTERPRETER_BYTES = 110 * MIB
 """A child that reads by index: Python, NumPy, OpenCV (measured: 100–110 MiB)."""
+DECODE_PROCESS_BYTES = 70 * MIB
+"""A decode process: Python, NumPy, OpenCV, less what it shares with its siblings."""
 SAMPLE_BYTES = 32 * 1024
 """What a further waiting sample adds: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
@@ -67,10 +69,14 @@ def price_start(
         held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
         waiting = max(own.queue_samples, own.shuffle_samples) * SAMPLE_BYTES
         queued += record * held + max(0, waiting - record)
+    framework = TENSORFLOW_BYTES
     if not with_tensorflow:
-        queued = RUN_BYTES * (knobs.read_ahead + 1)
+        queued = RUN_BYTES * (knobs.read_ahead + 1) * knobs.decode_processes
+        framework = INTERPRETER_BYTES
+        if knobs.decode_processes > 1:
+            framework += DECODE_PROCESS_BYTES * knobs.decode_processes
     return StartPrice(
-        framework_bytes=TENSORFLOW_BYTES if with_tensorflow else INTERPRETER_BYTES,
+        framework_bytes=framework,
         streams_bytes=streams,
         queued_bytes=queued,
         ring_bytes=knobs.ring_slots * batch_bytes,

@@ -32,6 +32,7 @@ SEARCHED = (
     "stream_prefetch",
     "io_threads",
     "read_ahead",
+    "decode_processes",
 )
 """The knobs a study may move; each reader uses some of them."""
 
@@ -108,6 +109,7 @@ class SearchSpace:
             "stream_prefetch": IntRange(0, _PREFETCH_WORTH),
             "io_threads": IntRange(1, min(64, 4 * limits.cpus), log=True),
             "read_ahead": IntRange(1, _READ_AHEAD_WORTH, log=True),
+            "decode_processes": IntRange(1, limits.cpus, log=True),
         }
         holds_start = {
             knob: IntRange(
