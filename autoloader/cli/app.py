@@ -21,6 +21,7 @@ import typer
 import autoloader
 from autoloader.cli.demo import demo
 from autoloader.cli.index import index
+from autoloader.cli.init import init
 from autoloader.cli.measure import measure
 from autoloader.cli.output import emit, emit_json, note
 from autoloader.cli.plan import plan
@@ -103,6 +104,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 
 # In the order in which a new user meets them.
 app.command("demo")(demo)
+app.command("init")(init)
 app.command("plan")(plan)
 app.command("index")(index)
 app.command("stats")(stats)
