@@ -139,6 +139,11 @@ def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
         reasons.append(f"stride {stride} takes {about}{strided.sum()} of {frames.sum()} frames")
     if outside:
         reasons.append(f"edges: drop leaves out {about}{outside} of {strided.sum()} frames")
+    reasons += [
+        f"{rule.rule} leaves out {rule.samples} samples, and {rule.episodes} of {count.episodes} "
+        "episodes whole"
+        for rule in count.lost
+    ]
     if sample.per_episode != "all":
         reasons.append(f"per_episode: {sample.per_episode} drawn in each episode and pass")
     return reasons

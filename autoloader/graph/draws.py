@@ -32,7 +32,11 @@ def fold(key: Any, *parts: Any) -> Any:
 
 def order(key: Any, first: Any, stop: Any) -> Any:
     """First … stop−1 [n] int64 in the order of their hashes under ``key``; ties by number."""
-    numbers = tf.range(tf.cast(first, tf.int64), tf.cast(stop, tf.int64))
+    return ordered(key, tf.range(tf.cast(first, tf.int64), tf.cast(stop, tf.int64)))
+
+
+def ordered(key: Any, numbers: Any) -> Any:
+    """``numbers`` [n] int64, which ascend, in the order of their hashes under ``key``."""
     hashes = splitmix64(tf.bitwise.bitwise_xor(tf.bitcast(numbers, tf.uint64), key))
     signed = tf.bitcast(tf.bitwise.bitwise_xor(hashes, _u64(1 << 63)), tf.int64)
     return tf.gather(numbers, tf.argsort(signed, stable=True))

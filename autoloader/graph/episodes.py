@@ -34,6 +34,7 @@ from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
 from autoloader.sampling.episode import EpisodeSamples, Place, build_samples
 from autoloader.sampling.fields import is_text, text_of_points
+from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import ReaderStart
@@ -143,7 +144,7 @@ class EpisodeStream:
         columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
         steps = self._agreed_steps([*[c for cs in cameras.values() for c in cs], *columns.values()])
         strided = self._strided_count(steps)
-        t = self._draw_t(key, strided)
+        t = self._draw_t(key, strided, shard, record)
         row, used = self._frames_used(t, strided, key)
         element: dict[str, Any] = {
             "place": tf.stack([pass_, shard, record]),
@@ -204,7 +205,7 @@ class EpisodeStream:
         with tf.control_dependencies([agreed]):
             return tf.identity(steps)
 
-    def _draw_t(self, key: Any, steps: Any) -> Any:
+    def _draw_t(self, key: Any, steps: Any, shard: Any, record: Any) -> Any:
         sample = self._dataset.sample
         offsets = (
             *sample.frame_offsets,
@@ -216,8 +217,23 @@ class EpisodeStream:
         stop = steps
         if sample.edges.end == "drop":
             stop = tf.minimum(steps, steps - max(offsets))
-        t = draws.order(key, first, tf.maximum(stop, first))
+        stop = tf.maximum(stop, first)
+        if self._dataset.keep is None:
+            t = draws.order(key, first, stop)
+        else:
+            t = draws.ordered(key, self._kept_t(self._dataset.keep, shard, record, first, stop))
         return t if sample.per_episode == "all" else t[: sample.per_episode]
+
+    def _kept_t(self, keep: Keep, shard: Any, record: Any, first: Any, stop: Any) -> Any:
+        """[n] int64 the t in [first, stop) of a record that rules leave, ascending."""
+        kept = keep.steps().strided(self._dataset.stride)
+        rows, starts = (tf.constant(numbers, tf.int64) for numbers in keep.row_starts)
+        row = rows[shard] + record - starts[shard]
+        ranges = tf.constant(kept.first, tf.int64)
+        begin, end = ranges[row], ranges[row + 1]
+        low = tf.maximum(tf.constant(kept.start, tf.int64)[begin:end], first)
+        high = tf.minimum(tf.constant(kept.stop, tf.int64)[begin:end], stop)
+        return tf.ragged.range(low, tf.maximum(low, high)).flat_values
 
     def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
         """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""

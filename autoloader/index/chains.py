@@ -74,7 +74,8 @@ class ChainedSamples:
     """The samples of the chained datasets.
 
     Args:
-        tables: all datasets of the mixture.
+        tables: all datasets of the mixture; one with rules to ``keep`` is not chained, since its
+            t do not lie in a row.
         block_length: b, the samples of a run; chained only where it is above 1.
         by_pass: whether an epoch is a pass, so that every pass begins with a block.
 
@@ -84,7 +85,9 @@ class ChainedSamples:
     """
 
     def __init__(self, tables: Sequence[DatasetTable], block_length: int, *, by_pass: bool) -> None:
-        differences = [chain_difference(t.sample) if block_length > 1 else 0 for t in tables]
+        differences = [
+            chain_difference(t.sample) if block_length > 1 and t.kept is None else 0 for t in tables
+        ]
         self._difference = np.asarray(differences, dtype=np.int64)
         self.chained: NDArray[np.bool_] = self._difference > 0
         self._block_length = block_length

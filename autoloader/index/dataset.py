@@ -40,7 +40,9 @@ from autoloader.index.format import (
 )
 from autoloader.index.schema import IndexSchema
 from autoloader.index.shard import ShardIndex
-from autoloader.sampling.counts import DatasetCount, samples_per_episode
+from autoloader.sampling.counts import DatasetCount, counted_episodes
+from autoloader.sampling.keep import valid_t
+from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.resolve import ResolvedDataset
 
 DEFAULT_THREADS = 2
@@ -205,6 +207,21 @@ class DatasetIndex:
         shard, record = self._shards[number], int(self.record_of[e])
         return EpisodeView(shard, number, record, int(self.steps[e]), self._numbers)
 
+    def rows(self) -> NDArray[np.int64]:
+        """[E] which record of the split each episode is, ascending."""
+        pieces = self.dataset.slices
+        before = np.cumsum([0, *(piece.records for piece in pieces)], dtype=np.int64)[:-1]
+        starts = np.asarray([piece.start for piece in pieces], dtype=np.int64)
+        return np.asarray((before - starts)[self.slice_of] + self.record_of, dtype=np.int64)
+
+    def kept(self) -> Ranges | None:
+        """The valid t of each episode where rules leave some out (``keep``), else ``None``."""
+        dataset = self.dataset
+        if dataset.keep is None:
+            return None
+        strided = -(-self.steps.astype(np.int64) // dataset.stride)
+        return valid_t(dataset.keep, dataset.sample, dataset.stride, self.rows(), strided)[0]
+
     def find(self, slice_: int, record: int) -> int | None:
         """The episode that is a record of a slice; ``None`` where that cannot be read."""
         first, stop = int(self._first[slice_]), int(self._first[slice_ + 1])
@@ -296,19 +313,18 @@ def open_indexes(
 def count_indexed(index: DatasetIndex) -> DatasetCount:
     """What ``sampling.counts.count_dataset`` would find, from the index alone."""
     dataset = index.dataset
-    per_episode = samples_per_episode(
-        dataset.sample, -(-index.steps.astype(np.int64) // dataset.stride)
-    )
+    per_episode, short, lost = counted_episodes(dataset, index.rows(), index.steps.astype(np.int64))
     return DatasetCount(
         episodes=index.episodes,
         frames=int(index.steps.sum(dtype=np.int64)),
         samples=int(per_episode.sum()),
-        short_episodes=int((per_episode == 0).sum()),
+        short_episodes=short,
         damaged=tuple(
             f"{dataset.slices[one.slice].path}, record {one.record}: {one.reason}"
             for one in index.damaged
         ),
         estimated=False,
+        lost=lost,
     )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.index.kept import KeptSamples
 from autoloader.index.table import DatasetTable
+from autoloader.sampling.counts import samples_per_episode
 from autoloader.sampling.draws import MASK, PURPOSE_ORDER, fold, fold_array, splitmix64_array
 from autoloader.sampling.windows import valid_range
-from autoloader.spec import SampleSpec
 
 # A draw hashes its whole episode; this many at a time bounds the memory it takes.
 _EPISODES = 1024
@@ -35,10 +36,11 @@ class DrawnSamples:
         self._first_episode = np.cumsum(lengths, dtype=np.int64) - lengths
         keys = [fold(table.key, PURPOSE_ORDER) for table in tables]
         self._keys = np.asarray(keys, dtype=np.uint64)
-        valid = np.asarray([_valid_t(table.sample) for table in tables], dtype=np.int64)
-        self._first_t, self._lost_t = valid[:, 0], valid[:, 1]
+        first = [valid_range(table.sample, 0)[0] for table in tables]
+        self._first_t = np.asarray(first, dtype=np.int64)
         none = np.empty(0, dtype=np.int32)
-        self._strided = np.concatenate([none, *(-(-t.steps // t.stride) for t in drawn)])
+        self._valid = np.concatenate([none, *map(_valid_counts, drawn)])
+        self._kept = KeptSamples(tables) if any(t.kept is not None for t in drawn) else None
         self._slice_of = np.concatenate([none, *(t.slice_of for t in drawn)])
         self._record_of = np.concatenate([none, *(t.record_of for t in drawn)])
 
@@ -52,28 +54,39 @@ class DrawnSamples:
         """The ``place``-th drawn t of each episode of a dataset in its pass, all [n]."""
         at = self._first_episode[dataset] + episode
         key = fold_array(self._keys[dataset], pass_, self._slice_of[at], self._record_of[at])
-        first, valid = self._first_t[dataset], self._strided[at] - self._lost_t[dataset]
+        valid = self._valid[at].astype(np.int64)
         t = np.empty(len(dataset), dtype=np.int64)
         for begin in range(0, len(t), _EPISODES):
             cut = slice(begin, begin + _EPISODES)
-            t[cut] = _nth_drawn(key[cut], first[cut], valid[cut], place[cut])
+            every = self._every_t(dataset[cut], episode[cut], valid[cut])
+            t[cut] = _nth_drawn(key[cut], every, valid[cut], place[cut])
+        return t
+
+    def _every_t(
+        self, dataset: NDArray[np.int64], episode: NDArray[np.int64], valid: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """All valid t of some episodes [n] in a row; ``valid`` [n] says how many each has."""
+        within = np.arange(int(valid.sum())) - np.repeat(np.cumsum(valid) - valid, valid)
+        t = within + np.repeat(self._first_t[dataset], valid)
+        if self._kept is not None:
+            self._kept.put(t, np.repeat(dataset, valid), np.repeat(episode, valid), within)
         return t
 
 
-def _valid_t(sample: SampleSpec) -> tuple[int, int]:
-    """(the first valid t, how many fewer valid t than frames) of an episode that has any."""
-    long = 1 << 40
-    first, stop = valid_range(sample, long)
-    return first, long - (stop - first)
+def _valid_counts(table: DatasetTable) -> NDArray[np.int64]:
+    """[E] the valid t of each episode, drawn or not."""
+    strided = -(-table.steps.astype(np.int64) // table.stride)
+    every = table.sample.model_copy(update={"per_episode": "all"})
+    return samples_per_episode(every, strided, table.kept)
 
 
 def _nth_drawn(
     key: NDArray[np.uint64],
-    first: NDArray[np.int64],
+    t: NDArray[np.int64],
     valid: NDArray[np.int64],
     place: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """``draws.order(key, first, first + valid)[place]`` of each [n].
+    """``draws.ordered(key, …)[place]`` of each [n], over its ``valid`` [n] numbers of ``t``.
 
     Only hashes below a bound that the wanted one is below with all but certainty are sorted; an
     episode where it is not is sorted whole.
@@ -83,7 +96,6 @@ def _nth_drawn(
     bound = np.where(some < 0.999, some * 2.0**64, 0).astype(np.uint64)
     bound[bound == 0] = np.uint64(MASK)
     row = np.repeat(np.arange(len(valid)), valid)
-    t = np.arange(len(row)) - np.repeat(np.cumsum(valid) - valid - first, valid)
     hashes = splitmix64_array(t.astype(np.uint64) ^ np.repeat(key, valid))
     kept = hashes <= np.repeat(bound, valid)
     kept |= np.repeat(np.bincount(row[kept], minlength=len(valid)) <= place, valid)

@@ -33,6 +33,7 @@ from autoloader.index.chains import ChainedSamples
 from autoloader.index.counted import CountedEpisodes
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.drawn import DrawnSamples
+from autoloader.index.kept import KeptSamples
 from autoloader.index.permutation import permute
 from autoloader.index.table import DatasetTable
 from autoloader.sampling.draws import PURPOSE_PLAN, fold, fold_array
@@ -102,6 +103,7 @@ class SamplePlan:
         self._keys = np.asarray(keys, dtype=np.uint64)
         first = [valid_range(table.sample, 0)[0] for table in tables]
         self._first_t = np.asarray(first, dtype=np.int64)
+        self._kept = KeptSamples(tables) if any(t.kept is not None for t in tables) else None
         self._drawn = np.asarray([table.sample.per_episode != "all" for table in tables])
         self._draws = DrawnSamples(tables)
 
@@ -150,6 +152,8 @@ class SamplePlan:
         shuffled = permute(within, self._samples[dataset], key)
         episode, place = self._episodes.find(dataset, shuffled)
         t = self._first_t[dataset] + place
+        if self._kept is not None:
+            self._kept.put(t, dataset, episode, place)
         drawn = np.flatnonzero(self._drawn[dataset])
         if len(drawn):
             t[drawn] = self._draws.t(dataset[drawn], pass_[drawn], episode[drawn], place[drawn])
@@ -165,6 +169,7 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
         steps=index.steps,
         slice_of=index.slice_of,
         record_of=index.record_of,
+        kept=index.kept(),
     )
 
 

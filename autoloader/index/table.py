@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling.counts import samples_per_episode
+from autoloader.sampling.ranges import Ranges
 from autoloader.spec import SampleSpec
 
 
@@ -25,6 +26,7 @@ class DatasetTable:
         steps: [E] frames of each episode, before the stride.
         slice_of: [E] the slice of each episode (its provenance's shard).
         record_of: [E] the record of each episode in its slice.
+        kept: the valid t of each episode where rules leave some out (``keep``), else ``None``.
         counts: [E] int32 samples of each episode in a pass, derived.
     """
 
@@ -34,11 +36,12 @@ class DatasetTable:
     steps: NDArray[np.int32]
     slice_of: NDArray[np.int32]
     record_of: NDArray[np.int64]
+    kept: Ranges | None = field(default=None, repr=False)
     counts: NDArray[np.int32] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         strided = -(-self.steps // self.stride)
-        counts = samples_per_episode(self.sample, strided.astype(np.int64))
+        counts = samples_per_episode(self.sample, strided.astype(np.int64), self.kept)
         object.__setattr__(self, "counts", counts.astype(np.int32))
 
     @property

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import episode_lengths
 from autoloader.errors import SourceError
+from autoloader.sampling.keep import RuleLoss, valid_t
+from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.windows import valid_range
+from autoloader.sampling.windows import valid_ranges
 from autoloader.spec import SampleSpec
 
 
@@ -28,6 +30,7 @@ class DatasetCount:
         short_episodes: episodes that give no sample because no window fits.
         damaged: records that cannot be read, with their reasons.
         estimated: whether frames and samples are an estimate from a probe.
+        lost: what each rule of ``keep`` leaves out, in order.
     """
 
     episodes: int
@@ -36,19 +39,45 @@ class DatasetCount:
     short_episodes: int
     damaged: tuple[str, ...]
     estimated: bool
+    lost: tuple[RuleLoss, ...] = ()
 
 
-def samples_per_episode(sample: SampleSpec, strided: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[E] samples that episodes of ``strided`` [E] frames give in a pass."""
-    lengths, inverse = np.unique(strided, return_inverse=True)
-    counts = []
-    for length in lengths.tolist():
-        first, stop = valid_range(sample, length)
-        counts.append(stop - first)
-    counted = np.asarray(counts, dtype=np.int64)
+def samples_per_episode(
+    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
+) -> NDArray[np.int64]:
+    """[E] samples that episodes of ``strided`` [E] frames give in a pass.
+
+    Args:
+        sample: windows, and how many t of an episode are drawn.
+        strided: frames after the stride.
+        kept: their valid t where rules leave some out (``keep.valid_t``).
+    """
+    if kept is not None:
+        counted = kept.counts()
+    else:
+        first, stop = valid_ranges(sample, strided)
+        counted = stop - first
     if sample.per_episode != "all":
         counted = np.minimum(counted, sample.per_episode)
-    return np.asarray(counted[inverse.reshape(-1)], dtype=np.int64)
+    return np.asarray(counted, dtype=np.int64)
+
+
+def counted_episodes(
+    dataset: ResolvedDataset, rows: NDArray[np.int64], steps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], int, tuple[RuleLoss, ...]]:
+    """(samples of each episode [E], episodes too short for a window, what rules leave out).
+
+    Args:
+        dataset: whose episodes.
+        rows: [E] which records of the split they are, ascending.
+        steps: [E] their frames, before the stride.
+    """
+    strided = -(-steps // dataset.stride)
+    every = samples_per_episode(dataset.sample, strided)
+    if dataset.keep is None:
+        return every, int((every == 0).sum()), ()
+    kept, lost = valid_t(dataset.keep, dataset.sample, dataset.stride, rows, strided)
+    return samples_per_episode(dataset.sample, strided, kept), int((every == 0).sum()), lost
 
 
 def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> DatasetCount:
@@ -56,13 +85,17 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
 
     Args:
         dataset: the dataset.
-        probe_only: read a few records only and estimate from them, labelled so.
+        probe_only: read a few records only and estimate from them, labelled so; not where the
+            dataset has rules to ``keep``, whose texts and lengths are read (and cached) whole.
 
     Raises:
         SourceError: no record can be read.
     """
     found = episode_lengths(
-        dataset.slices, dataset.directory.features, probe_only=probe_only, dataset=dataset.name
+        dataset.slices,
+        dataset.directory.features,
+        probe_only=probe_only and dataset.keep is None,
+        dataset=dataset.name,
     )
     every = np.concatenate([part.astype(np.int64) for part in found.lengths])
     whole = every[every >= 0]
@@ -73,14 +106,15 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
             remedy=f"check the files in {dataset.directory.path}, or take the dataset out",
             dataset=dataset.name,
         )
-    per_episode = samples_per_episode(dataset.sample, -(-whole // dataset.stride))
+    per_episode, short, lost = counted_episodes(dataset, np.flatnonzero(every >= 0), whole)
     return DatasetCount(
         episodes=len(whole),
         frames=int(whole.sum()),
         samples=int(per_episode.sum()),
-        short_episodes=int((per_episode == 0).sum()),
+        short_episodes=short,
         damaged=tuple(f"{d.path}, record {d.record}: {d.reason}" for d in found.damage),
         estimated=found.estimated,
+        lost=lost,
     )
 
 
@@ -94,6 +128,13 @@ def count_mixture(mixture: ResolvedMixture, *, probe_only: bool = False) -> dict
     for dataset in mixture.datasets:
         count = count_dataset(dataset, probe_only=probe_only)
         if not count.samples and not count.estimated:
+            if any(rule.samples for rule in count.lost):
+                raise SourceError(
+                    f"dataset {dataset.name!r}: keep leaves no sample of its {count.episodes} "
+                    "episodes: " + ", ".join(f"{r.rule} takes {r.samples}" for r in count.lost),
+                    remedy="loosen the rule that takes the most, or take the dataset out",
+                    dataset=dataset.name,
+                )
             raise SourceError(
                 f"dataset {dataset.name!r}: none of its {count.episodes} episodes is long enough "
                 "for a sample",

@@ -49,7 +49,7 @@ def samples_of_record(
         raise MalformedRecordError(f"features differ in length: {sorted(counts)} steps")
     steps = -(-counts.pop() // dataset.stride)
     key = episode_key(dataset, place)
-    t = draw_t(dataset, key, steps)
+    t = draw_t(dataset, place, steps)
     if not len(t):
         return None
     drawn = np.full(len(t), key, dtype=np.uint64)
@@ -73,9 +73,15 @@ def samples_of_record(
     )
 
 
-def draw_t(dataset: ResolvedDataset, key: int, steps: int) -> NDArray[np.int64]:
+def draw_t(dataset: ResolvedDataset, place: Place, steps: int) -> NDArray[np.int64]:
     """[n] int64 drawn t of an episode of ``steps`` (strided) frames, in the order they come."""
-    t = draws.order(key, *valid_range(dataset.sample, steps))
+    first, stop = valid_range(dataset.sample, steps)
+    key = episode_key(dataset, place)
+    if dataset.keep is None:
+        t = draws.order(key, first, stop)
+    else:
+        kept = dataset.keep.numbers(place.shard, place.record, first, stop, dataset.stride)
+        t = draws.ordered(key, kept)
     per_episode = dataset.sample.per_episode
     return t if per_episode == "all" else t[:per_episode]
 

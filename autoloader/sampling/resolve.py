@@ -20,6 +20,7 @@ from autoloader.sampling.fields import (
     find_feature,
     numeric_field,
 )
+from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.scaling import Scaling, scaling_of
 from autoloader.sampling.statistics import DatasetStatistics
@@ -42,6 +43,7 @@ class ResolvedDataset:
         action, state: bound numeric fields, or ``None``.
         language: the features one is drawn from; empty where there is none.
         scaling: "action" and "state" → how they are normalised; absent ones are not.
+        keep: rules that leave some t out, or ``None``.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ResolvedDataset:
     state: NumericField | None
     language: tuple[Feature, ...]
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
+    keep: Keep | None = field(default=None, compare=False)
 
     @property
     def records(self) -> int:
@@ -184,12 +187,16 @@ def _resolve_dataset(
         )
     sample = spec.sample_of(name)
     _check_relative(sample, fields, where)
+    slices = directory.resolve(expression, field=f"{where}.split.{split}")
+    keep = None
+    if declared.keep is not None:
+        keep = Keep(declared.keep, features, language, slices, where=where, dataset=name)
     return ResolvedDataset(
         name=name,
         index=index,
         weight=declared.weight,
         directory=directory,
-        slices=directory.resolve(expression, field=f"{where}.split.{split}"),
+        slices=slices,
         key=dataset_key(spec.seed, name),
         sample=sample,
         stride=declared.stride,
@@ -197,6 +204,7 @@ def _resolve_dataset(
         action=fields.get("action"),
         state=fields.get("state"),
         language=language,
+        keep=keep,
     )
 
 

@@ -55,6 +55,16 @@ def valid_range(sample: SampleSpec, steps: int) -> tuple[int, int]:
     return first, max(first, stop)
 
 
+def valid_ranges(
+    sample: SampleSpec, steps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``valid_range`` of each of many episodes [E], as two arrays [E] int64."""
+    lengths, inverse = np.unique(steps, return_inverse=True)
+    pairs = np.asarray([valid_range(sample, n) for n in lengths.tolist()], dtype=np.int64)
+    found = pairs.reshape(-1, 2)[inverse.reshape(-1)]
+    return found[:, 0], found[:, 1]
+
+
 def valid_count(sample: SampleSpec, steps: int) -> int:
     """How many samples an episode of ``steps`` (strided) frames gives in a pass."""
     first, stop = valid_range(sample, steps)

@@ -18,7 +18,6 @@ from autoloader.spec.model import DatasetSpec, PipelineSpec
 
 _LATER = {
     "datasets.*.transform": "the transform hook",
-    "datasets.*.keep": "filtering of episodes and frames",
     "datasets.*.num_samples": "sizes of remote data",
     "validation.per_dataset": "one validation loader for each dataset",
 }
@@ -29,7 +28,6 @@ _LATER |= {
 }
 _HARMLESS: dict[str, tuple[Any, ...]] = {
     "per_dataset": (False,),
-    "keep": (None,),
 }
 
 

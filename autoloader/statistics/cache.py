@@ -49,6 +49,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
         "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
         "sample": dataset.sample.model_dump(mode="json", exclude={"per_episode"}),
+        "keep": dataset.keep.identity if dataset.keep else None,
         "said": {key: value for key, value in said.items() if key not in _OTHER},
     }
     text = json.dumps(identity, sort_keys=True, ensure_ascii=True)

@@ -38,7 +38,7 @@ def dataset_statistics(index: DatasetIndex) -> DatasetStatistics:
     return DatasetStatistics(
         action=_field_statistics(index, "action") if dataset.action else None,
         state=_field_statistics(index, "state") if dataset.state else None,
-        transitions=int(samples_per_episode(every, strided).sum()),
+        transitions=int(samples_per_episode(every, strided, index.kept()).sum()),
         trajectories=index.episodes,
     )
 
@@ -60,14 +60,17 @@ def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
     summed = name == "action" and dataset.sample.action_reduce == "sum"
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+    kept = index.kept()
     for number, raw_steps in enumerate(index.steps.tolist()):
         steps = -(-raw_steps // dataset.stride)
-        first, stop = windows.valid_range(dataset.sample, steps)
-        if stop <= first:
+        if kept is None:
+            t = np.arange(*windows.valid_range(dataset.sample, steps), dtype=np.int64)
+        else:
+            t = kept.numbers(number)
+        if not len(t):
             continue
         episode = index.episode(number)
         columns = {path: episode.column(path)[:: dataset.stride] for path in paths}
-        t = np.arange(first, stop, dtype=np.int64)
         if summed or relative:  # every t has rows of its own
             values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
             found = values[mask[..., 0]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 import pytest
+import rlds_files
 import simplejpeg
 
 from autoloader.catalog.tfrecord import masked_crc32c
@@ -134,6 +135,32 @@ def test_datasets_are_told_as_they_lie_on_disk(planned: dict[str, Any]) -> None:
     assert (arm["action_width"], arm["state_width"]) == (6, 0)
     assert (arm["reader"], arm["reader_why"]) == ("stream", "the knob says so")
     assert arm["lost"] == []
+
+
+def test_what_rules_leave_out_is_told_rule_by_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {"episode_metadata/task": rlds_files.TEXT}
+    names = (b"pour", b"fold", b"pour")
+    records = [
+        rlds_files.episode(number, 5, **{"episode_metadata/task": [name]})
+        for number, name in enumerate(names)
+    ]
+    rlds_files.write_dataset(tmp_path, [records], features={**rlds_files.PLAIN, **task})
+    path = tmp_path / "mix.yaml"
+    path.write_text(
+        "datasets: [{name: robot, path: robot/1.0.0, images: {primary: observation/image},\n"
+        "  keep: {match: {episode_metadata/task: pour}, ranges: {file: keep.json,"
+        ' key: "{episode_metadata/task}"}}}]\n'
+        "cameras: {primary: {size: [12, 16]}}\n"
+    )
+    (tmp_path / "keep.json").write_text('{"pour": [[1, 4]]}')
+    robot = plan_json(path, capsys)["datasets"]["robot"]
+    assert (robot["samples"], robot["estimated"]) == (6, False)
+    assert robot["lost"] == [
+        "keep.match.episode_metadata/task leaves out 5 samples, and 1 of 3 episodes whole",
+        "keep.ranges leaves out 4 samples, and 0 of 3 episodes whole",
+    ]
 
 
 def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:

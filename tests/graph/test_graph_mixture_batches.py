@@ -85,6 +85,7 @@ def odd_mixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                 },
                 "state": [{"zeros": 1}, "observation/state[::2]"],
                 "language": "words",
+                "keep": {"match": {"words": "[1-5]"}},
             },
             {"name": "blind", "path": str(plain.path), "action": "action", "weight": 0.5},
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,11 @@ import pytest
 from eager import Episode, Sample, samples_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
+from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
 from autoloader.index import open_dataset_index
-from autoloader.index.plan import SamplePlan
-from autoloader.runtime.indexed_pipeline import table_of
+from autoloader.index.plan import SamplePlan, table_of
 from autoloader.sampling.counts import count_dataset
 from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.order import mixture_order
@@ -45,7 +45,12 @@ def data(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Written, dict[tuple[int, int], Episode]]:
     """Episodes of 1 to 13 steps, as files and as the reference reads them."""
-    features = {**PLAIN, "episode_metadata/file_path": TEXT, "task": TEXT}
+    features = {
+        **PLAIN,
+        "episode_metadata/file_path": TEXT,
+        "episode_metadata/id": numbers(dtype="int64"),
+        "task": TEXT,
+    }
     found: dict[tuple[int, int], Episode] = {}
     shards = []
     for shard, lengths in enumerate(SHARDS):
@@ -60,7 +65,10 @@ def data(
                 steps,
                 language_instruction=[word.encode() for word in words],
                 task=[task.encode() for task in tasks],
-                **{"episode_metadata/file_path": [name.encode()]},
+                **{
+                    "episode_metadata/file_path": [name.encode()],
+                    "episode_metadata/id": [number],
+                },
             )
             records.append(values)
             found[shard, record] = Episode(
@@ -69,11 +77,16 @@ def data(
                 state=np.asarray(values["observation/state"], np.float32).reshape(steps, -1),
                 language=words,
                 texts={"task": tasks},
-                metadata={"episode_metadata/file_path": name},
+                metadata={
+                    "episode_metadata/file_path": name,
+                    "episode_metadata/id": str(number),
+                },
             )
         shards.append(records)
     folder = tmp_path_factory.mktemp("eager")
-    return Data(write_dataset(folder, shards, features=features), found)
+    written = write_dataset(folder, shards, features=features)
+    (written.path.parent / "keep.json").write_text(json.dumps(RANGES))
+    return Data(written, found)
 
 
 @st.composite
@@ -173,22 +186,59 @@ def check(
     assert sorted(came) == sorted(wanted)
 
 
-CASES = (samples(), st.integers(1, 3))
+RANGES = {
+    "/failure/0|0": [[0, 1]],
+    "/success/4|4": [[1, 3], [2, 5]],
+    "/success/7|7": [[4, 400]],
+    "/success/5|5": [[3, 3]],
+    "/failure/6|6": [[0, 2], [9, 11]],
+    "no episode": [[0, 9]],
+}
+PATTERNS = st.dictionaries(
+    st.sampled_from(["episode_metadata/file_path", "task"]),
+    st.sampled_from(["success", "^/s", "fold", "e$"]),
+    max_size=2,
+)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> dict[str, Any] | None:
+    """A spec's ``keep``; half of the time none, so that windows are seen alone."""
+    found: dict[str, Any] = {"match": draw(PATTERNS)}
+    if draw(st.booleans()):
+        found["language"] = "required"
+    if draw(st.booleans()):
+        key = "{episode_metadata/file_path}|{episode_metadata/id}"
+        found["ranges"] = {"file": "keep.json", "key": key}
+    return found if any(found.values()) and draw(st.booleans()) else None
+
+
+CASES = (samples(), st.integers(1, 3), rules())
+
+
+def held(data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None) -> Any:
+    """The mixture, and what the reference makes of it."""
+    if keep and "ranges" in keep:
+        file = str(data.written.path.parent / keep["ranges"]["file"])
+        keep = {**keep, "ranges": {**keep["ranges"], "file": file}}
+    own: dict[str, Any] = {"stride": stride, "keep": keep}
+    mixture = mixture_of(dataset_of(data.written, **own), sample=sample)
+    return mixture, wanted_of(data, mixture, sample, **own, ranges=RANGES)
 
 
 @given(*CASES)
-@settings(max_examples=40)
+@settings(max_examples=60)
 def test_the_indexed_reader_gives_what_the_eager_reference_gives(
-    data: Data, sample: dict[str, Any], stride: int
+    data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None
 ) -> None:
-    mixture = mixture_of(dataset_of(data.written, stride=stride), sample=sample)
-    check(wanted_of(data, mixture, sample, stride=stride), read_from_index(mixture))
+    mixture, wanted = held(data, sample, stride, keep)
+    check(wanted, read_from_index(mixture))
 
 
 @given(*CASES)
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_the_stream_reader_gives_what_the_eager_reference_gives(
-    data: Data, sample: dict[str, Any], stride: int
+    data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None
 ) -> None:
-    mixture = mixture_of(dataset_of(data.written, stride=stride), sample=sample)
-    check(wanted_of(data, mixture, sample, stride=stride), read_from_stream(mixture))
+    mixture, wanted = held(data, sample, stride, keep)
+    check(wanted, read_from_stream(mixture))

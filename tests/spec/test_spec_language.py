@@ -250,6 +250,30 @@ BAD_VALUES = [
         {"action_relative_to_state": [1, 2, 1]},
         "datasets[bridge].sample.action_relative_to_state",
     ),
+    ("datasets.0.keep", {}, "datasets[bridge].keep"),
+    ("datasets.0.keep", "all", "datasets[bridge].keep"),
+    ("datasets.0.keep", {"langauge": "required"}, "datasets[bridge].keep"),
+    ("datasets.0.keep", {"language": True}, "datasets[bridge].keep.language"),
+    ("datasets.0.keep", {"match": "x"}, "datasets[bridge].keep.match"),
+    ("datasets.0.keep", {"match": {"a/b": "("}}, "datasets[bridge].keep.match"),
+    ("datasets.0.keep", {"match": {"a/b": 5}}, "datasets[bridge].keep.match.a/b"),
+    ("datasets.0.keep", {"ranges": "keep.json"}, "datasets[bridge].keep.ranges"),
+    ("datasets.0.keep", {"ranges": {"file": "k"}}, "datasets[bridge].keep.ranges.key"),
+    (
+        "datasets.0.keep",
+        {"ranges": {"file": "k", "key": "always"}},
+        "datasets[bridge].keep.ranges.key",
+    ),
+    (
+        "datasets.0.keep",
+        {"ranges": {"file": "k", "key": "{a"}},
+        "datasets[bridge].keep.ranges.key",
+    ),
+    (
+        "datasets.0.keep",
+        {"ranges": {"file": "k", "key": "{a:5}"}},
+        "datasets[bridge].keep.ranges.key",
+    ),
     ("cameras", {}, "cameras"),
     ("cameras.primary.size", [0, 5], "cameras.primary.size[0]"),
     ("cameras.primary.size", 256, "cameras.primary.size"),
@@ -317,10 +341,8 @@ def test_a_missing_field_is_named(place: str) -> None:
 
 LATER = [
     ("datasets.0.transform", {"call": "lab:f"}),
-    ("datasets.0.keep", {"language": "required"}),
     ("datasets.0.num_samples", 1000),
     ("validation.per_dataset", True),
-    ("defaults.keep", {"language": "required"}),
     ("defaults.transform", {"call": "lab:f"}),
 ]
 

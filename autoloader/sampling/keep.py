@@ -1,0 +1,282 @@
+"""``keep``: which t of a dataset give samples, beyond what windows allow.
+
+Theory of operation. Every rule becomes a set of steps for each record of the split
+(``ranges.Ranges``), from the texts that it looks at; the sets are intersected one after the other,
+so that what each rule costs can be told. Both readers, the counts and the plan take their t from
+the result, so that they cannot differ. It is worked out once in a process, at first need.
+
+Rules speak of steps before the stride: t is kept where step t · stride is.
+
+Not here: the language (``spec.keep``), reading texts (``texts``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature, ShardSlice
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.sampling.fields import check_language, find_feature
+from autoloader.sampling.ranges import Ranges
+from autoloader.sampling.texts import ALL_STEPS, TextRuns, read_texts
+from autoloader.sampling.windows import valid_ranges
+from autoloader.spec import KeepSpec, SampleSpec
+from autoloader.spec.keep import key_parts
+
+Ints = NDArray[np.int64]
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLoss:
+    """What one rule leaves out of what the rules before it have left.
+
+    Attributes:
+        rule: its path in the dataset's spec, such as "keep.language".
+        episodes: that had a valid t and have none any more.
+        samples: valid t of a pass.
+    """
+
+    rule: str
+    episodes: int
+    samples: int
+
+
+class Keep:
+    """The rules of one dataset, bound to its features; thread-safe.
+
+    Args:
+        spec: the rules.
+        features: of the dataset.
+        language: the features that its language is drawn from.
+        slices: records of the split.
+        where: path of the dataset in the spec.
+        dataset: its name.
+
+    Raises:
+        SpecError: a feature is missing or holds no text; the ranges' file cannot be read.
+    """
+
+    def __init__(
+        self,
+        spec: KeepSpec,
+        features: Mapping[str, Feature],
+        language: Sequence[Feature],
+        slices: Sequence[ShardSlice],
+        *,
+        where: str,
+        dataset: str,
+    ) -> None:
+        self._slices = tuple(slices)
+        self._dataset = dataset
+        self._rows = np.cumsum([0, *(piece.records for piece in slices)], dtype=np.int64)
+        self._starts = np.asarray([piece.start for piece in slices], dtype=np.int64)
+        self._lock = threading.Lock()
+        self._sets: tuple[tuple[str, Ranges], ...] | None = None
+        self._identity = ""
+        self._asked: list[Feature] = []
+        self._rules: list[tuple[str, Callable[[Mapping[str, TextRuns]], Ranges]]] = []
+
+        def asked(path: str, field: str) -> Feature:
+            feature = find_feature(features, path, field=f"{where}.{field}", dataset=dataset)
+            self._asked.append(feature)
+            return feature
+
+        if spec.language == "required":
+            self._asked += language
+            self._rules += [
+                ("keep.language", functools.partial(self._matching, one, re.compile(r"\S")))
+                for one in language
+            ]
+        for path, pattern in spec.match.items():
+            field = f"keep.match.{path}"
+            looked_at = asked(path, field)
+            check_language(looked_at, field=f"{where}.{field}")
+            self._rules.append(
+                (field, functools.partial(self._matching, looked_at, re.compile(pattern)))
+            )
+        if spec.ranges is not None:
+            field = "keep.ranges.key"
+            parts = []
+            for text, named in key_parts(spec.ranges.key):
+                feature = None if named is None else asked(named, field)
+                if feature is not None:
+                    _check_key(feature, field=f"{where}.{field}")
+                parts.append((text, feature))
+            listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
+            plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
+            self._identity = hashlib.sha256(plain.encode()).hexdigest()
+            self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
+
+    @property
+    def identity(self) -> str:
+        """What the rules' files held when they were bound; ranges are not in the spec itself."""
+        return self._identity
+
+    @property
+    def rows(self) -> int:
+        """Records of the split."""
+        return int(self._rows[-1])
+
+    @property
+    def row_starts(self) -> tuple[Ints, Ints]:
+        """([S] row of each slice's first record, [S] that record's number in its file)."""
+        return self._rows[:-1], self._starts
+
+    def sets(self) -> tuple[tuple[str, Ranges], ...]:
+        """(rule, steps that it and those before it leave of each record), in order; not empty.
+
+        Raises:
+            SourceError: the records cannot be read.
+        """
+        with self._lock:
+            if self._sets is None:
+                features = list(dict.fromkeys(self._asked))
+                found = read_texts(self._slices, features, dataset=self._dataset)
+                texts = {one.key: runs for one, runs in zip(features, found, strict=True)}
+                left: Ranges | None = None
+                sets: dict[str, Ranges] = {}
+                for name, rule in self._rules:
+                    one = rule(texts)
+                    left = sets[name] = one if left is None else left.both(one)
+                self._sets = tuple(sets.items())
+            return self._sets
+
+    def steps(self) -> Ranges:
+        """Steps that all rules leave of each record, before the stride."""
+        return self.sets()[-1][1]
+
+    def numbers(self, slice_: int, record: int, first: int, stop: int, stride: int) -> Ints:
+        """[n] the kept t in [first, stop) of a slice's record, ascending."""
+        row = self._rows[slice_ : slice_ + 1] + record - self._starts[slice_ : slice_ + 1]
+        window = Ranges.spans(np.full(1, first, np.int64), np.full(1, stop, np.int64))
+        return self.steps().take(row).strided(stride).both(window).numbers(0)
+
+    def _matching(
+        self, feature: Feature, pattern: re.Pattern[str], texts: Mapping[str, TextRuns]
+    ) -> Ranges:
+        found = texts[feature.key]
+        fits = [pattern.search(one.decode("utf-8", "replace")) is not None for one in found.texts]
+        kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
+        return Ranges.of(self.rows, kept[:, 0], kept[:, 1], kept[:, 2])
+
+    def _listed(
+        self,
+        parts: Sequence[tuple[str, Feature | None]],
+        listed: Mapping[str, Pairs],
+        texts: Mapping[str, TextRuns],
+    ) -> Ranges:
+        keys = [""] * self.rows
+        whole = np.ones(self.rows, dtype=np.bool_)
+        for text, feature in parts:
+            keys = [key + text for key in keys]
+            if feature is None:
+                continue
+            found = texts[feature.key]
+            words = [one.decode("utf-8", "replace") for one in found.texts]
+            there = np.zeros(self.rows, dtype=np.bool_)
+            for row, word in found.runs[:, [0, 3]].tolist():
+                keys[row] += words[word]
+                there[row] = True
+            whole &= there
+        rows = [
+            (row, start, stop)
+            for row in np.flatnonzero(whole).tolist()
+            for start, stop in listed.get(keys[row], ())
+        ]
+        columns = np.asarray(rows, dtype=np.int64).reshape(-1, 3)
+        return Ranges.of(self.rows, columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def valid_t(
+    keep: Keep, sample: SampleSpec, stride: int, rows: Ints, strided: Ints
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    """The t of some records that windows and rules allow, and what each rule left out.
+
+    Args:
+        keep: the rules.
+        sample: whose windows.
+        stride: every how many steps.
+        rows: [E] which records of the split, ascending.
+        strided: [E] frames of each after the stride.
+    """
+    left = Ranges.spans(*valid_ranges(sample, strided))
+    windows, before, losses = left, left.counts(), []
+    for rule, steps in keep.sets():
+        left = windows.both(steps.take(rows).strided(stride))
+        counts = left.counts()
+        episodes = int(((before > 0) & (counts == 0)).sum())
+        losses.append(RuleLoss(rule, episodes, int((before - counts).sum())))
+        before = counts
+    return left, tuple(losses)
+
+
+def _check_key(feature: Feature, *, field: str) -> None:
+    whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
+    if feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
+            remedy="name features of the episode, such as {episode_metadata/file_path}",
+            path=field,
+        )
+    if whole and feature.encoding not in (None, "none"):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers or text",
+            path=field,
+        )
+    if not whole:
+        check_language(feature, field=field)
+
+
+def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
+    try:
+        stat = os.stat(path)  # noqa: PTH116
+        return _parsed(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise SpecError(
+            f"{field}: {path}: {error.strerror or error}",
+            remedy="give the path of a readable JSON file; it starts at the spec's folder",
+            path=field,
+        ) from error
+    except ValueError as error:
+        raise SpecError(
+            f"{field}: {path}: {error}",
+            remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
+            path=field,
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
+    del size, mtime_ns  # a file that changes is read again
+    try:
+        document = json.loads(Path(path).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"it holds {type(document).__name__}, not an object of keys")  # noqa: TRY004
+    return {key: _pairs(key, value) for key, value in document.items()}
+
+
+def _pairs(key: str, value: object) -> Pairs:
+    if not isinstance(value, list):
+        raise ValueError(f"{key!r} has {value!r}, not a list of ranges")  # noqa: TRY004
+    pairs = []
+    for one in value:
+        whole = isinstance(one, list) and len(one) == 2 and all(type(n) is int for n in one)
+        if not whole or not 0 <= one[0] <= one[1]:
+            raise ValueError(f"{key!r} has the range {one!r}")
+        pairs.append((min(one[0], ALL_STEPS), min(one[1], ALL_STEPS)))
+    return tuple(pairs)

@@ -1,0 +1,239 @@
+"""Which t are kept: what each rule takes, what is told of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import PLAIN, TEXT, Written, episode, example, numbers, write_dataset, write_records
+from streams import dataset_of, mixture_of
+
+from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.errors import SourceError, SpecError
+from autoloader.index import count_indexed, open_dataset_index
+from autoloader.sampling import texts
+from autoloader.sampling.counts import count_dataset, count_mixture
+from autoloader.sampling.episode import Place
+from autoloader.sampling.keep import RuleLoss
+from autoloader.sampling.record import samples_of_record
+from autoloader.sampling.resolve import ResolvedMixture
+
+PATH = "episode_metadata/file_path"
+ID = "episode_metadata/id"
+FEATURES = {
+    **PLAIN,
+    PATH: TEXT,
+    ID: numbers(dtype="int64"),
+    "episode_metadata/score": numbers(),
+    "points": numbers(6, dtype="int32"),
+    "other_language": TEXT,
+}
+
+
+def record(number: int, steps: int, **other: Any) -> dict[str, Any]:
+    """Odd episodes fail; every fourth has no words in its second half."""
+    half = steps // 2 if number % 4 == 0 else steps
+    words = [b"fold"] * half + [b" \t"] * (steps - half)
+    points = [*map(ord, "go"), *[0] * 4] * half + [0] * 6 * (steps - half)
+    name = f"/{'failure' if number % 2 else 'success'}/größe {number}"
+    own = {PATH: [name.encode()], ID: [number], "episode_metadata/score": [0.5]}
+    own |= {"points": points, "other_language": [b"twice"] * (steps - 1) + [b""]}
+    return episode(number, steps, language_instruction=words, **(own | other))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Six episodes of six frames in three shards."""
+    records = [
+        [record(0, 6), record(1, 6), record(2, 6)],
+        [record(3, 6)],
+        [record(4, 6), record(5, 6)],
+    ]
+    return write_dataset(tmp_path_factory.mktemp("keep"), records, features=FEATURES)
+
+
+def kept_t(mixture: ResolvedMixture) -> list[list[int]]:
+    """The t of every record that the plain reader gives, sorted; held against both counts."""
+    (dataset,) = mixture.datasets
+    found = []
+    for shard, piece in enumerate(dataset.slices):
+        scan = scan_records(piece.path)
+        for number in range(piece.start, piece.stop):
+            place = int(scan.offsets[number]), int(scan.lengths[number])
+            payload = read_record(piece.path, *place)
+            given = samples_of_record(dataset, mixture.layout, Place(0, 0, shard, number), payload)
+            found.append([] if given is None else sorted(given.t.tolist()))
+    count = count_dataset(dataset)
+    assert count == count_indexed(open_dataset_index(dataset))
+    assert count.samples == sum(map(len, found))
+    return found
+
+
+def keeping(written: Written, keep: dict[str, Any], **own: Any) -> ResolvedMixture:
+    return mixture_of(dataset_of(written, keep=keep, **own))
+
+
+ALL, NONE = list(range(6)), list[int]()
+
+
+@pytest.mark.parametrize(
+    ("keep", "own", "wanted"),
+    [
+        ({"language": "required"}, {}, [ALL[:3], ALL, ALL, ALL, ALL[:3], ALL]),
+        ({"language": "required"}, {"language": "points"}, [ALL[:3], ALL, ALL, ALL, ALL[:3], ALL]),
+        (
+            {"language": "required"},
+            {"language": {"any_of": ["language_instruction", "other_language"]}},
+            [ALL[:3], ALL[:5], ALL[:5], ALL[:5], ALL[:3], ALL[:5]],
+        ),
+        ({"match": {PATH: "success"}}, {}, [ALL, NONE, ALL, NONE, ALL, NONE]),
+        ({"match": {PATH: r"größe [0-2]$"}}, {}, [ALL, ALL, ALL, NONE, NONE, NONE]),
+        ({"match": {"points": "^$"}}, {}, [ALL[3:], NONE, NONE, NONE, ALL[3:], NONE]),
+        (
+            {"match": {PATH: "success", "other_language": "twice"}, "language": "required"},
+            {"stride": 2},
+            [[0, 1], NONE, [0, 1, 2], NONE, [0, 1], NONE],
+        ),
+    ],
+)
+def test_rules_leave_the_steps_that_they_say(
+    keep: dict[str, Any], own: dict[str, Any], wanted: list[list[int]], written: Written
+) -> None:
+    assert kept_t(keeping(written, keep, **own)) == wanted
+
+
+def ranges_in(folder: Path, document: Any, key: str) -> dict[str, Any]:
+    file = folder / "keep.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return {"ranges": {"file": str(file), "key": key}}
+
+
+def test_ranges_are_of_steps_before_the_stride_and_found_by_a_formatted_key(
+    written: Written, tmp_path: Path
+) -> None:
+    document = {"0:größe": [[9, 9]], "/success/größe 2#2": [[4, 5], [0, 2], [1, 3]],
+                "/failure/größe 5#5": [[5, 900]]}  # fmt: skip
+    keep = ranges_in(tmp_path, document, f"{{{PATH}}}#{{{ID}}}")
+    assert kept_t(keeping(written, keep)) == [NONE, NONE, [0, 1, 2, 4], NONE, NONE, [5]]
+    assert kept_t(keeping(written, keep, stride=2)) == [NONE, NONE, [0, 1, 2], NONE, NONE, NONE]
+
+
+def test_a_split_keeps_what_its_own_records_say(written: Written) -> None:
+    keep = {"match": {PATH: "success"}}
+    mixture = keeping(written, keep, split="train[4:]+train[1:3]")
+    assert kept_t(mixture) == [ALL, NONE, NONE, ALL]
+
+
+def test_windows_may_leave_what_is_kept(written: Written, tmp_path: Path) -> None:
+    keep = ranges_in(tmp_path, {"2": [[2, 3]]}, f"{{{ID}}}")
+    sample = {"frame_offsets": [-2, 0, 2], "edges": {"start": "drop", "end": "drop"}}
+    mixture = mixture_of(dataset_of(written, keep=keep), sample=sample)
+    assert kept_t(mixture)[2] == [2]
+
+
+def test_what_every_rule_takes_is_told_in_order(written: Written, tmp_path: Path) -> None:
+    keep = {
+        "language": "required",
+        "match": {PATH: "success", "other_language": "twice"},
+        **ranges_in(tmp_path, {"0": [[0, 1]], "2": [[0, 6]]}, f"{{{ID}}}"),
+    }
+    (dataset,) = keeping(written, keep).datasets
+    assert count_dataset(dataset).lost == (
+        RuleLoss("keep.language", 0, 6),
+        RuleLoss(f"keep.match.{PATH}", 3, 18),
+        RuleLoss("keep.match.other_language", 0, 1),
+        RuleLoss("keep.ranges", 1, 3 + 2),
+    )
+
+
+def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written) -> None:
+    with pytest.raises(SourceError, match=r"keep\.match\.episode_metadata/file_path takes 36"):
+        count_mixture(keeping(written, {"match": {PATH: "nowhere"}}))
+
+
+REFUSED = [
+    ({"match": {"episode_metadata/file": "x"}}, "keep.match.episode_metadata/file", PATH),
+    ({"match": {"action": "x"}}, "keep.match.action", "text"),
+    ({"match": {"observation/image": "x"}}, "keep.match.observation/image", "text"),
+    ({"ranges": {"file": "keep.json", "key": "{nothing}"}}, "keep.ranges.key", "It has"),
+    ({"ranges": {"file": "keep.json", "key": "{language_instruction}"}}, "keep.ranges.key",
+     "features of the episode"),
+    ({"ranges": {"file": "keep.json", "key": "{episode_metadata/score}"}}, "keep.ranges.key",
+     "text"),
+    ({"ranges": {"file": "nowhere.json", "key": f"{{{ID}}}"}}, "keep.ranges.file", "JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keep", "path", "remedy"), REFUSED, ids=lambda v: str(v)[:50])
+def test_rules_over_what_is_not_there_are_refused(
+    keep: dict[str, Any], path: str, remedy: str, written: Written
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        keeping(written, keep)
+    assert caught.value.path == f"datasets[robot].{path}"
+    assert path in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["{", "[1]", {"0": 5}, {"0": [[1, 2, 3]]}, {"0": [[3, 2]]}, {"0": [[-1, 2]]},
+     {"0": [[0.5, 2]]}, {"0": [[True, 2]]}, {"0": ["ab"]}, "[" * 9000],
+)  # fmt: skip
+def test_a_file_that_holds_no_ranges_is_refused(
+    document: Any, written: Written, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        keeping(written, ranges_in(tmp_path, document, f"{{{ID}}}"))
+    assert caught.value.path == "datasets[robot].keep.ranges.file"
+    assert "[[start, end], …]" in caught.value.remedy
+
+
+def test_texts_are_read_once_and_a_damaged_cache_is_read_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    read: list[str] = []
+    plain = texts._read_file
+    monkeypatch.setattr(texts, "_read_file", lambda path, f: read.append(path) or plain(path, f))
+    own = write_dataset(tmp_path, [[record(0, 4), record(2, 4)]], features=FEATURES)
+    keep = {"match": {PATH: "."}, "language": "required"}
+
+    def samples() -> int:
+        return count_dataset(keeping(own, keep).datasets[0]).samples
+
+    assert [samples(), samples()] == [6, 6]
+    assert len(read) == 1
+    for file in (tmp_path / "cache").rglob("*.npz"):
+        file.write_bytes(file.read_bytes()[:-40])
+    assert samples() == 6
+    assert len(read) == 2
+    write_records(own.files[0], [example(record(n, 6), FEATURES) for n in (0, 2)])
+    assert samples() == 9
+    assert len(read) == 3
+
+
+def test_a_record_that_cannot_be_walked_has_no_texts(tmp_path: Path) -> None:
+    parts = [[record(0, 4), b"no example", record(2, 4)]]
+    own = write_dataset(tmp_path, parts, features=FEATURES)
+    (dataset,) = keeping(own, {"match": {PATH: "success"}}).datasets
+    assert dataset.keep is not None
+    assert dataset.keep.steps().counts().tolist()[1] == 0
+    assert count_dataset(dataset).samples == 8
+
+
+def test_pictures_are_not_read_for_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = write_dataset(tmp_path, [[record(0, 400)]], features=FEATURES)
+    (dataset,) = keeping(own, {"match": {PATH: "success"}}).datasets
+    taken: list[int] = []
+    plain = texts.os.pread
+    monkeypatch.setattr(
+        texts.os, "pread", lambda fd, count, at: taken.append(count) or plain(fd, count, at)
+    )
+    assert dataset.keep is not None
+    assert dataset.keep.steps().counts().tolist() == [texts.ALL_STEPS]
+    assert sum(taken) < own.lengths[0][0] / 3
+    assert np.size(taken) > 0
