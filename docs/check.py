@@ -23,6 +23,7 @@ from pydantic import BaseModel
 import autoloader.spec
 from autoloader.cli.app import app
 from autoloader.cli.plan_report import knob_range
+from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,11 +84,45 @@ def cli_table(name: str) -> Iterator[tuple[str, ...]]:
         yield (f"`{label.strip()}`", default, parameter.help or "")
 
 
+def states_table(_: str) -> Iterator[tuple[str, ...]]:
+    """The controller's states and what they mean."""
+    yield ("state", "means")
+    for state in State:
+        yield (f"`{state.value}`", STATE_MEANING[state])
+
+
+def transitions_table(_: str) -> Iterator[tuple[str, ...]]:
+    """Where each event leads from each state, from the table itself."""
+    yield ("event, the first that holds", *(f"from `{state.value}`" for state in State))
+    for event in Event:
+        ways = (TRANSITIONS[state, event] for state in State)
+        yield (f"`{event.value}`: {EVENT_MEANING[event]}", *(way.value for way in ways))
+
+
 _KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "knobs": knobs_table,
     "spec": spec_table,
     "cli": cli_table,
+    "states": states_table,
+    "transitions": transitions_table,
 }
+
+
+def diagram() -> str:
+    """The controller's states as a Mermaid diagram, drawn from the table.
+
+    An event that leads to one state from everywhere is drawn once, from ``any``.
+    """
+    lines = ["```mermaid", "stateDiagram-v2", "    [*] --> WARMUP"]
+    for event in Event:
+        ways = {state: TRANSITIONS[state, event] for state in State}
+        if len(set(ways.values())) == 1:
+            lines.append(f"    any --> {ways[State.WARMUP].value}: {event.value}")
+            continue
+        for state, to in ways.items():
+            if state is not to:
+                lines.append(f"    {state.value} --> {to.value}: {event.value}")
+    return "\n".join([*lines, "```"])
 
 
 def written_anew(text: str) -> str:
@@ -95,6 +130,8 @@ def written_anew(text: str) -> str:
 
     def table(match: re.Match[str]) -> str:
         kind, name = match[1], match[2].strip()
+        if kind == "diagram":
+            return f"<!-- generated: {kind} -->\n{diagram()}\n<!-- end -->"
         head, *rows = (
             tuple(cell.replace("|", "\\|") for cell in row) for row in _KINDS[kind](name)
         )

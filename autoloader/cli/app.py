@@ -26,6 +26,7 @@ from autoloader.cli.measure import measure
 from autoloader.cli.output import emit, emit_json, note
 from autoloader.cli.plan import plan
 from autoloader.cli.profile import profile_app
+from autoloader.cli.replay import replay
 from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.errors import AutoloaderError
@@ -111,6 +112,7 @@ app.command("stats")(stats)
 app.command("measure")(measure)
 app.command("tune")(tune)
 app.add_typer(profile_app, name="profile")
+app.command("replay")(replay)
 app.command("schema")(schema)
 
 

@@ -1,11 +1,25 @@
 """What knobs cost in memory, and whether a machine can give it: pure.
 
+Theory of operation. A start is priced from file sizes. Later, one unit of each knob is priced by
+the rolling 95th percentile of the bytes that such units really held (``RollingPrices``), scaled by
+what the whole process holds against what was thought. A stream's new generation opens beside the
+old one, so a change of a stream knob is priced as the whole new stream, not as a difference.
+
+Invariants:
+    1. A change is admitted only where predicted headroom stays at or above floor + margin.
+    2. Shares of a budget never sum to more than the whole.
+    3. Unknown headroom admits nothing.
+
 Not here: reading memory (``headroom``), choosing knobs (the policy).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
@@ -25,8 +39,18 @@ STREAM_BYTES = 12 * MIB
 """One open stream at cycle_length 1, without the episodes in it (measured over 29 streams)."""
 CYCLE_BYTES = 5 * MIB
 """Each further unit of cycle_length: threads, read buffers, a record in flight."""
+THREAD_BYTES = 2 * MIB
+"""A further thread: its stack, its decoder, a frame in hand."""
 MARGIN_BYTES = 256 * MIB
 """Least distance to the floor at which memory is still admitted (design: "Reflex")."""
+
+GENERATION_KNOBS = (
+    "cycle_length",
+    "num_parallel_calls",
+    "parse_parallel_calls",
+    "stream_prefetch",
+)
+"""Knobs for which a stream opens anew, beside its old self."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +126,189 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             "or free memory",
         )
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Bytes of one unit of each knob, 95th percentiles of what such units really held.
+
+    Attributes:
+        slot_bytes: a ring slot.
+        sample_bytes: an encoded sample that waits.
+        record_bytes: an episode, by dataset; "" is any other.
+        run_bytes: a planned run read ahead (indexed).
+        process_bytes: a further decode process.
+        scale: what the process held / what these prices made of it, at least 1.
+    """
+
+    slot_bytes: int = 0
+    sample_bytes: int = SAMPLE_BYTES
+    record_bytes: Mapping[str, int] = field(default_factory=dict)
+    run_bytes: int = RUN_BYTES
+    process_bytes: int = INTERPRETER_BYTES
+    scale: float = 1.0
+
+    def record(self, dataset: str) -> int:
+        """An episode of a dataset."""
+        largest = max(self.record_bytes.values(), default=MIB)
+        return self.record_bytes.get(dataset, largest)
+
+
+def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:
+    """Bytes that a running pipeline holds with ``knobs``, above what it holds with none.
+
+    Args:
+        knobs: the knobs.
+        datasets: shards of each dataset (``KnobLimits.shards``).
+        prices: of one unit.
+    """
+    private = knobs.decode_threads * THREAD_BYTES
+    if knobs.reader == "indexed":
+        private += knobs.io_threads * THREAD_BYTES
+        private += (knobs.read_ahead + 1) * prices.run_bytes
+        private += (knobs.decode_processes - 1) * prices.process_bytes
+    else:
+        private += sum(_price_stream(knobs, name, prices) for name in datasets)
+    return math.ceil(private * max(1.0, prices.scale)) + knobs.ring_slots * prices.slot_bytes
+
+
+def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:
+    """Bytes that must be free to move from ``before`` to ``after``; never less than nothing.
+
+    A stream whose knobs change is held twice while its new generation takes over.
+    """
+    grown = price_knobs(after, datasets, prices) - price_knobs(before, datasets, prices)
+    twice = 0
+    if after.reader != "indexed":
+        for name in datasets:
+            mine, theirs = before.for_dataset(name), after.for_dataset(name)
+            reopened = any(
+                getattr(mine, knob) != getattr(theirs, knob) for knob in GENERATION_KNOBS
+            )
+            if reopened:
+                smaller = min((before, after), key=lambda k: _price_stream(k, name, prices))
+                twice += _price_stream(smaller, name, prices)
+    return max(0, grown + math.ceil(twice * max(1.0, prices.scale)))
+
+
+def _price_stream(knobs: Knobs, dataset: str, prices: Prices) -> int:
+    own = knobs.for_dataset(dataset)
+    record = prices.record(dataset)
+    held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
+    waiting = max(own.queue_samples, own.shuffle_samples) * prices.sample_bytes
+    streams = STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
+    return streams + record * held + max(0, waiting - record)
+
+
+def admits(
+    price_bytes: int,
+    *,
+    headroom_bytes: float | None,
+    ram_floor_bytes: int,
+    margin_bytes: int,
+    budget_ratio: float = 1.0,
+) -> bool:
+    """Whether a change may be applied, held against a fresh reading of headroom.
+
+    Args:
+        price_bytes: what it takes.
+        headroom_bytes: the reading; ``None`` (unknown) admits nothing.
+        ram_floor_bytes: what must stay free.
+        margin_bytes: distance to it that must stay.
+        budget_ratio: this pipeline's share of what is above both.
+    """
+    if headroom_bytes is None:
+        return False
+    left = headroom_bytes - ram_floor_bytes - margin_bytes
+    return left >= 0 and price_bytes <= left * min(1.0, max(0.0, budget_ratio))
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one user of a host's budget asks for: what it cannot do without, and its weight."""
+
+    minimum_bytes: int
+    weight: float = 1.0
+
+
+def split_budget(total_bytes: int, claims: Mapping[str, Claim]) -> dict[str, int]:
+    """Each claim's share of one host's budget: its minimum, and of the rest by weight.
+
+    Train, validation and all ranks of a node claim from the same budget; one that is parked has
+    weight 0 and keeps its minimum. Shares sum to at most ``total_bytes``.
+
+    Raises:
+        BudgetInfeasibleError: the minima alone are more than the whole.
+    """
+    minima = sum(claim.minimum_bytes for claim in claims.values())
+    rest = total_bytes - minima
+    if rest < 0:
+        raise BudgetInfeasibleError(
+            f"{len(claims)} loaders need {format_bytes(minima)} at least, and "
+            f"{format_bytes(max(0, total_bytes))} can be had above the floor",
+            remedy="run fewer loaders or ranks on this host, lower ram_floor, or free memory",
+        )
+    # Fractions, since floating shares could sum to a byte more than the whole.
+    weights = sum((Fraction(claim.weight) for claim in claims.values()), Fraction(0))
+    return {
+        name: claim.minimum_bytes
+        + (math.floor(rest * Fraction(claim.weight) / weights) if weights else 0)
+        for name, claim in claims.items()
+    }
+
+
+class RollingPrices:
+    """Prices of what really was held, over the last ``window`` readings.
+
+    Args:
+        slot_bytes: of one ring slot; known, not measured.
+        record_bytes: mean bytes of a record by dataset, to begin with.
+        window: readings kept.
+    """
+
+    def __init__(
+        self, *, slot_bytes: int, record_bytes: Mapping[str, int], window: int = 120
+    ) -> None:
+        self._slot_bytes = slot_bytes
+        self._records = {name: deque([size], maxlen=window) for name, size in record_bytes.items()}
+        self._samples: deque[float] = deque(maxlen=window)
+        self._runs: deque[float] = deque(maxlen=window)
+        self._scales: deque[float] = deque(maxlen=window)
+
+    def note_sample(self, size: float) -> None:
+        """Encoded bytes of a waiting sample, as seen now."""
+        self._samples.append(size)
+
+    def note_record(self, dataset: str, size: float) -> None:
+        """Encoded bytes of an episode, as seen now."""
+        if dataset in self._records:
+            self._records[dataset].append(int(size))
+
+    def note_run(self, size: float) -> None:
+        """Bytes of a planned run, as seen now."""
+        self._runs.append(size)
+
+    def note_process(self, held_bytes: float, predicted_bytes: float) -> None:
+        """What the process held, and what these prices said."""
+        if predicted_bytes > 0:
+            self._scales.append(min(4.0, max(1.0, held_bytes / predicted_bytes)))
+
+    def current(self) -> Prices:
+        """The prices now."""
+        return Prices(
+            slot_bytes=self._slot_bytes,
+            sample_bytes=int(percentile(self._samples, 0.95) or SAMPLE_BYTES),
+            record_bytes={
+                name: int(percentile(sizes, 0.95) or MIB) for name, sizes in self._records.items()
+            },
+            run_bytes=int(percentile(self._runs, 0.95) or RUN_BYTES),
+            scale=percentile(self._scales, 0.95) or 1.0,
+        )
+
+
+def percentile(values: deque[float] | deque[int], q: float) -> float | None:
+    """The q-quantile, upper: a value that at least a share q does not exceed; ``None``: empty."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return float(ordered[min(len(ordered) - 1, math.ceil(q * len(ordered)) - 1)])

@@ -1,0 +1,187 @@
+"""The decision log: one JSON line for every decision, and its replay.
+
+A log begins with a ``start`` line that holds the limits; a ``decision`` line holds everything that
+``decide`` was given and everything it answered; a ``reflex`` line says what the reflex did in
+between. The outcome of a change is the ``verdict`` of a later decision. ``replay`` gives every
+recorded input to today's policy and compares the answers.
+
+Not here: deciding (``policy``), where the file lies (the loader's caller).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.observation import Observation
+from autoloader.controller.policy import Decision, decide
+from autoloader.controller.states import ControllerState
+from autoloader.errors import KnobError, UsageError
+
+SCHEMA_VERSION = 1
+
+_LIMITS = TypeAdapter(ControllerLimits)
+_STATE = TypeAdapter(ControllerState)
+_SEEN = TypeAdapter(Observation)
+_DECISION = TypeAdapter(Decision)
+
+Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
+
+
+class DecisionLog:
+    """Writes one log; any thread. A full disk ends the log, never the run.
+
+    Args:
+        path: the file; appended to, made with its directory where it is missing.
+        pipeline: which pipeline of the run.
+    """
+
+    def __init__(self, path: Path, *, pipeline: int = 0) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._pipeline = pipeline
+        self._lock = threading.Lock()
+        self.failed: str | None = None
+
+    def start(self, limits: ControllerLimits) -> None:
+        """The limits from now on."""
+        plain = _LIMITS.dump_python(limits, mode="json")
+        self._write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": plain})
+
+    def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
+        """One decision, with its inputs."""
+        self._write(
+            {
+                "kind": "decision",
+                "at_s": seen.at_s,
+                "state": _STATE.dump_python(state, mode="json"),
+                "observation": _SEEN.dump_python(seen, mode="json"),
+                "decision": _DECISION.dump_python(answer, mode="json"),
+            }
+        )
+
+    def reflex(self, at_s: float, action: str, headroom_bytes: int | None) -> None:
+        """What the reflex began to do."""
+        self._write(
+            {"kind": "reflex", "at_s": at_s, "action": action, "headroom_bytes": headroom_bytes}
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._file.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps({"pipeline": self._pipeline, **line}, allow_nan=False)
+        with self._lock:
+            if self._file.closed or self.failed is not None:
+                return
+            try:
+                self._file.write(text + "\n")
+            except OSError as error:
+                self.failed = str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One decision that today's policy answers otherwise.
+
+    Attributes:
+        line: in the log, from 1.
+        field: what differs.
+        recorded, derived: the two answers.
+    """
+
+    line: int
+    field: str
+    recorded: Any
+    derived: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay found."""
+
+    decisions: int
+    changes: int
+    differences: tuple[Difference, ...]
+
+
+def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the log") -> Replayed:
+    """Derive every decision of a log again.
+
+    Args:
+        lines: of the log.
+        with_: the policy.
+        origin: names the log in errors.
+
+    Raises:
+        UsageError: the log cannot be read: which line, and why.
+    """
+    limits: dict[int, ControllerLimits] = {}
+    decisions = changes = 0
+    differences: list[Difference] = []
+    for number, record in _records(lines, origin):
+        pipeline = int(record.get("pipeline", 0))
+        try:
+            if record.get("kind") == "start":
+                limits[pipeline] = _LIMITS.validate_python(record["limits"])
+            if record.get("kind") != "decision":
+                continue
+            state = _STATE.validate_python(record["state"])
+            seen = _SEEN.validate_python(record["observation"])
+            recorded = record["decision"]
+            held = limits[pipeline]
+        except (KeyError, ValidationError, KnobError) as error:
+            raise UsageError(
+                f"{origin}, line {number}: not a record of this schema: {_first_line(error)}",
+                remedy="replay a log as `autoloader` wrote it, with the version that wrote it",
+            ) from error
+        answer = _DECISION.dump_python(with_(state, seen, held), mode="json")
+        decisions += 1
+        changes += answer["knobs"] is not None
+        differences += [
+            Difference(number, key, recorded.get(key), answer[key])
+            for key in answer
+            if recorded.get(key) != answer[key]
+        ]
+    return Replayed(decisions, changes, tuple(differences))
+
+
+def _records(lines: Iterable[str], origin: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Parsed lines; a last line that was cut off by the end of its writer is left out."""
+    held: tuple[int, str] | None = None
+    for number, line in enumerate(lines, start=1):
+        if held is not None:
+            yield held[0], _parsed(*held, origin)
+        held = (number, line) if line.strip() else None
+    if held is not None and held[1].endswith("\n"):
+        yield held[0], _parsed(*held, origin)
+
+
+def _parsed(number: int, line: str, origin: str) -> dict[str, Any]:
+    remedy = "replay a decisions.jsonl that a loader wrote"
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise UsageError(f"{origin}, line {number}: no JSON: {error}", remedy=remedy) from error
+    if not isinstance(record, dict):
+        raise UsageError(f"{origin}, line {number}: no JSON object", remedy=remedy)
+    version = record.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{origin}, line {number}: schema version {version}, this is {SCHEMA_VERSION}",
+            remedy="replay it with the version of autoloader that wrote it",
+        )
+    return record
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

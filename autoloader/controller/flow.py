@@ -1,0 +1,188 @@
+"""Turns a pipeline's running totals into readings: rates, waits, service times. Pure.
+
+Theory of operation. Totals (batches handed over, seconds waited, samples mixed, seconds of work by
+stage) come about once a second. Waits, pace and service times are differences over the last
+``WINDOW_S``; the rate is a difference between two neighbours, long enough to hold two batches, so
+that rates of different readings share nothing and may be compared by a test. Waits and pace are
+taken between moments at which the consumer took or wanted a batch: a pause is no time spent
+without waiting, and what was before a long one says nothing of what is now.
+
+Not here: collecting totals (``autoloader.control``), judging readings (``policy``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoloader.controller.observation import Reading, StageReading
+
+WINDOW_S = 5.0
+LONGEST_RATE_S = 2.4
+PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageTotal:
+    """One stage's (or dataset's) totals: seconds of work of all workers, samples done."""
+
+    stage: str
+    dataset: str
+    share: float
+    workers: int
+    work_s: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowTotals:
+    """A pipeline's totals at one time.
+
+    Attributes:
+        at_s: when.
+        batches: handed to the consumer.
+        waited_s: that it waited for them, all in all.
+        waiting_since_s: since when it waits now; ``None``: it does not.
+        mixed: samples mixed.
+        ready, slots: batches ready, slots of the ring.
+        stages: every stage.
+    """
+
+    at_s: float
+    batches: int
+    waited_s: float
+    waiting_since_s: float | None
+    mixed: int
+    ready: int
+    slots: int
+    stages: tuple[StageTotal, ...] = ()
+
+    @property
+    def all_waited_s(self) -> float:
+        """Waiting so far, with what is going on."""
+        now = 0.0 if self.waiting_since_s is None else self.at_s - self.waiting_since_s
+        return self.waited_s + max(0.0, now)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The last value of something that is not new at every reading."""
+
+    value: float
+    at_s: float
+
+    def reading(self, now_s: float) -> Reading:
+        return Reading(self.value, max(0.0, now_s - self.at_s))
+
+
+@dataclass(slots=True)
+class FlowMeter:
+    """Fed with totals, gives readings.
+
+    Attributes:
+        batch_size: samples of a batch.
+    """
+
+    batch_size: int
+    _window: deque[FlowTotals] = field(default_factory=deque)
+    _rate: _Kept | None = None
+    _rate_from: FlowTotals | None = None
+    _step: float = 0.0
+    _now: FlowTotals | None = None
+    _totals: deque[FlowTotals] = field(default_factory=deque)
+    _moved_s: float | None = None
+    _stages: dict[tuple[str, str], tuple[_Kept, float]] = field(default_factory=dict)
+
+    def note(self, now: FlowTotals) -> None:
+        """One set of totals; they never go back, but after a restart begin anew."""
+        last = self._window[-1] if self._window else None
+        if last is not None and (now.batches < last.batches or now.mixed < last.mixed):
+            self._forget()
+            last = None
+        active = last is None or now.batches > last.batches or now.waiting_since_s is not None
+        if active:
+            quiet_s = now.at_s - (now.at_s if self._moved_s is None else self._moved_s)
+            if quiet_s > max(PAUSE_S, 3 * self._step):
+                self._window.clear()
+                self._rate_from = None
+            self._moved_s = now.at_s
+            self._window.append(now)
+        while len(self._window) > 2 and now.at_s - self._window[1].at_s >= WINDOW_S:
+            self._window.popleft()
+        self._now = now
+        self._note_rate(now)
+        self._note_stages(now)
+        first, last = self._window[0], self._window[-1]
+        if last.batches > first.batches:
+            self._step = (last.at_s - first.at_s) / (last.batches - first.batches)
+
+    def readings(self) -> dict[str, Any]:
+        """Fields of an ``Observation``, as of the last totals."""
+        now, first, last = self._now, self._window[0], self._window[-1]
+        assert now is not None
+        span = last.at_s - first.at_s
+        fields: dict[str, Any] = {
+            "batches": now.batches,
+            "waiting": now.waiting_since_s is not None,
+            "occupancy_ratio": Reading(now.ready / max(1, now.slots)),
+            "rate_per_s": self._rate.reading(now.at_s) if self._rate else None,
+            "step_s": Reading(self._step) if self._step else None,
+            "silent_s": Reading(now.at_s - (self._moved_s or now.at_s)),
+            "stages": self._stage_readings(now),
+        }
+        if span > 0:
+            waited = min(span, max(0.0, last.all_waited_s - first.all_waited_s))
+            fields["wait_ratio"] = Reading(waited / span)
+            batches, free = last.batches - first.batches, span - waited
+            if batches > 0 and free > span * 1e-3:
+                fields["demand_per_s"] = Reading(batches * self.batch_size / free)
+        return fields
+
+    def _note_rate(self, now: FlowTotals) -> None:
+        since = self._rate_from
+        if since is None:
+            self._rate_from = now
+            return
+        span, mixed = now.at_s - since.at_s, now.mixed - since.mixed
+        if span > 0 and (mixed >= 2 * self.batch_size or span >= LONGEST_RATE_S):
+            self._rate = _Kept(mixed / span, now.at_s)
+            self._rate_from = now
+
+    def _note_stages(self, now: FlowTotals) -> None:
+        self._totals.append(now)
+        while len(self._totals) > 2 and now.at_s - self._totals[1].at_s >= WINDOW_S:
+            self._totals.popleft()
+        first = self._totals[0]
+        span = now.at_s - first.at_s
+        before: Mapping[tuple[str, str], StageTotal] = {
+            (s.stage, s.dataset): s for s in first.stages
+        }
+        for total in now.stages:
+            key = (total.stage, total.dataset)
+            earlier = before.get(key)
+            if earlier is None or span <= 0 or total.samples <= earlier.samples:
+                continue
+            work = max(0.0, total.work_s - earlier.work_s)
+            service = work / (total.samples - earlier.samples)
+            busy = work / (span * max(1, total.workers))
+            self._stages[key] = (_Kept(service, now.at_s), busy)
+
+    def _stage_readings(self, now: FlowTotals) -> tuple[StageReading, ...]:
+        found = []
+        for total in now.stages:
+            known = self._stages.get((total.stage, total.dataset))
+            service = known[0].reading(now.at_s) if known else None
+            busy = Reading(known[1], service.age_s) if known and service else None
+            found.append(
+                StageReading(total.stage, total.dataset, total.share, total.workers, service, busy)
+            )
+        return tuple(found)
+
+    def _forget(self) -> None:
+        self._window.clear()
+        self._totals.clear()
+        self._stages.clear()
+        self._rate = self._rate_from = self._moved_s = None
+        self._step = 0.0

@@ -1,0 +1,79 @@
+"""What the controller may never overstep, and the times it keeps; fixed while a pipeline runs.
+
+Not here: what is done within them (``policy``, ``reflex``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoloader.controller.admission import MARGIN_BYTES
+from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
+
+ORDER_KNOBS = ("cycle_length", "shuffle_samples")
+
+UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
+    "indexed": STREAM_KNOBS,
+    "stream": ("io_threads", "read_ahead", "decode_processes"),
+}
+"""Knobs that a reader does not heed; they stay as they are."""
+WEIGHTLESS_KNOBS = ("decode_threads", "io_threads", "min_ready_datasets")
+"""Knobs that hold next to no memory: taking them would slow training and free nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerLimits:
+    """Limits of one pipeline.
+
+    Attributes:
+        ram_floor_bytes: what must stay free.
+        knobs: what the pipeline's knobs are held against.
+        minimum: the smallest knobs it runs with; emergency goes there.
+        order_fixed: order knobs stay as they are, because the order was promised.
+        budget_ratio: this pipeline's share of what is above the floor and the margin.
+        margin_bytes: least distance to the floor at which memory is still admitted.
+        oldest_s: readings older than this are unknown.
+        hold_off_s: a knob that moved rests for so long before it may grow again.
+        calm_s: pressure must have been gone for so long before anything grows; doubled for each
+            time that it came back soon.
+        retry_s: what did not pay is not tried again for so long; doubled each time.
+        silence_s: a consumer that neither takes nor wants a batch for so long is silent.
+        pressure_percent: PSI ``memory some avg10`` that counts as pressure.
+        gpu_busy_ratio: load from which on the GPU is the bottleneck.
+    """
+
+    ram_floor_bytes: int
+    knobs: KnobLimits
+    minimum: Knobs
+    order_fixed: bool = False
+    budget_ratio: float = 1.0
+    margin_bytes: int = MARGIN_BYTES
+    oldest_s: float = 3.0
+    hold_off_s: float = 15.0
+    calm_s: float = 10.0
+    retry_s: float = 60.0
+    silence_s: float = 5.0
+    pressure_percent: float = 20.0
+    gpu_busy_ratio: float = 0.95
+
+    def least(self, knobs: Knobs) -> Knobs:
+        """The least memory that one may go to from ``knobs``: nothing grows on the way.
+
+        Threads stay; so do order knobs where the order was promised.
+        """
+        values = knobs.flat()
+        for key, value in values.items():
+            knob = key.rpartition(".")[2]
+            unused = UNUSED_KNOBS.get(knobs.reader, ())
+            if not isinstance(value, int) or knob in (*unused, *WEIGHTLESS_KNOBS):
+                continue
+            if self.order_fixed and knob in ORDER_KNOBS:
+                continue
+            values[key] = min(value, getattr(self.minimum, knob))
+        for key in list(values):
+            dataset, _, knob = key.rpartition(".")
+            if knob == "num_parallel_calls" and knobs.reader != "indexed":
+                cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
+                values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
+        return Knobs.build(values)

@@ -1,0 +1,383 @@
+"""Which single change would help most: bottleneck, size, price, gain. Pure.
+
+Theory of operation. Each stage's capacity is resource-accounted, as in Plumber (Kuchnik et al.,
+MLSys 2022): workers / (service time × share), in samples of the mixture per second. The least is
+the bottleneck. How many workers it needs for a rate is Little's law: rate × service time. More than
+the next bottleneck, the consumer and the processors allow is not worth having, so a predicted gain
+ends there. Of all changes the one with the best predicted gain per byte is taken, where each is
+legal, admitted, rested and not known to be useless.
+
+Where no stage is short on average, yet the consumer waits, rates vary: then buffers are what helps,
+and a doubled buffer is predicted to halve the waiting.
+
+Not here: when to ask (``policy``), whether it paid (``verification``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autoloader.controller.admission import GENERATION_KNOBS, admits, price_change
+from autoloader.controller.limits import (
+    ORDER_KNOBS,
+    UNUSED_KNOBS,
+    WEIGHTLESS_KNOBS,
+    ControllerLimits,
+)
+from autoloader.controller.observation import Observation, StageReading, fresh
+from autoloader.controller.states import ControllerState
+from autoloader.errors import KnobError
+from autoloader.knobs import Knobs
+from autoloader.units import MIB
+
+LARGEST_STEP = 4
+"""Workers added at once: growth is additive."""
+SHORT_RATIO = 1.15
+"""A stage whose capacity is below the rate × this is short."""
+LEAST_GAIN_RATIO = 0.004
+BUSY_RATIO = 0.7
+SPARE_RATIO = 1.3
+"""Capacity that stays above the demand when something is given back."""
+FULL_RATIO = 0.5
+"""A ring at least so full most of the time has more slots than are needed."""
+IDLE_CPUS = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change, with what it is predicted to bring and to cost.
+
+    Attributes:
+        knob: what it is remembered by.
+        changes: flat knob → value.
+        knobs: the whole set then.
+        gain_per_s: predicted, in samples per second.
+        price_bytes: predicted.
+        context: the bottleneck, and its service time.
+        rule: why.
+    """
+
+    knob: str
+    changes: Mapping[str, int]
+    knobs: Knobs
+    gain_per_s: float
+    price_bytes: int
+    context: tuple[str, float]
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage whose service time is known and fresh."""
+
+    reading: StageReading
+    service_s: float
+    capacity_per_s: float
+
+    @property
+    def name(self) -> str:
+        """Stage and dataset."""
+        one = self.reading
+        return f"{one.stage}:{one.dataset}" if one.dataset else one.stage
+
+
+def known_stages(seen: Observation, limits: ControllerLimits) -> list[Stage]:
+    """Stages with fresh evidence, the slowest first."""
+    found = []
+    for one in seen.stages:
+        service = fresh(one.service_s, limits.oldest_s)
+        if service is not None and service > 0 and one.share > 0 and one.workers > 0:
+            found.append(Stage(one, service, one.workers / (service * one.share)))
+    return sorted(found, key=lambda stage: stage.capacity_per_s)
+
+
+def best_growth(
+    state: ControllerState, seen: Observation, limits: ControllerLimits
+) -> Change | None:
+    """The change with the best predicted gain per byte; ``None`` where none is worth it.
+
+    Nothing is proposed on unknown evidence: headroom, rate, waits and the stages must be fresh,
+    and threads need processors that are known to be idle.
+    """
+    rate = fresh(seen.rate_per_s, limits.oldest_s)
+    waits = fresh(seen.wait_ratio, limits.oldest_s)
+    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
+    stages = known_stages(seen, limits)
+    if rate is None or rate <= 0 or waits is None or headroom is None or not stages:
+        return None
+    context = (stages[0].name, stages[0].service_s)
+    found: list[Change] = []
+    for knob, changes, target, rule in _growths(seen, limits, stages, rate, waits):
+        knobs = legal(seen.knobs, changes, limits)
+        gain = min(target, _ceiling(seen, limits)) - rate
+        if knobs is None or gain < LEAST_GAIN_RATIO * rate:
+            continue
+        if not _may_grow(knob, context, state, seen, limits):
+            continue
+        price = price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices)
+        if admits(
+            price,
+            headroom_bytes=headroom,
+            ram_floor_bytes=limits.ram_floor_bytes,
+            margin_bytes=margin(seen, limits),
+            budget_ratio=limits.budget_ratio,
+        ):
+            found.append(Change(knob, changes, knobs, gain, price, context, rule))
+    return max(found, key=lambda c: c.gain_per_s / max(c.price_bytes, MIB), default=None)
+
+
+def margin(seen: Observation, limits: ControllerLimits) -> int:
+    """Distance to the floor that must stay: 256 MiB, or what 300 ms have taken at worst."""
+    growth = fresh(seen.growth_bytes, limits.oldest_s)
+    return max(limits.margin_bytes, int(growth or 0))
+
+
+def _ceiling(seen: Observation, limits: ControllerLimits) -> float:
+    """The rate beyond which nothing is worth having: the consumer's own pace."""
+    demand = fresh(seen.demand_per_s, limits.oldest_s)
+    return math.inf if demand is None or demand <= 0 else demand
+
+
+_Growth = tuple[str, dict[str, int], float, str]
+
+
+def _growths(
+    seen: Observation, limits: ControllerLimits, stages: list[Stage], rate: float, waits: float
+) -> Iterator[_Growth]:
+    """(knob, changes, predicted rate, rule) of all changes that might help."""
+    idle = fresh(seen.idle_cpus, limits.oldest_s)
+    slowest = stages[0]
+    others = stages[1].capacity_per_s if len(stages) > 1 else math.inf
+    for stage in stages:
+        short = stage is slowest and stage.capacity_per_s < rate * SHORT_RATIO
+        busy = fresh(stage.reading.busy_ratio, limits.oldest_s)
+        if not short and (busy is None or busy < BUSY_RATIO):
+            continue
+        if idle is None or idle < IDLE_CPUS:
+            continue
+        limit = max(others, rate * 1.05) if stage is slowest else rate * 1.05
+        wanted = min(limit, _ceiling(seen, limits), 1e9)
+        workers = stage.reading.workers
+        need = math.ceil(wanted * stage.service_s * stage.reading.share)
+        step = max(1, min(LARGEST_STEP, need - workers))
+        rule = f"{stage.name} {'is the bottleneck' if short else 'is busy'}"
+        for knob, changes, more in _of_stage(seen, stage, stages, step, idle, limits):
+            yield knob, changes, min(rate * more, limit), rule
+    if waits > 0:
+        # Where a stage is short on average, a longer queue before or behind it is no remedy.
+        even = 1.0 if slowest.capacity_per_s >= rate * SHORT_RATIO else 0.05
+        steadier = rate * (1 + even * waits / 2)
+        slots = seen.knobs.ring_slots
+        rule = "rates vary: buffers"
+        yield "ring_slots", {"ring_slots": slots + min(LARGEST_STEP, slots)}, steadier, rule
+        if seen.knobs.reader == "indexed":
+            ahead = seen.knobs.read_ahead
+            yield "read_ahead", {"read_ahead": ahead + min(2, ahead)}, steadier, rule
+        else:
+            queue = seen.knobs.queue_samples
+            more = queue + min(limits.knobs.block_length * 32, queue)
+            yield "queue_samples", {"queue_samples": more}, steadier, rule
+
+
+def _of_stage(
+    seen: Observation,
+    stage: Stage,
+    stages: list[Stage],
+    step: int,
+    idle: float,
+    limits: ControllerLimits,
+) -> Iterator[tuple[str, dict[str, int], float]]:
+    """(knob, changes, predicted factor of the rate) for more of one stage."""
+    knobs, workers = seen.knobs, stage.reading.workers
+    if stage.reading.stage == "decode":
+        to = knobs.decode_threads + step
+        yield "decode_threads", {"decode_threads": to}, 1 + min(step, 1.5 * idle) / workers
+        if knobs.reader == "indexed":
+            processes = {"decode_processes": knobs.decode_processes + 1}
+            yield "decode_processes", processes, 1 + min(1.0, idle) / workers
+        return
+    if knobs.reader == "indexed":
+        yield "io_threads", {"io_threads": knobs.io_threads + step}, 1 + step / workers
+        return
+    name = stage.reading.dataset
+    alike = [s for s in stages if s.reading.stage == "read"]
+    crowd = sum(s.capacity_per_s < stage.capacity_per_s * 1.2 for s in alike)
+    prefix = "" if crowd > len(alike) / 2 or not name else f"{name}."
+    own = knobs.for_dataset(name or None)
+    if not limits.order_fixed:
+        cycle = own.cycle_length + min(step, max(1, own.cycle_length))
+        both = {f"{prefix}cycle_length": cycle, f"{prefix}num_parallel_calls": cycle}
+        yield f"{prefix}cycle_length", both, cycle / own.cycle_length
+    parse = own.parse_parallel_calls + 1
+    more = 1 + 0.25 / own.parse_parallel_calls
+    yield f"{prefix}parse_parallel_calls", {f"{prefix}parse_parallel_calls": parse}, more
+    prefetch = {f"{prefix}stream_prefetch": own.stream_prefetch + 1}
+    yield f"{prefix}stream_prefetch", prefetch, 1 + 0.1 / (own.stream_prefetch + 1)
+
+
+def best_return(
+    state: ControllerState, seen: Observation, limits: ControllerLimits
+) -> Change | None:
+    """What can be given back without anybody noticing: the most bytes first, threads last.
+
+    Threads go down to what Little's law asks for at the consumer's pace and some to spare; buffers
+    and streams are halved while the ring is full anyway.
+    """
+    demand = fresh(seen.demand_per_s, limits.oldest_s)
+    rate = fresh(seen.rate_per_s, limits.oldest_s)
+    full = fresh(seen.occupancy_ratio, limits.oldest_s)
+    if rate is None or full is None:
+        return None
+    pace = rate if demand is None else max(demand, rate)
+    stages = known_stages(seen, limits)
+    context = (stages[0].name, stages[0].service_s) if stages else ("", 0.0)
+    found = []
+    for knob, changes in _returns(seen, stages, pace, full, limits.knobs.cpus):
+        kept = {
+            key: max(to, getattr(limits.minimum, key.rpartition(".")[2]))
+            for key, to in changes.items()
+        }
+        flat = seen.knobs.flat()
+        if kept[knob] >= flat[knob] or _remembered(f"{knob}-", context, state, seen.at_s):
+            continue
+        knobs = legal(seen.knobs, kept, limits)
+        if knobs is None or not _rested(f"{knob}+", state, seen.at_s, limits):
+            continue
+        price = price_change(knobs, seen.knobs, limits.knobs.shards, seen.prices)
+        found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, context, "given back"))
+    return min(found, key=lambda change: change.price_bytes, default=None)
+
+
+def _returns(
+    seen: Observation, stages: list[Stage], pace: float, full: float, cpus: int
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """(knob, changes) of all that may be too much."""
+    knobs = seen.knobs
+    for stage in stages:
+        if stage.reading.dataset:
+            continue
+        knob = "decode_threads" if stage.reading.stage == "decode" else "io_threads"
+        now = getattr(knobs, knob)
+        need = math.ceil(pace * stage.service_s * stage.reading.share * SPARE_RATIO)
+        # More workers than processors make each other's service times look long.
+        most = max(cpus, now // 2) if now > cpus else now
+        yield knob, {knob: min(max(need, now // 2), most)}
+    if full < FULL_RATIO:
+        return
+    ahead = "read_ahead" if knobs.reader == "indexed" else "queue_samples"
+    for knob in ("ring_slots", ahead):
+        now = getattr(knobs, knob)
+        yield knob, {knob: now // 2 if now > 8 else math.ceil(now * 0.75)}
+    if knobs.reader == "indexed":
+        return
+    streams = [s for s in stages if s.reading.stage == "read"]
+    spare = min((s.capacity_per_s for s in streams), default=0.0) >= 2 * pace * SPARE_RATIO
+    for prefix in ("", *(f"{name}." for name in knobs.datasets)):
+        flat = knobs.flat()
+        cycle = flat.get(f"{prefix}cycle_length", 1)
+        if spare and cycle > 1:
+            calls = min(flat.get(f"{prefix}num_parallel_calls", 1), cycle // 2)
+            halved_cycle = {f"{prefix}cycle_length": cycle // 2}
+            if f"{prefix}num_parallel_calls" in flat:
+                halved_cycle[f"{prefix}num_parallel_calls"] = calls
+            yield f"{prefix}cycle_length", halved_cycle
+        for knob in ("stream_prefetch", "parse_parallel_calls"):
+            if spare and flat.get(f"{prefix}{knob}", 1) > 1:
+                yield f"{prefix}{knob}", {f"{prefix}{knob}": flat[f"{prefix}{knob}"] // 2}
+
+
+def best_cut(state: ControllerState, seen: Observation, limits: ControllerLimits) -> Change | None:
+    """Fewer workers, where more of them than processors stand in each other's way."""
+    stages = known_stages(seen, limits)
+    idle = fresh(seen.idle_cpus, limits.oldest_s)
+    if idle is None or not stages:
+        return None
+    context = (stages[0].name, stages[0].service_s)
+    for knob in ("decode_threads", "io_threads"):
+        now = getattr(seen.knobs, knob)
+        # Readers mostly wait for storage: more of them than processors is no fault by itself.
+        if knob == "io_threads" and (seen.knobs.reader != "indexed" or idle >= IDLE_CPUS):
+            continue
+        to = max(limits.knobs.cpus, math.ceil(now * 0.5))
+        knobs = legal(seen.knobs, {knob: to}, limits) if to < now else None
+        if knobs is None or _remembered(f"{knob}-", context, state, seen.at_s):
+            continue
+        if _rested(f"{knob}+", state, seen.at_s, limits):
+            return Change(f"{knob}-", {knob: to}, knobs, 0.0, 0, context, "more than processors")
+    return None
+
+
+def halved(seen: Observation, limits: ControllerLimits) -> Knobs:
+    """All that holds memory, halved towards the minimum: multiplicative shrink.
+
+    A stream that opens anew is held twice for a while; where that would cross the floor, streams
+    stay as they are and only rings and queues shrink.
+    """
+    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
+    whole = _halved(seen, limits, keep=())
+    price = price_change(seen.knobs, whole, limits.knobs.shards, seen.prices)
+    # Half of what is left, since a price under pressure is no more than a guess.
+    if headroom is not None and price <= (headroom - limits.ram_floor_bytes) / 2:
+        return whole
+    return _halved(seen, limits, keep=GENERATION_KNOBS)
+
+
+def _halved(seen: Observation, limits: ControllerLimits, *, keep: tuple[str, ...]) -> Knobs:
+    least = limits.least(seen.knobs).flat()
+    values = seen.knobs.flat()
+    for key, value in values.items():
+        knob = key.rpartition(".")[2]
+        unused = UNUSED_KNOBS.get(seen.knobs.reader, ())
+        if isinstance(value, int) and knob not in (*WEIGHTLESS_KNOBS, *unused, *keep):
+            values[key] = max(least[key], value // 2)
+    for key in list(values):
+        dataset, _, knob = key.rpartition(".")
+        if knob == "num_parallel_calls":
+            cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
+            values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
+    return Knobs.build(values)
+
+
+def legal(knobs: Knobs, changes: Mapping[str, int], limits: ControllerLimits) -> Knobs | None:
+    """The knobs with ``changes``; ``None`` where a guard refuses them, or the order is promised."""
+    if limits.order_fixed and any(key.rpartition(".")[2] in ORDER_KNOBS for key in changes):
+        return None
+    try:
+        wanted = Knobs.build(changes, base=knobs)
+        wanted.check(limits.knobs)
+    except KnobError:
+        return None
+    return wanted
+
+
+def _may_grow(
+    knob: str,
+    context: tuple[str, float],
+    state: ControllerState,
+    seen: Observation,
+    limits: ControllerLimits,
+) -> bool:
+    if _remembered(f"{knob}+", context, state, seen.at_s):
+        return False
+    return _rested(f"{knob}-", state, seen.at_s, limits)
+
+
+def _rested(move: str, state: ControllerState, now_s: float, limits: ControllerLimits) -> bool:
+    """Whether the knob's last move the other way ("ring_slots-") is past its hold-off."""
+    return all(name != move or now_s - at_s >= limits.hold_off_s for name, at_s in state.moved)
+
+
+def _remembered(
+    knob: str, context: tuple[str, float], state: ControllerState, now_s: float
+) -> bool:
+    """Whether this did not pay lately, under circumstances like these."""
+    for failure in state.failures:
+        if failure.knob != knob or now_s >= failure.until_s:
+            continue
+        stage, service_s = failure.context
+        ratio = context[1] / service_s if service_s > 0 else 1.0
+        if stage == context[0] and 2 / 3 <= ratio <= 1.5:
+            return True
+    return False

@@ -1,0 +1,148 @@
+"""The reflex: ten times a second, headroom alone, no policy in between.
+
+Theory of operation. ``react`` is pure: a reading of headroom and what the reflex remembers in, what
+to do out. Between floor + margin and the floor no new reads are admitted; below the floor buffers
+are dropped, knobs go to the minimum, memory is returned to the kernel, and the next readings say
+whether it helped. The margin is what 300 ms have taken at worst (99th percentile of the falls
+seen), at least 256 MiB: fresh pages come at 0.4 GiB/s and a reading every 100 ms must be enough.
+Only where the loader itself still holds more than its minimum costs, seconds later, is it restarted
+small.
+
+The consumer is never blocked: one batch that is ready is kept and one more is always let through,
+so with fewer than two in the ring the gate opens until there are.
+
+Invariants:
+    1. Below the floor the answer is at least DROP; below floor + margin at least GATE.
+    2. With fewer than two batches ready the gate is open.
+    3. An unreadable headroom closes nothing and opens nothing: what was, stays.
+
+Not here: the thread that calls it (``loop``), growing (``policy``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from autoloader.controller.admission import MARGIN_BYTES, percentile
+
+PERIOD_S = 0.1
+GROWTH_WINDOW_S = 0.3
+REPEAT_S = 0.5
+"""Between two rounds of dropping, while headroom stays below the floor."""
+RESTART_AFTER_S = 5.0
+"""Below the floor for so long, with memory of its own to give: the child restarts small."""
+REOPEN_RATIO = 1.25
+"""The gate opens at floor + margin × this, so that it does not flutter."""
+KEPT_BATCHES = 2
+_HISTORY = 3000
+
+
+class Action(str, Enum):
+    """What to do now; each includes the ones above it."""
+
+    NOTHING = "nothing"
+    GATE = "gate"
+    DROP = "drop"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class ReflexLimits:
+    """``ram_floor_bytes`` must stay free; ``surplus_bytes`` more than the minimum is too much."""
+
+    ram_floor_bytes: int
+    margin_bytes: int = MARGIN_BYTES
+    surplus_bytes: int = MARGIN_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ReflexState:
+    """What the reflex remembers.
+
+    Attributes:
+        closed: the gate is (but for an empty ring).
+        below_s: since when headroom is below the floor; ``None``: it is not.
+        dropped_s: when buffers were last dropped.
+        restarts: asked for so far in this stretch below the floor.
+    """
+
+    closed: bool = False
+    below_s: float | None = None
+    dropped_s: float = -1e9
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """The answer: what to do, and whether reads are admitted."""
+
+    state: ReflexState
+    action: Action
+    admit: bool
+
+
+def react(
+    state: ReflexState,
+    *,
+    at_s: float,
+    headroom_bytes: int | None,
+    growth_bytes: int,
+    ready_batches: int,
+    surplus_bytes: int | None,
+    limits: ReflexLimits,
+) -> Reaction:
+    """What to do about one reading.
+
+    Args:
+        state: what the last answer left.
+        at_s: now.
+        headroom_bytes: the reading; ``None`` where it failed.
+        growth_bytes: what 300 ms have taken at worst.
+        ready_batches: in the ring.
+        surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown.
+        limits: floor and margin.
+    """
+    starving = ready_batches < KEPT_BATCHES
+    if headroom_bytes is None:
+        return Reaction(state, Action.NOTHING, not state.closed or starving)
+    margin = max(limits.margin_bytes, growth_bytes)
+    floor = limits.ram_floor_bytes
+    if headroom_bytes >= floor:
+        closed = headroom_bytes < floor + margin * (REOPEN_RATIO if state.closed else 1.0)
+        state = ReflexState(closed=closed, dropped_s=state.dropped_s)
+        return Reaction(state, Action.GATE if closed else Action.NOTHING, not closed or starving)
+    below = at_s if state.below_s is None else state.below_s
+    state = replace(state, closed=True, below_s=below)
+    large = surplus_bytes is not None and surplus_bytes > limits.surplus_bytes
+    if at_s - below >= RESTART_AFTER_S and large and not state.restarts:
+        return Reaction(replace(state, restarts=1), Action.RESTART, starving)
+    if at_s - state.dropped_s >= REPEAT_S:
+        return Reaction(replace(state, dropped_s=at_s), Action.DROP, starving)
+    return Reaction(state, Action.GATE, starving)
+
+
+class GrowthMeter:
+    """What was lost of headroom within any 300 ms, over the last minutes."""
+
+    def __init__(self, *, period_s: float = PERIOD_S) -> None:
+        self._apart = max(1, round(GROWTH_WINDOW_S / period_s))
+        self._recent: deque[int] = deque(maxlen=self._apart)
+        self._falls: deque[float] = deque(maxlen=_HISTORY)
+        self._calls = 0
+        self._p99 = 0
+
+    def note(self, headroom_bytes: int) -> None:
+        """One reading."""
+        if len(self._recent) == self._apart:
+            self._falls.append(max(0, self._recent[0] - headroom_bytes))
+            self._calls += 1
+            if self._calls % 10 == 1:
+                self._p99 = int(percentile(self._falls, 0.99) or 0)
+        self._recent.append(headroom_bytes)
+
+    @property
+    def p99_bytes(self) -> int:
+        """99th percentile; 0 before there are readings enough."""
+        return self._p99

@@ -1,0 +1,151 @@
+"""The controller's states, and every transition between them, as data.
+
+``TRANSITIONS`` is total: each state has an answer to each event. The events stand in the order in
+which they are looked for; the first that holds is the one that happened (``policy.event_of``).
+
+Rules that the table keeps, and tests check:
+    1. Memory below the floor leads to EMERGENCY from anywhere, pressure at least to SHRINK.
+    2. Only HUNGRY leads to GROW.
+    3. No state is a trap: from each, HUNGRY leads to GROW.
+    4. A silent consumer is PARKED, never HOLD: silence is not satisfaction.
+    5. Blindness never leads to GROW.
+
+Not here: which event happened, and what is done in a state (``policy``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from autoloader.knobs import Knobs
+
+
+class State(str, Enum):
+    """What the controller is doing."""
+
+    WARMUP = "WARMUP"
+    GROW = "GROW"
+    HOLD = "HOLD"
+    SHRINK = "SHRINK"
+    EMERGENCY = "EMERGENCY"
+    PARKED = "PARKED"
+
+
+STATE_MEANING: Mapping[State, str] = {
+    State.WARMUP: "too few batches yet for a judgement; nothing moves",
+    State.GROW: "training waits for data: one change at a time, each verified",
+    State.HOLD: "training does not wait, or nothing known would help; gives back what is too much",
+    State.SHRINK: "memory is close to the floor: buffers are halved until it is not",
+    State.EMERGENCY: "memory is below the floor: minimum knobs",
+    State.PARKED: "the consumer is silent, or another loader is in use; nothing moves",
+}
+
+
+class Event(str, Enum):
+    """What an observation amounts to; the first that holds counts."""
+
+    BELOW_FLOOR = "BELOW_FLOOR"
+    PRESSURE = "PRESSURE"
+    CALMING = "CALMING"
+    SILENT = "SILENT"
+    WARMING = "WARMING"
+    BLIND = "BLIND"
+    SATISFIED = "SATISFIED"
+    HUNGRY = "HUNGRY"
+
+
+EVENT_MEANING: Mapping[Event, str] = {
+    Event.BELOW_FLOOR: "headroom is below the floor",
+    Event.PRESSURE: "headroom is below floor + margin, or the kernel reports pressure",
+    Event.CALMING: "pressure has gone, but not for long enough",
+    Event.SILENT: "no batch taken or wanted for long, or another loader is in use",
+    Event.WARMING: "fewer than 8 batches so far",
+    Event.BLIND: "headroom, rate or waits are unknown or stale",
+    Event.SATISFIED: "wait_ratio below 1 % (2 % to leave HOLD), or the GPU is the bottleneck",
+    Event.HUNGRY: "training waits for data",
+}
+
+_S, _E = State, Event
+_ROWS: Mapping[Event, tuple[State, ...]] = {
+    #                 WARMUP,      GROW,        HOLD,        SHRINK,      EMERGENCY,   PARKED
+    _E.BELOW_FLOOR: (_S.EMERGENCY,) * 6,
+    _E.PRESSURE: (_S.SHRINK, _S.SHRINK, _S.SHRINK, _S.SHRINK, _S.EMERGENCY, _S.SHRINK),
+    _E.CALMING: (_S.WARMUP, _S.HOLD, _S.HOLD, _S.SHRINK, _S.EMERGENCY, _S.PARKED),
+    _E.SILENT: (_S.PARKED,) * 6,
+    _E.WARMING: (_S.WARMUP,) * 6,
+    _E.BLIND: (_S.WARMUP, _S.HOLD, _S.HOLD, _S.SHRINK, _S.EMERGENCY, _S.PARKED),
+    _E.SATISFIED: (_S.HOLD,) * 6,
+    _E.HUNGRY: (_S.GROW,) * 6,
+}
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (state, event): row[at] for event, row in _ROWS.items() for at, state in enumerate(State)
+}
+"""Where each event leads from each state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A change that is being verified.
+
+    Attributes:
+        knob: what it is remembered by: the knob that moved, "+" or "-" behind it.
+        before: the knobs to go back to.
+        changes: what was moved.
+        since_s: when.
+        growing: whether it took more memory or threads.
+        hungry: whether training waited when it was made.
+        gain_ratio: predicted, of the rate before.
+        context: the bottleneck it was meant for, and that stage's service time.
+        rates_before, rates_after: samples/s, one number an observation.
+    """
+
+    knob: str
+    before: Knobs
+    changes: Mapping[str, int]
+    since_s: float
+    growing: bool
+    hungry: bool
+    gain_ratio: float
+    context: tuple[str, float]
+    rates_before: tuple[float, ...]
+    rates_after: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A change that did not pay; not tried again before ``until_s``, or while nothing differs."""
+
+    knob: str
+    until_s: float
+    times: int
+    context: tuple[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerState:
+    """All that the policy remembers; it is handed in and out, and holds no hidden part.
+
+    Attributes:
+        name: the state.
+        since_s: since when.
+        rates: the last rates seen with these knobs, oldest first.
+        trial: the change being verified.
+        failures: what did not pay.
+        moved: knob and direction ("ring_slots-") → when it last moved so.
+        pressure_s: when pressure was last seen; ``None`` when never.
+        pressures: how often memory came under pressure shortly after it had been calm.
+        shrunk_s: when buffers were last halved.
+    """
+
+    name: State = State.WARMUP
+    since_s: float = 0.0
+    rates: tuple[float, ...] = ()
+    trial: Trial | None = None
+    failures: tuple[Failure, ...] = ()
+    moved: tuple[tuple[str, float], ...] = ()
+    pressure_s: float | None = None
+    pressures: int = 0
+    shrunk_s: float = -1e9

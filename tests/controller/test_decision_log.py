@@ -1,0 +1,85 @@
+"""The decision log, its replay, and the command that replays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from situations import growing, limits, seen
+
+from autoloader.cli.app import main
+from autoloader.controller.decisions import SCHEMA_VERSION, DecisionLog, replay
+from autoloader.controller.policy import decide
+from autoloader.errors import UsageError
+from autoloader.testing import SCENARIOS, simulate
+from autoloader.testing.scenarios import FLOOR_BYTES
+
+
+def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:
+    scenario = SCENARIOS[name]
+    plant = scenario.plant(reader)
+    log = DecisionLog(path)
+    held = plant.limits(FLOOR_BYTES)
+    trace = simulate(plant, seconds, limits=held, disturb=scenario.disturb, log=log)
+    log.close()
+    return len(trace.decisions)
+
+
+def test_a_line_holds_inputs_rule_prediction_and_outcome(tmp_path: Path) -> None:
+    log_of(tmp_path / "log", "steady", "indexed", 40.0)
+    first, *lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert (first["kind"], first["schema_version"]) == ("start", SCHEMA_VERSION)
+    assert first["limits"]["ram_floor_bytes"] == FLOOR_BYTES
+    change = next(line for line in lines if line["decision"]["knobs"])
+    assert change["observation"]["stages"][0]["stage"] == "decode"
+    assert change["decision"]["rule"] == "decode is the bottleneck"
+    assert change["decision"]["gain_per_s"] > 0
+    assert change["decision"]["price_bytes"] > 0
+    assert any(line["decision"]["verdict"] == "paid" for line in lines)
+
+
+def test_the_command_says_whether_and_where_answers_differ(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "log"
+    log = DecisionLog(path)
+    log.start(limits())
+    log.decision(growing(), seen(), decide(growing(), seen(), limits()))
+    log.reflex(1.0, "drop", 5)
+    log.close()
+    assert main(["replay", str(path)]) == 0
+    assert "1 decisions, 1 of them changes: all the same" in capsys.readouterr().out
+    text = path.read_text()
+    path.write_text(text.replace('"decode is the bottleneck"', '"because"'))
+    assert main(["replay", str(path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [one["field"] for one in found["differences"]] == ["rule"]
+    assert main(["replay", str(path)]) == 1
+    assert "line 2: rule" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("no json\n", "line 1"),
+        ("[]\n", "no JSON object"),
+        ('{"kind": "start", "schema_version": 99}\n', "schema version 99"),
+        ('{"kind": "decision"}\n', "line 1"),
+    ],
+)
+def test_a_log_that_is_none_is_refused_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(text)
+    with path.open() as lines, pytest.raises(UsageError, match=says):
+        replay(lines)
+    assert main(["replay", str(path)]) == 2
+    assert main(["replay", str(tmp_path / "nowhere")]) == 2
+
+
+def test_a_last_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    log_of(tmp_path / "log", "steady", "indexed", 10.0)
+    text = (tmp_path / "log").read_text()
+    whole = replay(text.splitlines(keepends=True))
+    cut = replay(text[:-40].splitlines(keepends=True))
+    assert cut.decisions == whole.decisions - 1

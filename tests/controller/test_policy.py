@@ -1,0 +1,385 @@
+"""The policy: transitions, one change at a time, the floor, the unknown, what did not pay."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from situations import (
+    FLOOR,
+    PRICES,
+    REQUIRED,
+    SHARDS,
+    check_answer,
+    grew,
+    growing,
+    holding,
+    limits,
+    observations,
+    seen,
+    stage,
+    without,
+)
+
+from autoloader.controller import policy
+from autoloader.controller.admission import price_change
+from autoloader.controller.observation import Observation, Reading, fresh
+from autoloader.controller.policy import Decision, decide, event_of
+from autoloader.controller.states import TRANSITIONS, ControllerState, Event, State
+from autoloader.controller.verification import Verdict
+from autoloader.knobs import Knobs
+from autoloader.units import GIB, MIB
+
+HELD = limits()
+
+
+def after(
+    state: ControllerState, *steps: Observation, held: Any = HELD
+) -> tuple[ControllerState, list[Decision]]:
+    made = []
+    for here in steps:
+        made.append(decide(state, here, held))
+        state = made[-1].state
+    return state, made
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_each_state_has_an_answer_to_each_event() -> None:
+    assert set(TRANSITIONS) == {(state, event) for state in State for event in Event}
+
+
+def test_below_the_floor_leads_to_emergency_and_pressure_at_least_to_shrink() -> None:
+    for state in State:
+        assert TRANSITIONS[state, Event.BELOW_FLOOR] is State.EMERGENCY
+        assert TRANSITIONS[state, Event.PRESSURE] in (State.SHRINK, State.EMERGENCY)
+
+
+def test_only_hunger_leads_to_growth_and_no_state_is_a_trap() -> None:
+    for (state, event), to in TRANSITIONS.items():
+        assert (to is State.GROW) == (event is Event.HUNGRY), (state, event)
+
+
+def test_a_silent_consumer_is_parked_and_not_satisfied() -> None:
+    for state in State:
+        assert TRANSITIONS[state, Event.SILENT] is State.PARKED
+    quiet = seen(waiting=False, wait_ratio=Reading(0.0), silent_s=Reading(20.0))
+    assert event_of(holding(), quiet, HELD) is Event.SILENT
+    _, made = after(holding(10.0), *(replace(quiet, at_s=100.0 + n) for n in range(30)))
+    assert all(one.knobs is None for one in made)
+
+
+def test_a_consumer_that_waits_is_not_silent_however_long() -> None:
+    here = seen(waiting=True, silent_s=Reading(60.0))
+    assert event_of(growing(), here, HELD) is Event.HUNGRY
+
+
+def test_a_slow_consumer_is_not_silent_between_its_batches() -> None:
+    here = seen(waiting=False, silent_s=Reading(6.0), step_s=Reading(4.0), wait_ratio=Reading(0.0))
+    assert event_of(holding(), here, HELD) is Event.SATISFIED
+
+
+# --- growth ---------------------------------------------------------------------------------------
+
+
+def test_the_bottleneck_gets_workers_by_littles_law() -> None:
+    answer = decide(growing(), seen(), HELD)
+    assert answer.rule == "decode is the bottleneck"
+    # 800 samples/s × 5 ms = 4 workers.
+    assert answer.changes == {"decode_threads": 4}
+    assert answer.gain_per_s == pytest.approx(400.0)
+    assert answer.price_bytes == price_change(
+        seen().knobs, Knobs.build(answer.changes, base=seen().knobs), SHARDS, PRICES
+    )
+
+
+def test_growth_is_additive_however_much_would_be_needed() -> None:
+    answer = decide(growing(), seen(demand_per_s=Reading(1e6), idle_cpus=Reading(8.0)), HELD)
+    assert answer.changes == {"decode_threads": 6}
+
+
+def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone() -> None:
+    knobs = Knobs.build({"reader": "stream", "decode_threads": 4})
+    stages = (
+        stage("read", 1, 0.005, dataset="a", share=0.5),
+        stage("read", 1, 0.001, dataset="b", share=0.5, busy_ratio=Reading(0.2)),
+        stage("decode", 4, 0.001, busy_ratio=Reading(0.1)),
+    )
+    answer = decide(growing(), seen(knobs=knobs, stages=stages), HELD)
+    assert answer.changes
+    assert all(key.startswith("a.") for key in answer.changes)
+
+
+def test_threads_are_not_added_where_no_processor_is_known_to_be_idle() -> None:
+    for idle in (None, Reading(0.0), Reading(5.0, 60.0)):
+        answer = decide(growing(), seen(idle_cpus=idle), HELD)
+        assert "decode_threads" not in answer.changes
+        assert "io_threads" not in answer.changes
+
+
+def test_one_change_at_a_time_and_the_next_only_after_its_verdict() -> None:
+    state, made = after(growing(), seen(100.0))
+    assert made[0].knobs is not None
+    for n in range(1, 4):
+        changed = seen(100.0 + n, knobs=made[0].knobs, rate_per_s=Reading(400.0))
+        state, later = after(state, changed)
+        assert later[0].knobs is None
+
+
+def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again() -> None:
+    for rate, verdict in ((790.0, Verdict.PAID), (401.0, Verdict.NOTHING), (300.0, Verdict.LOST)):
+        state, made = after(growing(), seen(100.0))
+        knobs = made[0].knobs
+        assert knobs is not None
+        end = None
+        for n in range(1, 20):
+            here = seen(100.0 + n, knobs=knobs, rate_per_s=Reading(rate + n % 3))
+            state, (end,) = after(state, here)
+            if end.verdict is not None:
+                break
+        assert end is not None
+        assert end.verdict is verdict
+        assert end.verdict_on == "decode_threads+"
+        assert (end.knobs == seen().knobs) == (verdict is not Verdict.PAID)
+        if verdict is not Verdict.PAID:
+            state = replace(state, rates=growing().rates)
+            again = decide(state, seen(125.0), HELD)
+            assert "decode_threads" not in again.changes
+            later = replace(growing(), failures=state.failures, moved=state.moved)
+            assert "decode_threads" in decide(later, seen(300.0), HELD).changes
+
+
+def test_what_failed_is_tried_sooner_where_the_bottleneck_has_changed() -> None:
+    failure_context = ("decode", 0.005)
+    state, made = after(growing(), seen(100.0))
+    for n in range(1, 15):
+        state, _ = after(state, seen(100.0 + n, knobs=made[0].knobs))
+    assert state.failures
+    assert state.failures[0].context == failure_context
+    state = replace(state, rates=growing().rates, trial=None)
+    slower = (stage("decode", 2, 0.02), stage("read", 4, 0.001, busy_ratio=Reading(0.1)))
+    here = seen(130.0, stages=slower, rate_per_s=Reading(100.0))
+    assert "decode_threads" in decide(state, here, HELD).changes
+
+
+def test_a_change_by_somebody_else_ends_the_trial_without_a_verdict() -> None:
+    state, made = after(growing(), seen(100.0))
+    assert made[0].knobs is not None
+    state, (answer,) = after(state, seen(103.0, knobs=Knobs.build({"decode_threads": 7})))
+    assert state.trial is None
+    assert answer.verdict is None
+
+
+def test_a_pause_of_the_consumer_keeps_the_trial_and_its_evidence() -> None:
+    state, made = after(growing(), seen(100.0))
+    changed = made[0].knobs
+    away = {"waiting": False, "wait_ratio": Reading(0.0), "silent_s": Reading(30.0)}
+    state, _ = after(state, seen(103.0, knobs=changed, rate_per_s=Reading(700.0)))
+    state, _ = after(state, *(seen(104.0 + n, knobs=changed, **away) for n in range(5)))
+    assert state.name is State.PARKED
+    assert state.trial is not None
+    assert state.trial.rates_after == (700.0,)
+
+
+def test_promised_orders_are_not_touched() -> None:
+    held = limits(order_fixed=True)
+    knobs = Knobs.build({"reader": "stream", "cycle_length": 2, "shuffle_samples": 64})
+    stages = (
+        stage("read", 1, 0.01, dataset="a", share=0.5),
+        stage("read", 1, 0.01, dataset="b", share=0.5),
+    )
+    for headroom in (FLOOR + 4 * GIB, FLOOR + MIB, FLOOR - MIB):
+        here = seen(knobs=knobs, stages=stages, headroom_bytes=Reading(headroom))
+        answer = decide(growing(), here, held)
+        got = answer.knobs or knobs
+        assert (got.cycle_length, got.shuffle_samples) == (2, 64)
+
+
+# --- enough ---------------------------------------------------------------------------------------
+
+
+def test_a_consumer_that_hardly_waits_is_enough() -> None:
+    assert event_of(growing(), seen(wait_ratio=Reading(0.009)), HELD) is Event.SATISFIED
+    assert event_of(growing(), seen(wait_ratio=Reading(0.011)), HELD) is Event.HUNGRY
+    assert event_of(holding(), seen(wait_ratio=Reading(0.015)), HELD) is Event.SATISFIED
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shared", "event"),
+    [
+        (Reading(0.99), False, Event.SATISFIED),
+        (Reading(0.6), False, Event.HUNGRY),
+        (Reading(0.99), True, Event.HUNGRY),
+        (Reading(0.99, 60.0), False, Event.HUNGRY),
+        (None, False, Event.HUNGRY),
+    ],
+)
+def test_a_gpu_of_ones_own_that_is_busy_is_the_bottleneck(
+    gpu: Reading | None, shared: bool, event: Event
+) -> None:
+    assert event_of(growing(), seen(gpu_busy_ratio=gpu, gpu_shared=shared), HELD) is event
+
+
+def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong() -> None:
+    knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "decode_threads": 2})
+    calm = {"wait_ratio": Reading(0.0), "waiting": False, "occupancy_ratio": Reading(0.9)}
+    state, (answer,) = after(holding(), seen(100.0, knobs=knobs, **calm))
+    assert answer.changes == {"ring_slots": 16}
+    assert answer.price_bytes == -16 * PRICES.slot_bytes
+    state, (wrong,) = after(state, seen(103.0, knobs=answer.knobs, wait_ratio=Reading(0.3)))
+    assert wrong.verdict is Verdict.LOST
+    assert wrong.knobs == knobs
+
+
+def test_nothing_is_given_back_at_once() -> None:
+    knobs = Knobs.build({"reader": "indexed", "ring_slots": 32})
+    here = seen(100.0, knobs=knobs, wait_ratio=Reading(0.0), occupancy_ratio=Reading(1.0))
+    assert decide(growing(95.0), here, HELD).knobs is None
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def test_below_the_floor_all_is_at_its_minimum_at_once() -> None:
+    knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "read_ahead": 9})
+    for name in State:
+        state = ControllerState(name, since_s=0.0)
+        here = seen(knobs=knobs, headroom_bytes=Reading(FLOOR - 1.0))
+        answer = decide(state, here, HELD)
+        assert answer.state.name is State.EMERGENCY
+        assert answer.knobs == HELD.least(knobs)
+        assert (answer.knobs.ring_slots, answer.knobs.read_ahead) == (4, 1)
+
+
+def test_close_to_the_floor_buffers_are_halved_and_then_watched() -> None:
+    knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "decode_threads": 6})
+    here = seen(knobs=knobs, headroom_bytes=Reading(FLOOR + 100.0 * MIB))
+    state, (answer,) = after(growing(), here)
+    assert answer.state.name is State.SHRINK
+    assert answer.changes == {"ring_slots": 16, "read_ahead": 1}
+    _, (soon,) = after(state, replace(here, at_s=100.5, knobs=answer.knobs or knobs))
+    assert soon.knobs is None
+
+
+def test_the_margin_grows_with_what_300_ms_have_taken() -> None:
+    near = Reading(FLOOR + 400.0 * MIB)
+    assert event_of(growing(), seen(headroom_bytes=near), HELD) is Event.HUNGRY
+    fast = seen(headroom_bytes=near, growth_bytes=Reading(500.0 * MIB))
+    assert event_of(growing(), fast, HELD) is Event.PRESSURE
+
+
+def test_kernel_pressure_counts_where_memory_is_near_and_not_otherwise() -> None:
+    high = Reading(80.0)
+    near, far = Reading(FLOOR + 600.0 * MIB), Reading(FLOOR + 4.0 * GIB)
+    for headroom, event in ((near, Event.PRESSURE), (None, Event.PRESSURE), (far, Event.HUNGRY)):
+        here = seen(headroom_bytes=headroom, pressure_percent=high)
+        assert event_of(growing(), here, HELD) is event
+
+
+def test_nothing_grows_until_pressure_has_been_gone_for_longer_each_time_it_came_back() -> None:
+    waits = []
+    state, at = growing(), 100.0
+    for _ in range(3):
+        state, _ = after(state, seen(at, headroom_bytes=Reading(FLOOR + 1.0)))
+        gone = at
+        while True:
+            at += 1.0
+            state, (answer,) = after(state, seen(at))
+            assert not grew(seen().knobs, answer.knobs) or state.name is State.GROW
+            if state.name is State.GROW:
+                break
+        waits.append(at - gone)
+    assert waits == [10.0, 20.0, 30.0]
+
+
+def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made() -> None:
+    tight = seen(headroom_bytes=Reading(FLOOR + 257.0 * MIB))
+    assert decide(growing(), tight, HELD).knobs is None
+    room = seen(headroom_bytes=Reading(FLOOR + 270.0 * MIB))
+    assert decide(growing(), room, HELD).knobs is not None
+    assert decide(growing(), room, limits(budget_ratio=0.1)).knobs is None
+
+
+# --- unknown --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stale", [True, False])
+@pytest.mark.parametrize("name", REQUIRED)
+def test_missing_or_stale_evidence_never_raises_a_knob(name: str, stale: bool) -> None:
+    assert grew(seen().knobs, decide(growing(), seen(), HELD).knobs)
+    here = without(seen(), name, stale=stale)
+    assert not grew(here.knobs, decide(growing(), here, HELD).knobs)
+
+
+@pytest.mark.parametrize("reading", [Reading(5.0, 4.0), Reading(5.0, -1.0), Reading(float("nan"))])
+def test_stale_future_and_absurd_readings_are_unknown(reading: Reading) -> None:
+    assert fresh(reading, 3.0) is None
+    assert fresh(Reading(5.0, 3.0), 3.0) == 5.0
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+_STATES = st.sampled_from(State).flatmap(
+    lambda name: st.builds(
+        ControllerState,
+        st.just(name),
+        since_s=st.floats(0.0, 99.0),
+        rates=st.lists(st.floats(1.0, 1e4), max_size=8).map(tuple),
+        pressure_s=st.one_of(st.none(), st.floats(0.0, 99.0)),
+        pressures=st.integers(0, 5),
+    )
+)
+
+
+@settings(max_examples=150)
+@given(_STATES, observations())
+def test_no_answer_crosses_the_floor_grows_on_the_unknown_or_is_illegal(
+    state: ControllerState, here: Observation
+) -> None:
+    check_answer(policy, state, here, HELD)
+
+
+@settings(max_examples=60)
+@given(_STATES, observations(), st.sampled_from(REQUIRED), st.booleans())
+def test_without_required_evidence_no_state_grows(
+    state: ControllerState, here: Observation, name: str, stale: bool
+) -> None:
+    here = without(here, name, stale=stale)
+    assert not grew(here.knobs, decide(state, here, HELD).knobs)
+
+
+@settings(max_examples=30)
+@given(_STATES, observations())
+def test_the_same_inputs_give_the_same_answer(state: ControllerState, here: Observation) -> None:
+    assert decide(state, here, HELD) == decide(state, here, HELD)
+
+
+@settings(max_examples=40)
+@given(_STATES)
+def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(
+    state: ControllerState,
+) -> None:
+    knobs = seen().knobs
+    for n in range(60):
+        here = seen(100.0 + n, knobs=knobs)
+        answer = decide(state, here, HELD)
+        state, knobs = answer.state, answer.knobs or knobs
+        if grew(here.knobs, answer.knobs):
+            return
+    raise AssertionError(f"nothing grew in a minute from {state}")
+
+
+@settings(max_examples=30)
+@given(st.lists(observations(), min_size=1, max_size=12))
+def test_any_sequence_of_observations_keeps_the_invariants(steps: list[Observation]) -> None:
+    state = ControllerState()
+    knobs = steps[0].knobs
+    for n, one in enumerate(steps):
+        here = dataclasses.replace(one, at_s=100.0 + 5 * n, knobs=knobs)
+        answer = check_answer(policy, state, here, HELD)
+        state, knobs = answer.state, answer.knobs or knobs

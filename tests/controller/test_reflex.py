@@ -1,0 +1,279 @@
+"""The reflex, the growth meter, prices, budget shares, the test for noise, the flow meter."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from situations import FLOOR, PRICES, SHARDS, knob_sets
+
+from autoloader.controller.admission import (
+    Claim,
+    Prices,
+    RollingPrices,
+    admits,
+    price_change,
+    price_knobs,
+    split_budget,
+)
+from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
+from autoloader.controller.reflex import (
+    Action,
+    GrowthMeter,
+    Reaction,
+    ReflexLimits,
+    ReflexState,
+    react,
+)
+from autoloader.controller.verification import Verdict, chance_of_more, judge
+from autoloader.errors import BudgetInfeasibleError
+from autoloader.knobs import Knobs
+from autoloader.units import GIB, MIB
+
+HELD = ReflexLimits(FLOOR)
+
+
+def reaction(
+    headroom: int | None, state: ReflexState | None = None, *, at_s: float = 10.0,
+    ready: int = 4, surplus: int | None = 0, growth: int = 0,
+) -> Reaction:  # fmt: skip
+    return react(
+        state or ReflexState(), at_s=at_s, headroom_bytes=headroom, growth_bytes=growth,
+        ready_batches=ready, surplus_bytes=surplus, limits=HELD,
+    )  # fmt: skip
+
+
+def test_far_from_the_floor_nothing_is_done() -> None:
+    answer = reaction(FLOOR + GIB)
+    assert (answer.action, answer.admit) == (Action.NOTHING, True)
+
+
+def test_within_the_margin_no_read_is_admitted_and_below_the_floor_buffers_go() -> None:
+    near = reaction(FLOOR + 255 * MIB)
+    assert (near.action, near.admit) == (Action.GATE, False)
+    below = reaction(FLOOR - 1)
+    assert (below.action, below.admit) == (Action.DROP, False)
+
+
+def test_the_gate_opens_somewhat_above_where_it_closed() -> None:
+    closed = reaction(FLOOR + 255 * MIB).state
+    assert not reaction(FLOOR + 260 * MIB, closed).admit
+    assert reaction(FLOOR + 330 * MIB, closed).admit
+
+
+def test_the_gates_margin_follows_the_fastest_loss_of_memory() -> None:
+    assert not reaction(FLOOR + 400 * MIB, growth=500 * MIB).admit
+    assert reaction(FLOOR + 400 * MIB, growth=100 * MIB).admit
+
+
+@given(st.integers(0, 4 * GIB), st.integers(0, 5), st.floats(0, 100), st.integers(0, GIB))
+def test_the_consumer_is_never_blocked_and_the_floor_always_answered(
+    headroom: int, ready: int, at_s: float, growth: int
+) -> None:
+    answer = reaction(headroom, at_s=at_s, ready=ready, growth=growth)
+    if ready < 2:
+        assert answer.admit
+    elif headroom < FLOOR + max(256 * MIB, growth):
+        assert not answer.admit
+    if headroom < FLOOR:
+        assert answer.action is Action.DROP
+
+
+def test_dropping_is_repeated_and_a_large_child_restarted_once() -> None:
+    state, actions = ReflexState(), []
+    for tenth in range(100):
+        answer = reaction(FLOOR - 1, state, at_s=tenth / 10, surplus=GIB)
+        state = answer.state
+        actions.append(answer.action)
+    assert actions.count(Action.RESTART) == 1
+    assert actions.index(Action.RESTART) == 50
+    assert actions.count(Action.DROP) >= 15
+
+
+@pytest.mark.parametrize("surplus", [None, 0, 200 * MIB])
+def test_a_small_child_is_not_restarted_for_a_neighbours_memory(surplus: int | None) -> None:
+    state = ReflexState()
+    for tenth in range(200):
+        answer = reaction(FLOOR - 1, state, at_s=tenth / 10, surplus=surplus)
+        state = answer.state
+        assert answer.action is not Action.RESTART
+
+
+def test_an_unreadable_headroom_changes_nothing() -> None:
+    closed = reaction(FLOOR - 1).state
+    assert reaction(None, closed).state == closed
+    assert not reaction(None, closed).admit
+    assert reaction(None).admit
+
+
+def test_the_growth_meter_knows_what_300_ms_took_at_worst() -> None:
+    meter = GrowthMeter()
+    assert meter.p99_bytes == 0
+    for n in range(100):
+        meter.note(10 * GIB - n * 40 * MIB)
+    assert meter.p99_bytes == 120 * MIB
+
+
+# --- prices ---------------------------------------------------------------------------------------
+
+
+@given(knob_sets(), knob_sets())
+def test_a_price_is_never_negative_and_never_less_than_the_difference(a: Knobs, b: Knobs) -> None:
+    b = Knobs.build({"reader": a.reader}, base=b)
+    price = price_change(a, b, SHARDS, PRICES)
+    assert price >= max(0, price_knobs(b, SHARDS, PRICES) - price_knobs(a, SHARDS, PRICES))
+
+
+def test_a_stream_that_opens_anew_is_held_twice() -> None:
+    a = Knobs.build({"reader": "stream"})
+    b = Knobs.build({"cycle_length": 2}, base=a)
+    price = price_change(a, b, {"a": 8}, Prices(record_bytes={"a": 10 * MIB}))
+    assert price >= price_knobs(b, {"a": 8}, Prices(record_bytes={"a": 10 * MIB})) - 4 * MIB
+
+
+def test_prices_are_95th_percentiles_of_what_was_held() -> None:
+    prices = RollingPrices(slot_bytes=7, record_bytes={"a": 100})
+    assert prices.current().slot_bytes == 7
+    assert prices.current().record("a") == 100
+    for n in range(1, 101):
+        prices.note_run(n * 1000.0)
+        prices.note_process(150.0, 100.0)
+    assert prices.current().run_bytes == 95_000
+    assert prices.current().scale == 1.5
+    prices.note_process(1e9, 1.0)
+    assert prices.current().scale <= 4.0
+
+
+def test_what_cannot_be_read_admits_nothing() -> None:
+    def room(headroom: float | None, price: int = 10, ratio: float = 1.0) -> bool:
+        return admits(
+            price, headroom_bytes=headroom, ram_floor_bytes=100, margin_bytes=50,
+            budget_ratio=ratio,
+        )  # fmt: skip
+
+    assert room(160)
+    assert not room(159)
+    assert not room(None, 0)
+    assert not room(149, 0)
+    assert room(200, 25, 0.5)
+    assert not room(200, 26, 0.5)
+
+
+@given(
+    st.integers(0, 2**50),
+    st.dictionaries(
+        st.text(max_size=3),
+        st.builds(Claim, st.integers(0, 2**30), st.floats(0.0, 1e6)),
+        min_size=1, max_size=8,
+    ),
+)  # fmt: skip
+def test_shares_of_a_budget_sum_to_at_most_the_whole(total: int, claims: dict[str, Claim]) -> None:
+    minima = sum(claim.minimum_bytes for claim in claims.values())
+    if minima > total:
+        with pytest.raises(BudgetInfeasibleError):
+            split_budget(total, claims)
+        return
+    shares = split_budget(total, claims)
+    assert sum(shares.values()) <= total
+    for name, share in shares.items():
+        assert share >= claims[name].minimum_bytes
+
+
+# --- the test for noise ---------------------------------------------------------------------------
+
+
+def test_the_test_of_ranks_is_exact() -> None:
+    assert chance_of_more([1, 2, 3, 4, 5], [6, 7, 8]) == 1 / 56
+    assert chance_of_more([6, 7, 8], [1, 2]) == 1.0
+    assert chance_of_more([1, 1], [1, 1]) == 1.0
+
+
+def test_noise_is_seldom_taken_for_a_gain() -> None:
+    import random
+
+    noise, wrong = random.Random(1), 0
+    for _ in range(400):
+        before = [noise.gauss(100, 10) for _ in range(8)]
+        after: list[float] = []
+        verdict = Verdict.UNDECIDED
+        while verdict is Verdict.UNDECIDED:
+            after.append(noise.gauss(100, 10))
+            verdict = judge(before, after, growing=True)
+        wrong += verdict is Verdict.PAID
+    assert wrong <= 0.1 * 400
+
+
+def test_a_gain_far_above_the_noise_is_seen_at_the_first_look() -> None:
+    assert judge([100, 101, 99, 100, 102], [130, 131, 129], growing=True) is Verdict.PAID
+    assert judge([100, 101, 99, 100, 102], [70, 71, 69], growing=False) is Verdict.LOST
+    assert judge([100, 101, 99, 100, 102], [100, 101], growing=True) is Verdict.UNDECIDED
+
+
+# --- flow -----------------------------------------------------------------------------------------
+
+
+def totals(at_s: float, batches: int, waited_s: float, **own: object) -> FlowTotals:
+    values = {"waiting_since_s": None, "mixed": batches * 10, "ready": 2, "slots": 4, **own}
+    return FlowTotals(at_s, batches, waited_s, **values)  # type: ignore[arg-type]
+
+
+def test_waits_and_pace_are_of_the_last_seconds() -> None:
+    meter = FlowMeter(10)
+    for n in range(20):
+        meter.note(totals(n, 4 * n, 0.25 * n))
+    found = meter.readings()
+    assert found["wait_ratio"].value == pytest.approx(0.25)
+    assert found["demand_per_s"].value == pytest.approx(40 / 0.75)
+    assert found["rate_per_s"].value == pytest.approx(40.0)
+    assert found["step_s"].value == pytest.approx(0.25)
+    assert found["occupancy_ratio"].value == 0.5
+
+
+def test_a_wait_that_is_going_on_counts() -> None:
+    meter = FlowMeter(10)
+    meter.note(totals(0, 1, 0.0))
+    for n in range(1, 5):
+        meter.note(totals(n, 1, 0.0, waiting_since_s=0.0))
+    found = meter.readings()
+    assert found["wait_ratio"].value == pytest.approx(1.0)
+    assert found["waiting"] is True
+    assert found["silent_s"].value == 0.0
+
+
+def test_a_pause_is_no_time_spent_without_waiting() -> None:
+    meter = FlowMeter(10)
+    for n in range(10):
+        meter.note(totals(n, 4 * n, 0.5 * n))
+    for n in range(10, 30):
+        meter.note(totals(n, 36, 4.5))
+    found = meter.readings()
+    assert found["silent_s"].value == pytest.approx(20.0)
+    assert found["wait_ratio"].value == pytest.approx(0.5)
+    meter.note(totals(30, 40, 4.5))
+    meter.note(totals(31, 44, 5.0))
+    assert meter.readings()["wait_ratio"].value == pytest.approx(0.5)
+
+
+def test_service_times_are_differences_and_grow_old_when_nothing_comes() -> None:
+    def stage(work: float, samples: int) -> tuple[StageTotal, ...]:
+        return (StageTotal("decode", "", 1.0, 2, work, samples),)
+
+    meter = FlowMeter(10)
+    meter.note(totals(0, 0, 0.0, stages=stage(0.0, 0)))
+    assert meter.readings()["stages"][0].service_s is None
+    meter.note(totals(1, 1, 0.0, stages=stage(1.0, 100)))
+    found = meter.readings()["stages"][0]
+    assert found.service_s.value == pytest.approx(0.01)
+    assert found.busy_ratio.value == pytest.approx(0.5)
+    for n in range(2, 9):
+        meter.note(totals(n, n, 0.0, stages=stage(1.0, 100)))
+    assert meter.readings()["stages"][0].service_s.age_s >= 3.0
+
+
+def test_totals_that_begin_anew_end_the_window() -> None:
+    meter = FlowMeter(10)
+    for n in range(6):
+        meter.note(totals(n, n, 0.0))
+    meter.note(totals(6, 0, 0.0))
+    assert "wait_ratio" not in meter.readings()
+    assert meter.readings()["rate_per_s"] is None
