@@ -19,15 +19,11 @@ from autoloader.spec.model import DatasetSpec, PipelineSpec
 _LATER = {
     "datasets.*.transform": "the transform hook",
     "datasets.*.num_samples": "sizes of remote data",
-    "validation.per_dataset": "one validation loader for each dataset",
 }
 _LATER |= {
     pattern.replace("datasets.*", "defaults"): words
     for pattern, words in _LATER.items()
     if pattern.startswith("datasets.*.")
-}
-_HARMLESS: dict[str, tuple[Any, ...]] = {
-    "per_dataset": (False,),
 }
 
 
@@ -54,7 +50,7 @@ def read_yaml(path: Path) -> PipelineSpec:
 def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
     """The spec in plain values; see ``PipelineSpec.from_mapping``."""
     plain = _plain(raw)
-    _take_out_unsupported(plain)
+    _refuse_unsupported(plain)
     if plain.get("augment", {}) is None:
         del plain["augment"]
     _apply_defaults(plain)
@@ -73,16 +69,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _take_out_unsupported(plain: dict[str, Any]) -> None:
-    """Refuse what is legal but not built; drop it where it says the same as its absence."""
+def _refuse_unsupported(plain: dict[str, Any]) -> None:
+    """Refuse what is legal but not built."""
     for pattern, words in _LATER.items():
         for holder, key, path in _find(plain, pattern.split("."), ""):
-            value = holder[key]
-            if value in _HARMLESS.get(key, ()):
-                del holder[key]
-                continue
             raise UnsupportedError(
-                f"{path}: {value!r}: {words} is not supported yet",
+                f"{path}: {holder[key]!r}: {words} is not supported yet",
                 remedy=f"leave {key!r} out of the spec for now",
                 path=path,
             )

@@ -291,6 +291,7 @@ BAD_VALUES = [
     ("mixing.epoch", "half", "mixing.epoch"),
     ("errors.max_corrupt_ratio", 1.5, "errors.max_corrupt_ratio"),
     ("validation.samples", 0, "validation.samples"),
+    ("validation.per_dataset", "each", "validation.per_dataset"),
 ]
 
 
@@ -342,7 +343,6 @@ def test_a_missing_field_is_named(place: str) -> None:
 LATER = [
     ("datasets.0.transform", {"call": "lab:f"}),
     ("datasets.0.num_samples", 1000),
-    ("validation.per_dataset", True),
     ("defaults.transform", {"call": "lab:f"}),
 ]
 

@@ -1,0 +1,162 @@
+"""Validation sets: which samples a validation sees, as specs and as loaders that begin anew.
+
+Theory of operation. A loader's sequence is a function of seed, spec and files, so its first n
+samples are the same whenever it begins at position 0, whatever the knobs: a validation set is an
+epoch of n samples that is gone back to. With ``validation.per_dataset`` every dataset of the split
+has a loader of its own; widths stay those of the whole mixture, so that one model takes them all.
+
+Invariants:
+    1. Every iteration of a ``ValidationLoader`` gives the same samples in the same batches.
+    2. No sample comes twice in a validation of one dataset.
+
+Not here: parking the training loader meanwhile, and Lightning (``lightning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from autoloader.batch import Batch
+from autoloader.loader import AutoLoader
+from autoloader.sampling.counts import count_mixture
+from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.spec import PipelineSpec
+
+
+def validation_specs(
+    spec: PipelineSpec, split: str = "val", *, per_dataset: bool | None = None
+) -> dict[str, PipelineSpec]:
+    """The spec of each validation loader, by name; an epoch of it is what a validation sees.
+
+    Open them with ``AutoLoader(spec, split=split, reproducible=True)``. The name is the dataset's
+    with ``per_dataset``, else the split's. An epoch has ``validation.samples`` samples (each loader
+    as many), or all where there are fewer; its last batch may be smaller.
+
+    Args:
+        spec: the mixture.
+        split: of each dataset; those that leave it out (``null``, or no such key) have no part.
+        per_dataset: over the spec's ``validation.per_dataset``.
+
+    Returns:
+        Empty where no dataset has a part.
+
+    Raises:
+        SpecError, SourceError: as their input deserves.
+    """
+    names = [one.name for one in spec.datasets if one.split.get(split) is not None]
+    if not names:
+        return {}
+    whole = resolve(_only(spec, split, names), split)
+    counts = count_mixture(whole)
+    apart = spec.validation.per_dataset if per_dataset is None else per_dataset
+    if not apart:
+        total = sum(count.samples for count in counts.values())
+        return {split: _epoch(_only(spec, split, names), total)}
+    wide = spec.model_copy(update={"pad_to": _widths(whole)})
+    return {name: _epoch(_only(wide, split, [name]), counts[name].samples) for name in names}
+
+
+def _only(spec: PipelineSpec, split: str, names: list[str]) -> PipelineSpec:
+    """The spec with ``split: {SPLIT: null}`` for every other dataset."""
+    datasets = [
+        one if one.name in names else one.model_copy(update={"split": {**one.split, split: None}})
+        for one in spec.datasets
+    ]
+    return spec.model_copy(update={"datasets": tuple(datasets)})
+
+
+def _epoch(spec: PipelineSpec, there: int) -> PipelineSpec:
+    """The spec with an epoch of the validation's samples, of which ``there`` are."""
+    samples = min(spec.validation.samples, there)
+    return spec.model_copy(
+        update={
+            "batch": spec.batch.model_copy(update={"drop_last": False}),
+            "mixing": spec.mixing.model_copy(update={"epoch": samples}),
+        }
+    )
+
+
+def _widths(mixture: ResolvedMixture) -> Mapping[str, int]:
+    layout = mixture.layout
+    widths = {"action": layout.action_width, "state": layout.state_width}
+    return {field: width for field, width in widths.items() if width}
+
+
+class ValidationLoader:
+    """An ``AutoLoader`` whose every iteration begins with the first sample.
+
+    Args:
+        spec: one of ``validation_specs``.
+        split: as there.
+        options: as for ``AutoLoader``.
+
+    Attributes:
+        loader: the loader; its batches and statistics.
+    """
+
+    def __init__(self, spec: PipelineSpec, split: str = "val", **options: Any) -> None:
+        self.loader = AutoLoader(spec, split=split, **{"reproducible": True, **options})
+        self._beginning = self.loader.state_dict()
+        self._at_beginning = True
+
+    @property
+    def dataset_names(self) -> tuple[str, ...]:
+        """Names that ``batch["dataset_index"]`` counts."""
+        return self.loader.dataset_names
+
+    def __len__(self) -> int:
+        """Batches of a validation; the last one may be smaller."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of a validation, from the first, however the last iteration ended."""
+        if not self._at_beginning:
+            self.loader.load_state_dict(self._beginning)
+            self._at_beginning = True
+        for batch in self.loader:
+            self._at_beginning = False
+            yield batch
+
+    def close(self) -> None:
+        """Stop everything; batches already handed out stay valid. May be called twice."""
+        self.loader.close()
+
+    def __enter__(self) -> ValidationLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def validation_loaders(
+    spec: PipelineSpec | str | Path, split: str = "val", **options: Any
+) -> dict[str, ValidationLoader]:
+    """The validation loaders of a spec, by name (``validation_specs``); the caller closes them.
+
+    Args:
+        spec: a ``PipelineSpec``, or the path of one.
+        split: of each dataset.
+        options: as for ``AutoLoader``, for each of them.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader``
+            does; those opened before are closed again.
+    """
+    spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
+    found: dict[str, ValidationLoader] = {}
+    try:
+        for name, own in validation_specs(spec, split).items():
+            found[name] = ValidationLoader(own, split, **options)
+    except BaseException:
+        for loader in found.values():
+            loader.close()
+        raise
+    return found

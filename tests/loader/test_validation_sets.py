@@ -1,0 +1,113 @@
+"""Validation sets: the same samples at every call, one loader for all datasets or for each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import PipelineSpec
+from autoloader.errors import KnobError
+from autoloader.validation import ValidationLoader, validation_loaders, validation_specs
+
+OPTIONS: dict[str, Any] = {
+    "isolation": "thread",
+    "ram_floor": "64MB",
+    "knobs": {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4},
+    "output": "numpy",
+}
+VAL = {"train": "train[:50%]", "val": "train[50%:]"}
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """Three datasets of four episodes of 5 frames."""
+    folder = tmp_path_factory.mktemp("trio")
+    return [
+        write_dataset(folder, [[episode(n, 5, encode=png) for n in range(4)]], name=name)
+        for name in ("a", "b", "c")
+    ]
+
+
+def spec(trio: list[Written], *, reader: str = "indexed", **validation: Any) -> PipelineSpec:
+    """c takes no part in the validation, b has narrow actions and no state."""
+    a, b, c = trio
+    return spec_of(
+        dataset_of(a, split=VAL, weight=3),
+        dataset_of(b, split=VAL, action="action[:1]", state=None),
+        dataset_of(c, split={"train": "train", "val": None}),
+        validation=validation,
+        reader=reader,
+    )
+
+
+def batches_of(loader: ValidationLoader) -> list[list[tuple[int, ...]]]:
+    return [[tuple(row) for row in batch["provenance"].tolist()] for batch in loader]
+
+
+@pytest.fixture
+def opened() -> Iterator[list[ValidationLoader]]:
+    loaders: list[ValidationLoader] = []
+    yield loaders
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_every_iteration_gives_the_same_samples_however_the_last_one_ended(
+    reader: str, trio: list[Written], opened: list[ValidationLoader]
+) -> None:
+    found = validation_loaders(spec(trio, reader=reader, samples=10), **OPTIONS)
+    opened += found.values()
+    loader = found["val"]
+    assert loader.dataset_names == ("a", "b")
+    first = batches_of(loader)
+    assert [len(batch) for batch in first] == [4, 4, 2]
+    assert len(loader) == 3
+    next(iter(loader))
+    assert batches_of(loader) == first
+
+
+def test_per_dataset_gives_one_named_loader_each_with_the_shapes_of_the_mixture(
+    trio: list[Written], opened: list[ValidationLoader]
+) -> None:
+    found = validation_loaders(spec(trio, samples=7, per_dataset=True), **OPTIONS)
+    opened += found.values()
+    assert list(found) == ["a", "b"]
+    for name, loader in found.items():
+        assert loader.dataset_names == (name,)
+        batches = batches_of(loader)
+        rows = [row for batch in batches for row in batch]
+        assert [len(batch) for batch in batches] == [4, 3]
+        assert len(set(rows)) == 7
+        assert batches_of(loader) == batches
+        batch = next(iter(loader))
+        assert (batch["action"].shape, batch["state"].shape) == ((4, 1, 2), (4, 1, 3))
+        assert set(batch["dataset_index"].tolist()) == {0}
+
+
+def test_a_validation_has_at_most_the_samples_that_there_are(trio: list[Written]) -> None:
+    for apart, wanted in ((False, {"val": 20}), (True, {"a": 10, "b": 10})):
+        specs = validation_specs(spec(trio, samples=960, per_dataset=apart))
+        assert {name: one.mixing.epoch for name, one in specs.items()} == wanted
+
+
+def test_a_split_that_no_dataset_has_gives_no_loader(trio: list[Written]) -> None:
+    plain = spec(trio)
+    assert validation_specs(plain, "test") == {}
+    assert list(validation_specs(plain, "train")) == ["train"]
+    assert list(validation_specs(plain, per_dataset=True)) == ["a", "b"]
+
+
+def test_loaders_that_were_opened_are_closed_when_a_later_one_fails(trio: list[Written]) -> None:
+    before = set(threading.enumerate())
+    knobs = {**OPTIONS["knobs"], "a.queue_samples": 4}  # b's loader has no a
+    with pytest.raises(KnobError):
+        validation_loaders(spec(trio, per_dataset=True), **{**OPTIONS, "knobs": knobs})
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)
+        assert not thread.is_alive(), thread.name
