@@ -29,6 +29,7 @@ from autoloader.cli.profile import profile_app
 from autoloader.cli.replay import replay
 from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
+from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError
 
 INTERNAL_ERROR = 70
@@ -107,6 +108,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 app.command("demo")(demo)
 app.command("init")(init)
 app.command("plan")(plan)
+app.command("verify")(verify)
 app.command("index")(index)
 app.command("stats")(stats)
 app.command("measure")(measure)

@@ -7,7 +7,7 @@ Not here: the registry (``catalog.registry``), finding directories and writing t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -80,7 +80,7 @@ def propose(features: Mapping[str, Feature], known: KnownDataset | None) -> Prop
     found.images = take(
         "images",
         images,
-        lambda: [_camera(features, path) for path in images.values()],
+        partial(_cameras, features, images.values()),
         lambda: guess_cameras(features),
     )
     for name in ("action", "state"):
@@ -157,6 +157,11 @@ def guess_language(features: Mapping[str, Feature]) -> list[str]:
 
 def _camera(features: Mapping[str, Feature], path: str) -> None:
     check_camera(find_feature(features, path, field="images", dataset=""), field="images")
+
+
+def _cameras(features: Mapping[str, Feature], paths: Iterable[str]) -> None:
+    for path in paths:
+        _camera(features, path)
 
 
 def _numbers(features: Mapping[str, Feature], terms: Sequence[Any], name: str) -> None:

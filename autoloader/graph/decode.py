@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloader.graph.tensorflow import tf
 from autoloader.spec import CameraSpec
 
@@ -48,6 +51,15 @@ def decode_frame(encoded: Any, camera: CameraSpec) -> Any:
         lambda: _fit(picture, shape, camera),
     )
     return tf.ensure_shape(fitted, [height, width, 3])
+
+
+def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np.uint8]:
+    """[H, W, 3] uint8 of one decoded picture [h, w, 3], resized and fitted as ``camera`` says."""
+    if picture.shape[:2] == tuple(camera.size):
+        return picture
+    with tf.device("/CPU:0"):
+        given = tf.constant(picture)
+        return np.asarray(_fit(given, tf.shape(given), camera))
 
 
 def _fit(picture: Any, shape: Any, camera: CameraSpec) -> Any:

@@ -1,0 +1,138 @@
+"""What a sample should hold, from an episode's plain steps: written out value by value.
+
+On purpose slow and straightforward, and none of the loader's own arithmetic (``sampling``): it is
+what ``autoloader verify`` holds the loader against.
+
+Not here: reading the steps (``catalog.witness``), comparing (``cli.verify``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog.witness import Step, value_at
+from autoloader.spec import FieldExpression, FieldNormalizeSpec, SampleSpec
+
+Rows = NDArray[np.float64]
+
+
+class ExpectedSample:
+    """One sample of an episode.
+
+    Args:
+        steps: every ``stride``-th step.
+        t: where it stands.
+        sample: what it holds.
+        action, state: the dataset's fields.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        t: int,
+        sample: SampleSpec,
+        action: FieldExpression | None,
+        state: FieldExpression | None,
+    ) -> None:
+        self._steps = steps
+        self._t = t
+        self._sample = sample
+        self._fields = {"action": action, "state": state}
+
+    @property
+    def summed(self) -> bool:
+        """Whether the action is a sum, whose last bit depends on the order of adding."""
+        return self._sample.action_reduce == "sum"
+
+    def frame(self, offset: int) -> tuple[Step | None, int, bool]:
+        """(step or ``None`` where the frame is black, realised offset, whether it is inside)."""
+        row, inside, zero = self._row(offset)
+        return (None if zero else self._steps[row]), (offset if zero else row - self._t), inside
+
+    def rows(self, name: str) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """(values [R, width], inside [R], zeroed [R]) of a field before normalisation."""
+        expression = self._fields[name]
+        if expression is None:
+            return None
+        sample = self._sample
+        offsets = list(sample.state_offsets)
+        if name == "action":
+            offsets = [sample.action_start + k for k in range(sample.action_horizon)]
+        values, insides, zeros = [], [], []
+        for offset in offsets:
+            row, inside, zero = self._row(offset)
+            value = numbers(self._steps[row], expression)
+            state = self._fields["state"]
+            if name == "action" and sample.action_relative_to_state and state is not None:
+                base = numbers(self._steps[self._t], state)
+                for dim in sample.action_relative_to_state:
+                    value[dim] -= base[dim]
+            values.append(np.zeros_like(value) if zero else value)
+            insides.append(inside)
+            zeros.append(zero)
+        if name == "action" and sample.action_reduce == "sum":
+            total = np.zeros_like(values[0])
+            for value, inside in zip(values, insides, strict=True):
+                if inside:
+                    total = total + value
+            values, insides, zeros = [total], [any(insides)], [not any(insides)]
+        stacked = np.stack(values).astype(np.float64)
+        return stacked, np.asarray(insides), np.asarray(zeros)
+
+    def _row(self, offset: int) -> tuple[int, bool, bool]:
+        """(step within the episode, whether it was asked for, whether zero stands for it)."""
+        wanted, last = self._t + offset, len(self._steps) - 1
+        if wanted < 0:
+            return 0, False, self._sample.edges.start == "zero"
+        if wanted > last:
+            return last, False, self._sample.edges.end == "zero"
+        return wanted, True, False
+
+
+def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:
+    """A numeric field of one step, spelled out from its terms; float32."""
+    parts = []
+    for term in expression.terms:
+        if term.path is None:
+            parts.append(np.zeros(term.zeros, np.float32))
+            continue
+        part = np.asarray(value_at(step, term.path)).astype(np.float32).reshape(-1)[term.slice()]
+        for op in term.ops:
+            if op.name == "clip":
+                part = part.clip(np.float32(op.values[0]), np.float32(op.values[1]))
+            elif op.name == "invert":
+                part = np.float32(1) - part
+            else:
+                part = part * np.float32(op.values[0])
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def normalised_rows(
+    values: Rows, zeroed: NDArray[np.bool_], how: FieldNormalizeSpec, found: Mapping[str, Any]
+) -> Rows:
+    """``values`` normalised column by column with statistics ``found``, in float64."""
+    done = values.copy()
+    for column in range(values.shape[1]):
+        if not found["mask"][column]:
+            continue
+        x = values[:, column]
+        low, high = found["q01"][column], found["q99"][column]
+        if how.method == "min_max":
+            low, high = found["min"][column], found["max"][column]
+        if how.method == "mean_std":
+            low, high = found["mean"][column], found["mean"][column] + found["std"][column]
+        if found["min"][column] == found["max"][column] or not high > low:
+            done[:, column] = 0.0
+        elif how.method == "mean_std":
+            done[:, column] = (x - low) / (high - low)
+        else:
+            done[:, column] = 2 * (x - low) / (high - low) - 1
+        if how.clip:
+            done[:, column] = done[:, column].clip(-1, 1)
+    done[zeroed] = 0.0
+    return done

@@ -1,0 +1,252 @@
+"""``autoloader verify``: samples of a loader against plain TFDS, on the user's own data.
+
+Not here: reading with TFDS (``catalog.witness``), what a sample should hold (``cli.expected``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+
+DIFFERS = 4
+"""Exit code where a value differs."""
+GREY_LEVELS = 2.0
+"""Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
+SHOWN = 20
+_BATCH = 8
+
+
+def verify(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    samples: Annotated[
+        int, typer.Option("-n", "--samples", min=1, help="Samples, shared over all datasets.")
+    ] = 200,
+    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    ram_floor: Annotated[
+        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare samples with what plain TFDS reads of their episodes; exit code 4 if they differ."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
+    from autoloader.loader import AutoLoader
+    from autoloader.spec import PipelineSpec
+
+    declared = evenly(PipelineSpec.from_yaml(spec))
+    found = Comparison()
+    with AutoLoader(
+        declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
+    ) as loader:
+        compare = _Comparer(declared, loader, found)
+        rows = sorted(_taken(loader, samples), key=lambda row: row["provenance"].tolist())
+        with progress_bar("comparing with TFDS") as advance:
+            for done, row in enumerate(rows):
+                compare.row(row)
+                advance(done + 1, len(rows))
+    document = {
+        "samples": dict(found.samples),
+        "skipped": dict(found.skipped),
+        "numbers": found.numbers,
+        "frames": found.frames,
+        "texts": found.texts,
+        "largest_frame_difference": round(found.largest, 3),
+        "differences": found.differences,
+    }
+    if as_json:
+        emit_json(document)
+    else:
+        emit_table(("dataset", "samples"), found.samples.items())
+        emit(
+            f"{found.numbers} numbers equal, {found.frames} frames (mean difference at most "
+            f"{found.largest:.2f} grey levels), {found.texts} texts"
+            if not found.differences
+            else f"{len(found.differences)} differences"
+        )
+    for name in found.skipped:
+        note(f"{name}: not compared: its transform rebuilds what TFDS reads")
+    for difference in found.differences[:SHOWN]:
+        note(f"differs: {difference}")
+    if len(found.differences) > SHOWN:
+        note(f"and {len(found.differences) - SHOWN} more; --json names all")
+    if found.differences:
+        raise typer.Exit(DIFFERS)
+
+
+def evenly(spec: Any) -> Any:
+    """``spec`` with every dataset as often as any other, without end, and places told."""
+    datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
+    return spec.model_copy(
+        update={
+            "datasets": datasets,
+            "weights": "explicit",
+            "metadata": "full",
+            "augment": {},
+            "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
+            "mixing": spec.mixing.model_copy(update={"epoch": "forever", "block_length": 1}),
+        }
+    )
+
+
+@dataclass
+class Comparison:
+    """What was compared, and what differs."""
+
+    samples: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    numbers: int = 0
+    frames: int = 0
+    texts: int = 0
+    largest: float = 0.0
+    differences: list[str] = field(default_factory=list)
+
+
+def _taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
+    """``count`` samples, each a row with arrays of its own."""
+    taken = 0
+    for batch in loader:
+        for k in range(len(batch["language"])):
+            if taken == count:
+                return
+            taken += 1
+            yield {
+                "images": {name: frames[k].copy() for name, frames in batch["images"].items()},
+                "frame_mask": {name: mask[k].copy() for name, mask in batch["frame_mask"].items()},
+                "language": batch["language"][k],
+                **{
+                    key: batch[key][k].copy()
+                    for key in ("frame_offset", "action", "action_mask", "state", "state_mask",
+                                "provenance")
+                },
+            }  # fmt: skip
+
+
+class _Comparer:
+    """Holds rows against TFDS; rows of one episode come together."""
+
+    def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
+        from autoloader.catalog.witness import Witness
+
+        self._spec = spec
+        self._mixture = loader.plan.mixture
+        self._statistics: Mapping[str, Any] = loader.normalization or {}
+        self._found = found
+        self._witnesses = [Witness(dataset.directory) for dataset in self._mixture.datasets]
+        self._episode: tuple[tuple[int, int, int], list[Any]] | None = None
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Compare one sample."""
+        from autoloader.cli.expected import ExpectedSample
+
+        index, _, shard, record, t = row["provenance"].tolist()
+        dataset = self._mixture.datasets[index]
+        declared = self._spec.dataset(dataset.name)
+        if getattr(declared, "transform", None) is not None:
+            self._found.skipped[dataset.name] += 1  # TFDS knows nothing of the hook
+            return
+        steps = self._steps(index, shard, record)[:: dataset.stride]
+        expected = ExpectedSample(steps, t, dataset.sample, declared.action, declared.state)
+        where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
+        self._found.samples[dataset.name] += 1
+        for name in ("action", "state"):
+            self._numbers(row, name, expected, dataset.name, where)
+        self._frames(row, expected, declared, dataset.sample, steps, t, where)
+        self._language(row, declared, steps[t], where)
+
+    def _steps(self, index: int, shard: int, record: int) -> list[Any]:
+        key = (index, shard, record)
+        if self._episode is None or self._episode[0] != key:
+            piece = self._mixture.datasets[index].slices[shard]
+            self._episode = key, self._witnesses[index].episode(piece, record)
+        return self._episode[1]
+
+    def _numbers(
+        self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
+    ) -> None:
+        from autoloader.cli.expected import normalised_rows
+
+        got, mask = row[name], row[f"{name}_mask"]
+        found = expected.rows(name)
+        wanted = np.zeros(got.shape)
+        inside = np.zeros(got.shape, dtype=bool)
+        exact = True
+        if found is not None:
+            values, there, zeroed = found
+            how = getattr(self._spec.normalize, name, None)
+            if how is not None:
+                key = "action" if name == "action" else "proprio"
+                values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])
+                exact = False
+            exact = exact and not (name == "action" and expected.summed)
+            wanted[:, : values.shape[1]] = values
+            inside[:, : values.shape[1]] = there[:, None]
+        self._found.numbers += got.size
+        equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
+        if not equal:
+            self._differs(where, name, f"loader {got.tolist()}, TFDS {wanted.tolist()}")
+        if not np.array_equal(mask, inside):
+            self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
+
+    def _frames(
+        self, row: Mapping[str, Any], expected: Any, declared: Any, sample: Any,
+        steps: list[Any], t: int, where: str,
+    ) -> None:  # fmt: skip
+        told = row["frame_offset"].tolist()
+        plan = [expected.frame(offset) for offset in sample.frame_offsets]
+        if sample.goal == "uniform":  # drawn: any later frame will do, and then that one it is
+            goal = t + told[-1]
+            if not (t < goal < len(steps) or t == goal == len(steps) - 1):
+                self._differs(where, "goal", f"offset {told[-1]} of {len(steps)} steps")
+                return
+            plan.append((steps[goal], told[-1], True))
+        if told != [offset for _, offset, _ in plan]:
+            self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
+        for camera, frames in row["images"].items():
+            choices = declared.images[camera].paths if camera in declared.images else ()
+            inside = [bool(choices) and one[2] for one in plan]
+            if row["frame_mask"][camera].tolist() != inside:
+                self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
+            for number, (step, _, _) in enumerate(plan):
+                self._found.frames += 1
+                off = min(
+                    (self._distance(frames[number], step, path, camera) for path in choices),
+                    default=float(frames[number].max()),
+                )
+                self._found.largest = max(self._found.largest, off)
+                if off > GREY_LEVELS:
+                    self._differs(where, f"images/{camera} {number}", f"off by {off:.1f} levels")
+
+    def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
+        """Mean absolute difference in grey levels."""
+        from autoloader.catalog.witness import value_at
+        from autoloader.graph.decode import fitted_picture
+
+        if step is None:
+            return float(frame.max())
+        picture = np.asarray(value_at(step, path))
+        if picture.shape[-1] == 1:
+            picture = np.repeat(picture, 3, axis=-1)
+        wanted = fitted_picture(picture, self._spec.cameras[camera])
+        return float(np.abs(frame.astype(np.int16) - wanted).mean())
+
+    def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
+        from autoloader.catalog.witness import text_at
+
+        choices = (
+            [text_at(step, path) for path in declared.language.paths] if declared.language else [""]
+        )
+        self._found.texts += 1
+        if row["language"] not in choices:
+            self._differs(where, "language", f"loader {row['language']!r}, TFDS {choices!r}")
+
+    def _differs(self, where: str, what: str, how: str) -> None:
+        self._found.differences.append(f"{where}: {what}: {how[:300]}")

@@ -1,0 +1,120 @@
+"""``autoloader verify``: equal where the loader is right, and exit code 4 where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rlds_files import (
+    PLAIN,
+    episode,
+    example,
+    image,
+    jpeg,
+    numbers,
+    png,
+    write_dataset,
+    write_records,
+)
+
+from autoloader.cli.app import main
+
+pytestmark = pytest.mark.slow
+
+
+def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:
+    code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "1MB", "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
+    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {"instruction": numbers(8, dtype="int32")}
+    pictures = {**PLAIN, **codes}
+    words = [ord(letter) for letter in "go\0\0\0\0\0\0"] * 9
+    first = write_dataset(tmp_path, [[episode(0, 9)], [episode(1, 7)]], name="first")
+    second = write_dataset(
+        tmp_path, [[episode(2, 9, encode=png, instruction=words)]], name="second", features=pictures
+    )
+    common = {"action": "action", "images": {"primary": "observation/image"}}
+    plain = {
+        "datasets": [
+            {"name": "first", "path": str(first.path), "state": "observation/state",
+             "language": "language_instruction", "stride": 2, **common,
+             "images": {"primary": "observation/image", "wrist": "observation/image"}},
+            {"name": "second", "path": str(second.path), "language": "instruction",
+             "state": ["observation/state[:2]", {"zeros": 1}], **common},
+        ],
+        "cameras": {"primary": {"size": [8, 20], "fit": "pad"}, "wrist": {"size": [12, 16]}},
+        "sample": {
+            "frame_offsets": [-2, 0, 5], "state_offsets": [-1, 0], "action_start": -1,
+            "action_horizon": 3, "edges": {"start": "zero", "end": "repeat"}, "goal": "uniform",
+        },
+        "normalize": {
+            "action": {"method": "q01_q99", "dims": "[:-1]", "clip": True},
+            "state": {"method": "mean_std"},
+        },
+        "pad_to": {"action": 4},
+        "reader": reader,
+    }  # fmt: skip
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(yaml.safe_dump(plain))
+    code, found = verified(mix, capsys, 16)
+    assert found["differences"] == []
+    assert code == 0
+    assert sum(found["samples"].values()) == 16
+    assert min(found["samples"].values()) >= 4
+    assert (found["texts"], found["frames"]) == (16, 16 * 2 * 4)
+    assert found["largest_frame_difference"] <= 2
+
+
+def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {**PLAIN, "observation/wrist": image(), "observation/pose": numbers(2)}
+
+    def records(shift: float) -> list[bytes]:
+        values = [
+            {
+                **episode(number, 6),
+                "observation/wrist": [jpeg(9, step) for step in range(6)],
+                "observation/pose": [float(v) + shift for v in range(12)],
+            }
+            for number in range(3)
+        ]
+        return [example(one, features) for one in values]
+
+    written = write_dataset(tmp_path, [records(0.0)], features=features)
+    mix = tmp_path / "mix.yaml"
+    plain = {
+        "datasets": [
+            {
+                "name": "robot", "path": str(written.path),
+                "images": {"primary": {"any_of": ["observation/image", "observation/wrist"]}},
+                "action": ["action", {"path": "observation/pose[:1]", "ops": ["invert"]}],
+                "state": "observation/pose", "language": "language_instruction",
+            }
+        ],
+        "sample": {"action_horizon": 2, "action_reduce": "sum",
+                   "action_relative_to_state": [0], "edges": {"end": "zero"}},
+        "cameras": {"primary": {"size": [12, 16]}},
+        "reader": "indexed",
+    }  # fmt: skip
+    mix.write_text(yaml.safe_dump(plain))
+    code, found = verified(mix, capsys, 18)
+    assert (code, found["differences"]) == (0, [])
+    # The same size and time, other values: the index still has the old ones.
+    before = written.files[0].stat()
+    write_records(written.files[0], records(0.5))
+    os.utime(written.files[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+    code, found = verified(mix, capsys, 18)
+    assert code == 4
+    assert len(found["differences"]) == 36
+    assert "robot, robot-train.tfrecord-00000-of-00001, record 0, t 0: " in found["differences"][0]
+    assert {one.split(": ")[1] for one in found["differences"]} == {"action", "state"}
