@@ -5,7 +5,8 @@ ends, over all epochs and validations; both live in one child. The position of t
 saved once, by this module; the streams that Lightning sees have a state of their own only where
 they are used without it.
 
-Not here: cutting the sequence into epochs (``streams``), what is logged (``monitor``), the loader.
+Not here: cutting the sequence into epochs (``streams``), what happens to a batch (``delivery``),
+what is logged (``monitor``), the loader.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from autoloader.augmentation import augmenter
 from autoloader.errors import UsageError
+from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
 from autoloader.loader import AutoLoader
 from autoloader.sampling.counts import count_mixture
@@ -163,7 +166,7 @@ class AutoLoaderDataModule(LightningDataModule):
             # Of a stream reader, the fewest threads and files: validation shares the budget.
             knobs = {"cycle_length": 1, "num_parallel_calls": 1, "ring_slots": 4, **self._knobs}
             loader = self._open(spec, "val", True, knobs)
-            self._validation = ValidationStream(loader, self.to_batch, self._park_training)
+            self._validation = ValidationStream(loader, self.to_batch, self._begin_validation)
         return self._validation
 
     def _open(
@@ -182,9 +185,18 @@ class AutoLoaderDataModule(LightningDataModule):
     def _outgrown(self, loader: AutoLoader) -> bool:
         return loader.plan.mixture.layout.batch_size != self.batch_size
 
-    def _park_training(self) -> None:
+    def _begin_validation(self) -> Run:
         if self._train is not None:
             self._train.park()
+        return Run(moves=self._moves("validation_step"))
+
+    def _moves(self, step: str) -> bool:
+        """Whether a running trainer hands every batch to ``transfer_batch_to_device``."""
+        trainer = self.trainer
+        if trainer is None or trainer.state.status != TrainerStatus.RUNNING:
+            return False
+        function = getattr(trainer.lightning_module, step)
+        return not is_param_in_hook_signature(function, "dataloader_iter", explicit=True)
 
     def describe_run(self) -> Run:
         """Who iterates the training stream now; see ``streams.Run``."""
@@ -193,25 +205,45 @@ class AutoLoaderDataModule(LightningDataModule):
             trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
         ):
             return BY_HAND
-        step = trainer.lightning_module.training_step
-        pulls = is_param_in_hook_signature(step, "dataloader_iter", explicit=True)
+        moves = self._moves("training_step")
         endless = self._train is None or self._train.loader.plan.order.epoch_samples is None
         overfits = getattr(trainer, "overfit_batches", 0) > 0
-        return Run(counts=True, ahead=endless and not pulls, repeats=overfits)
+        return Run(counts=True, ahead=endless and moves, repeats=overfits, moves=moves)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Move a batch; the model's own ``transfer_batch_to_device``, if it has one, does it."""
+        """Move a batch, augment it, and give it the trainer's layout.
+
+        To a CUDA device through the loader's own transfer, without waiting. A model that has a
+        ``transfer_batch_to_device`` of its own gets the finished batch to move.
+        """
         trainer = self.trainer
-        if self._train is not None and trainer is not None and trainer.training:
+        training = trainer is not None and trainer.training
+        stream = self._train if training else self._validation
+        if training and self._train is not None:
             self._train.handed()
-        if trainer is not None:
-            model = trainer.lightning_module
-            if is_overridden("transfer_batch_to_device", model):
-                return model.transfer_batch_to_device(batch, device, dataloader_idx)
-        moved = super().transfer_batch_to_device(batch, device, dataloader_idx)
-        return moved if self.frame_dtype is None else _scaled(moved, self.frame_dtype)
+        if stream is None:
+            return super().transfer_batch_to_device(batch, device, dataloader_idx)
+        model = trainer.lightning_module if trainer is not None else None
+        theirs = model is not None and is_overridden("transfer_batch_to_device", model)
+        by_lightning = super().transfer_batch_to_device
+
+        def move(tree: Any) -> Any:
+            return by_lightning(tree, torch.device("cpu") if theirs else device, dataloader_idx)
+
+        if device.type == "cuda" and not theirs:
+            stream.move = stream.loader.transfer(device)
+        delivery = Delivery(
+            stream.loader.dataset_names,
+            augmenter(self.spec) if training else None,
+            self.to_batch,
+            self.frame_dtype,
+        )
+        ready = delivery(batch, stream.move or move)
+        if theirs and model is not None:
+            return model.transfer_batch_to_device(ready, device, dataloader_idx)
+        return ready
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training step is; Lightning puts it into every checkpoint."""
@@ -258,14 +290,3 @@ class AutoLoaderDataModule(LightningDataModule):
         if self._validation is not None:
             self._validation.loader.close()
             self._validation = None
-
-
-def _scaled(batch: Any, dtype: torch.dtype) -> Any:
-    """The batch with its uint8 tensors as ``dtype`` in [0, 1]."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(dtype) / 255 if batch.dtype == torch.uint8 else batch
-    if isinstance(batch, dict):
-        return {key: _scaled(value, dtype) for key, value in batch.items()}
-    if isinstance(batch, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in batch):
-        return type(batch)(_scaled(value, dtype) for value in batch)
-    return batch

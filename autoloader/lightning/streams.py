@@ -15,7 +15,8 @@ Invariants:
     2. A state begins with the first batch that was not handed out.
     3. The validation stream gives the same samples at every call.
 
-Not here: Lightning (``datamodule``), the sequence itself (``loader``).
+Not here: the move to the device (``delivery``), Lightning (``datamodule``), the sequence itself
+(``loader``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 from autoloader.batch import Batch
 from autoloader.loader import AutoLoader
+from autoloader.transfer import Transfer
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""
@@ -41,14 +43,21 @@ class Run:
         ahead: it may fetch a batch before it hands the last one to the training step, and says
             when it does (``TrainStream.handed``).
         repeats: every iteration begins with the first sample again (``overfit_batches``).
+        moves: it moves every batch to the device by the data module, which then also brings it
+            into the trainer's layout; others get that layout here.
     """
 
     counts: bool = False
     ahead: bool = False
     repeats: bool = False
+    moves: bool = False
 
 
 BY_HAND = Run()
+
+
+class HostBatch(dict[str, Any]):
+    """A batch in the loader's own layout, on its way to ``transfer_batch_to_device``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,9 @@ class TrainStream:
         loader: gives the batches.
         to_batch: see ``ToBatch``; ``None`` leaves them as they are.
         run: says who iterates, when an iteration begins.
+
+    Attributes:
+        move: what moves its batches to a CUDA device, once there is one.
     """
 
     def __init__(
@@ -74,6 +86,7 @@ class TrainStream:
         self.loader = loader
         self._to_batch = to_batch
         self._run = run
+        self.move: Transfer | None = None
         self._ahead: collections.deque[_Ahead] = collections.deque()
         self._beginning = loader.state_dict()
         self._at_beginning = True
@@ -93,6 +106,8 @@ class TrainStream:
 
     def _iterate(self) -> Iterator[Any]:
         run = self._run()
+        if self.move is not None:
+            self.move.active = run.moves
         resumed, self._resumed = self._resumed, False
         if run.repeats and not resumed and not self._at_beginning:
             self.restore(self._beginning)
@@ -127,7 +142,7 @@ class TrainStream:
             except StopIteration:
                 return
             self._at_beginning = False
-            made = convert(self.loader, batch, self._to_batch)
+            made = handed_out(self.loader, batch, self._to_batch, run)
             del batch
             if run.ahead:
                 self._ahead.append(_Ahead(before, made))
@@ -175,15 +190,16 @@ class ValidationStream:
     Args:
         loader: its epoch is what a validation sees.
         to_batch: as for ``TrainStream``.
-        begins: called when an iteration begins.
+        begins: called when an iteration begins; says who iterates.
     """
 
     def __init__(
-        self, loader: AutoLoader, to_batch: ToBatch | None, begins: Callable[[], None]
+        self, loader: AutoLoader, to_batch: ToBatch | None, begins: Callable[[], Run]
     ) -> None:
         self.loader = loader
         self._to_batch = to_batch
         self._begins = begins
+        self.move: Transfer | None = None
         self._beginning = loader.state_dict()
         self._at_beginning = True
         self._parked = False
@@ -196,14 +212,16 @@ class ValidationStream:
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
-        self._begins()
+        run = self._begins()
+        if self.move is not None:
+            self.move.active = run.moves
         self._rewind()
         if self._parked:
             self._parked = False
             self.loader.unpark()
         for batch in self.loader:
             self._at_beginning = False
-            made = convert(self.loader, batch, self._to_batch)
+            made = handed_out(self.loader, batch, self._to_batch, run)
             del batch
             yield made
             del made
@@ -218,6 +236,8 @@ class ValidationStream:
             self._at_beginning = True
 
 
-def convert(loader: AutoLoader, batch: Batch, to_batch: ToBatch | None) -> Any:
-    """The batch as the trainer wants it."""
+def handed_out(loader: AutoLoader, batch: Batch, to_batch: ToBatch | None, run: Run) -> Any:
+    """A loader's batch as whoever iterates is to get it."""
+    if run.moves:
+        return HostBatch(batch)
     return batch if to_batch is None else to_batch(batch, loader.dataset_names)

@@ -9,6 +9,9 @@ Pages of a slot that is retired, or of all free slots on demand, go back to the 
 (MADV_REMOVE punches them out of the memfd); the file is never shrunk (a seal forbids it), because
 a shrunk mapping turns a reader's access into SIGBUS.
 
+A slot that the consumer has registered with a device's driver is flagged in a page that both
+sides map, and is neither punched nor lent to anybody but the transfer that registered it.
+
 Invariants:
     1. A slot is in one hand at a time: free, filling, filled or lent.
     2. A finalizer takes no lock, and does nothing in a forked child.
@@ -24,6 +27,7 @@ import fcntl
 import mmap
 import os
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,6 +37,8 @@ MADV_REMOVE = 9
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 0x0002
 MAX_SLOTS = 64
+_FLAGS_BYTES = 4096
+"""A page behind the slots: one byte for each, whether it is pinned."""
 COPY_RESERVE = 2
 """Slots that lending leaves alone; past that the consumer gets a copy."""
 
@@ -50,13 +56,27 @@ class RingMemory:
         self, layout: BatchLayout, *, descriptor: int | None = None, name: str = "autoloader"
     ) -> None:
         self.layout = layout
-        size = layout.slot_bytes * MAX_SLOTS
+        size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
+        new = descriptor is None
         if descriptor is None:
             descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, size, mmap.MAP_SHARED)
+        self._pinned = np.frombuffer(self._map, np.uint8, MAX_SLOTS, size - _FLAGS_BYTES)
+        if new:
+            self._pinned[:] = (
+                0  # its page is there from the start, so that it can be left uncounted
+            )
+        self.address = int(self._pinned.ctypes.data) - layout.slot_bytes * MAX_SLOTS
+        self.slots = MAX_SLOTS
+        self.unpin: Callable[[int], bool] | None = None
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot; whole pages."""
+        return self.layout.slot_bytes
 
     def base(self, slot: int) -> np.ndarray:
         """A new uint8 array over a slot; all arrays made from it keep it alive."""
@@ -64,15 +84,32 @@ class RingMemory:
             self._map, np.uint8, self.layout.slot_bytes, slot * self.layout.slot_bytes
         )
 
-    def punch(self, slot: int) -> None:
-        """Give a slot's pages back to the kernel; it reads as zeros afterwards."""
+    def note_pinned(self, slot: int, pinned: bool) -> None:
+        """A slot is registered with a device's driver, or no longer; both processes see it."""
+        self._pinned[slot] = pinned
+
+    def make_pageable(self, slot: int) -> bool:
+        """Unregister a slot that is in nobody's hand but ours; whether it is pageable now."""
+        if self._pinned[slot] and self.unpin is not None:
+            self.unpin(slot)
+        return not self._pinned[slot]
+
+    def punch(self, slot: int) -> bool:
+        """Give a slot's pages back to the kernel; it reads as zeros afterwards.
+
+        False, and nothing is done, where it is registered with a device and this process cannot
+        change that: the device would go on using the old pages.
+        """
+        if not self.make_pageable(slot):
+            return False
         self._map.madvise(MADV_REMOVE, slot * self.layout.slot_bytes, self.layout.slot_bytes)
+        return True
 
     def allocated_bytes(self) -> int:
         """Bytes of pages the kernel really holds for the ring; 0 once it is closed."""
         if self.descriptor < 0:
             return 0
-        return os.fstat(self.descriptor).st_blocks * 512
+        return os.fstat(self.descriptor).st_blocks * 512 - _FLAGS_BYTES
 
     def close(self) -> None:
         """Close the descriptor; the mapping goes with the last array over it."""
@@ -99,15 +136,19 @@ class Lender:
         """Slots under live arrays."""
         return frozenset(self._lent)
 
-    def lend(self, slot: int, slots: int) -> tuple[dict[str, np.ndarray], bool]:
+    def lend(
+        self, slot: int, slots: int, *, pinned: bool = False
+    ) -> tuple[dict[str, np.ndarray], bool]:
         """A filled slot's arrays, and whether they are a copy (the slot is then free again).
 
         Args:
             slot: the filled slot.
             slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
+            pinned: the consumer is the library's own transfer and may have it pinned.
         """
         self._drain()
-        if len(self._lent) + 1 > slots - COPY_RESERVE:
+        pageable = pinned or self._memory.make_pageable(slot)
+        if len(self._lent) + 1 > slots - COPY_RESERVE or not pageable:
             self.copies += 1
             memory = self._memory.base(slot).copy()
             self._back.append(slot)

@@ -25,6 +25,7 @@ class SlotBook:
         self._condition = threading.Condition()
         self._out = set(held)
         self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
+        self._unpunched: set[int] = set()
         self._closed = False
         self.slots = slots
 
@@ -49,18 +50,20 @@ class SlotBook:
                 self._free.append(slot)
                 self._condition.notify()
             else:
-                self._memory.punch(slot)  # under the lock: it may come back into use at once
+                self._punch(slot)  # under the lock: it may come back into use at once
+            self._punch_the_rest()
 
     def resize(self, slots: int) -> None:
         """Have ``slots`` slots; those beyond are retired as soon as they are free."""
         with self._condition:
             for slot in self._free:
                 if slot >= slots:
-                    self._memory.punch(slot)
+                    self._punch(slot)
             self._free = [slot for slot in self._free if slot < slots]
             known = {*self._free, *self._out}
             self._free[:0] = [slot for slot in range(slots - 1, -1, -1) if slot not in known]
             self.slots = slots
+            self._unpunched = {slot for slot in self._unpunched if slot >= slots}
             self._condition.notify_all()
 
     def punch_free(self) -> None:
@@ -68,6 +71,15 @@ class SlotBook:
         with self._condition:
             for slot in self._free:
                 self._memory.punch(slot)
+            self._punch_the_rest()
+
+    def _punch(self, slot: int) -> None:
+        """Give a retired slot's pages back, later where it is pinned."""
+        if not self._memory.punch(slot):
+            self._unpunched.add(slot)
+
+    def _punch_the_rest(self) -> None:
+        self._unpunched = {slot for slot in self._unpunched if not self._memory.punch(slot)}
 
     @property
     def out(self) -> int:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
+from left_behind import children
 from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 8, "reader": "indexed"}
 
 
 @pytest.fixture(scope="session")
@@ -39,21 +32,6 @@ def isolation(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def children() -> list[str]:
-    """Loader children of this process."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"autoloader.worker" in command and parent == os.getpid():
-                found.append(entry.name)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Every test ends without a child or a thread of the loader."""
@@ -64,8 +42,3 @@ def _nothing_left_behind() -> Iterator[None]:
     for thread in set(left) - before:
         thread.join(5)
         assert not thread.is_alive(), thread.name
-
-
-def places(batch: dict[str, Any]) -> list[tuple[int, ...]]:
-    """The samples of a batch."""
-    return [tuple(row) for row in batch["provenance"].tolist()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from conftest import KNOBS, places
+from left_behind import KNOBS, places
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 
 from autoloader import PipelineSpec

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import children, places
 from fits import Tiny, data, endless, trainer
+from left_behind import children, places
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from autoloader import PipelineSpec

@@ -1,0 +1,242 @@
+"""Batches reach the device unchanged, and a slot comes back, and is punched, only when it may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_device import FakeDevice
+from rlds_files import episode, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import UsageError
+from autoloader.transfer import CudaDevice, Transfer, mapped, open_device
+
+KNOBS = {"ring_slots": 6, "decode_threads": 1, "reader": "indexed"}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    folder = tmp_path_factory.mktemp("mix")
+    shards = [[episode(number, 20) for number in range(4)]]
+    return spec_of(dataset_of(write_dataset(folder, shards)), mixing={"epoch": "forever"})
+
+
+@pytest.fixture(params=["thread", "process"])
+def loader(mix: PipelineSpec, request: pytest.FixtureRequest) -> Iterator[AutoLoader]:
+    with AutoLoader(mix, isolation=request.param, ram_floor="64MB", knobs=KNOBS) as made:
+        yield made
+
+
+@pytest.fixture(params=["fake", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def device(request: pytest.FixtureRequest) -> FakeDevice | CudaDevice:
+    return FakeDevice() if request.param == "fake" else CudaDevice(torch.device("cuda", 0))
+
+
+def synchronize(device: FakeDevice | CudaDevice) -> None:
+    if isinstance(device, FakeDevice):
+        device.advance()
+    else:
+        torch.cuda.synchronize(device.device)
+
+
+def kept(batch: dict[str, Any]) -> dict[str, Any]:
+    return mapped(batch, lambda tensor: tensor.clone())
+
+
+def same(moved: Any, host: Any) -> bool:
+    if isinstance(host, dict):
+        return moved.keys() == host.keys() and all(same(moved[k], host[k]) for k in host)
+    if isinstance(host, torch.Tensor):
+        return torch.equal(moved.cpu(), host) and moved.dtype == host.dtype
+    return bool(moved == host)
+
+
+# --- the suite that the fake and the real device pass --------------------------------------------
+
+
+def test_batches_arrive_as_they_were_lent(
+    loader: AutoLoader, device: FakeDevice | CudaDevice
+) -> None:
+    move = loader.transfer(device)
+    expected, moved = [], []
+    batches = iter(loader)
+    for _ in range(20):
+        batch = next(batches)
+        expected.append(kept(batch))
+        moved.append(move(batch))
+        del batch
+        if len(moved) % 3 == 0:
+            synchronize(device)
+    synchronize(device)
+    assert all(same(m, e) for m, e in zip(moved, expected, strict=True))
+
+
+def test_a_slot_is_pinned_once_and_not_at_all_after_the_end(
+    loader: AutoLoader, device: FakeDevice | CudaDevice
+) -> None:
+    move = loader.transfer(device)
+    assert loader.transfer(device) is move
+    batches = iter(loader)
+    for _ in range(30):
+        move(next(batches))
+        synchronize(device)
+    assert 0 < len(move.pinned) <= KNOBS["ring_slots"]
+    if isinstance(device, FakeDevice):
+        assert device.registrations == len(move.pinned)
+    loader.close()
+    assert move.pinned == frozenset()
+    move.close()
+
+
+def test_views_keep_their_strides(loader: AutoLoader, device: FakeDevice | CudaDevice) -> None:
+    move = loader.transfer(device)
+    batch = next(iter(loader))
+    view = batch["images"]["primary"].permute(0, 4, 1, 2, 3)
+    moved = move({"frames": view})["frames"]
+    synchronize(device)
+    assert moved.stride() == view.stride()
+    assert torch.equal(moved.cpu(), view)
+
+
+def test_fewer_slots_are_unpinned_before_their_pages_go(
+    loader: AutoLoader, device: FakeDevice | CudaDevice
+) -> None:
+    move = loader.transfer(device)
+    batches = iter(loader)
+    for _ in range(20):
+        move(next(batches))
+        synchronize(device)
+    loader.retune(ring_slots=4)
+    for _ in range(12):
+        move(next(batches))
+        synchronize(device)
+    assert all(slot < 4 for slot in move.pinned)
+    slot_bytes = loader.plan.mixture.layout.slot_bytes
+    assert loader.statistics().ring.allocated_bytes <= 4 * slot_bytes
+
+
+# --- what only the fake can show ------------------------------------------------------------------
+
+
+def test_a_slot_stays_lent_until_its_copies_are_done(loader: AutoLoader) -> None:
+    device = FakeDevice()
+    move = loader.transfer(device)
+    batches = iter(loader)
+    moved = move(next(batches))
+    lent = loader._lender.lent
+    for _ in range(12):  # the ring goes round; nothing is copied yet
+        next(batches)
+    assert lent <= loader._lender.lent
+    assert not torch.equal(moved["provenance"], torch.zeros_like(moved["provenance"]))
+    device.advance()
+    move.collect()
+    assert lent <= set(loader._lender.collect())
+
+
+def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(loader: AutoLoader) -> None:
+    device = FakeDevice()
+    move = loader.transfer(device)
+    expected, moved = [], []
+    batches = iter(loader)
+    for _ in range(12):
+        batch = next(batches)
+        expected.append(kept(batch))
+        moved.append(move(batch))
+        del batch
+    assert loader.statistics().ring.copies > 0
+    device.advance()
+    assert all(same(m, e) for m, e in zip(moved, expected, strict=True))
+
+
+def test_memory_is_never_punched_while_it_is_pinned(mix: PipelineSpec) -> None:
+    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+        device = FakeDevice()
+        move = loader.transfer(device)
+        move(next(iter(loader)))
+        (slot,) = move.pinned
+        assert not loader._memory.punch(slot)
+        device.advance()
+        move.collect()
+        assert loader._memory.punch(slot)
+        assert device.registered == {}
+
+
+def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineSpec) -> None:
+    import os
+    import signal
+
+    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS) as loader:
+        device = FakeDevice()
+        move = loader.transfer(device)
+        seen, batches = [], iter(loader)
+        for number in range(20):
+            batch = next(batches)
+            seen.append([tuple(row) for row in batch["provenance"].tolist()])
+            move(batch)
+            del batch
+            device.advance()
+            if number == 9:
+                os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+        assert loader.statistics().restarts == 1
+        assert len({place for batch in seen for place in batch}) == 80
+
+
+def test_anybody_else_gets_pageable_memory(loader: AutoLoader) -> None:
+    device = FakeDevice()
+    move = loader.transfer(device)
+    batches = iter(loader)
+    for _ in range(12):
+        move(next(batches))
+        device.advance()
+    move.active = False
+    kept_alive = [next(batches) for _ in range(3)]
+    offsets = [batch["provenance"].data_ptr() - loader._memory.address for batch in kept_alive]
+    slots = {offset // loader._memory.slot_bytes for offset in offsets}
+    assert not slots & move.pinned
+
+
+def test_a_driver_that_refuses_leaves_plain_copies(loader: AutoLoader) -> None:
+    device = FakeDevice()
+    device.refuses = True
+    move = loader.transfer(device)
+    batch = next(iter(loader))
+    expected = kept(batch)
+    moved = move(batch)
+    device.advance()
+    assert same(moved, expected)
+    assert move.pinned == frozenset()
+
+
+def test_other_devices_are_refused() -> None:
+    with pytest.raises(UsageError, match="transfer to meta"):
+        open_device("meta")
+
+
+def test_the_layer_needs_no_file(tmp_path: Path) -> None:
+    """A transfer works over anything with slots, not only the loader's ring."""
+
+    class Memory:
+        def __init__(self) -> None:
+            self.block = torch.zeros(4 * 8192, dtype=torch.uint8)
+            self.address = self.block.data_ptr() + (-self.block.data_ptr()) % 4096
+            self.slot_bytes, self.slots = 4096, 2
+            self.flags: dict[int, bool] = {}
+
+        def note_pinned(self, slot: int, pinned: bool) -> None:
+            self.flags[slot] = pinned
+
+    memory, device = Memory(), FakeDevice()
+    start = memory.address - memory.block.data_ptr()
+    move = Transfer(device, memory)
+    moved = move([memory.block[start + 4096 : start + 4100], torch.ones(2), "text"])
+    assert memory.flags == {1: True}
+    move.close()
+    assert memory.flags == {1: False}
+    assert moved[1].tolist() == [1.0, 1.0]
+    assert device.registered == {}
