@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import named_by_kernel, oom_kills
-from autoloader.controller.process_memory import loader_bytes
+from autoloader.controller.process_memory import loader_bytes, pss_bytes
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
 from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader
+from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run
 from autoloader.runtime.child_pipeline import ChildPipeline
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
 from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
-from autoloader.runtime.ranks import find_ranks
+from autoloader.runtime.ranks import find_neighbours, find_ranks
 from autoloader.runtime.ring import Lender, RingMemory
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
@@ -122,6 +123,7 @@ class AutoLoader:
             spec = spec.model_copy(update={"mixing": mixing})
         _check_call(isolation, output)
         self._ranks = find_ranks(rank, world_size, os.environ)
+        neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
         self.plan = plan_loader(
@@ -131,6 +133,8 @@ class AutoLoader:
             split=split,
             knobs=knobs,
             headroom=self._headroom,
+            ranks_here=neighbours.local_world_size,
+            joining=isolation == "process" and is_up(neighbours),
         )
         check_ranks(self.plan, self._ranks.world_size)
         for note in self.plan.notes:
@@ -152,7 +156,10 @@ class AutoLoader:
         self._child: Child | None = None
         if isolation == "process":
             self._child = Child.shared(
-                describe_run(), _out_of_memory, warm=self.plan.knobs.reader == "stream"
+                describe_run(),
+                _out_of_memory,
+                warm=self.plan.knobs.reader == "stream",
+                neighbours=neighbours,
             )
         self._pipeline = self._start_pipeline(self.plan.knobs)
         _open.add(self)
@@ -367,7 +374,7 @@ class AutoLoader:
             wait_ratio=self._meter.wait_ratio,
             batch_latency_s=self._meter.latency_s(),
             headroom_bytes=self._headroom.read().headroom_bytes,
-            loader_bytes=max(0, loader_bytes() - self._baseline_bytes),
+            loader_bytes=max(0, loader_bytes() + self._joined_bytes() - self._baseline_bytes),
             decodes_per_sample=(
                 activity.decodes_per_sample if self.knobs.decode == "pool" else None
             ),
@@ -383,10 +390,16 @@ class AutoLoader:
             state=None,
             restarts=self._child.restarts if self._child is not None else 0,
             worker_pids=(
-                *((self._child.pid,) if self._child is not None else ()),
+                *((self._child.pid,) if self._child and self._child.pid else ()),
                 *activity.processes,
             ),
         )
+
+    def _joined_bytes(self) -> int:
+        """Of the child where another rank has started it: it is not among our descendants."""
+        if self._child is None or self._child.started_here:
+            return 0
+        return pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader is, to the sample; JSON-serialisable and small.

@@ -65,8 +65,21 @@ def plan_loader(
     knobs: Mapping[str, Any] | None = None,
     headroom: HeadroomSource | None = None,
     probe_only: bool = False,
+    ranks_here: int = 1,
+    joining: bool = False,
 ) -> LoaderPlan:
     """Decide everything a loader needs, without starting anything.
+
+    Args:
+        spec: the mixture.
+        profile: a host profile's name or path.
+        ram_floor: memory that must stay free.
+        split: which of the spec's splits.
+        knobs: values over the profile's.
+        headroom: what the machine can still give.
+        probe_only: read no more than a small part of each dataset.
+        ranks_here: ranks of this machine that the memory and the cores must do for.
+        joining: one of them has started their child already, when there was room for all.
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError: as their input deserves.
@@ -84,13 +97,21 @@ def plan_loader(
     base = _profile_knobs(found, mixture, notes)
     wanted = {**base.flat(), **_plain(knobs or {})}
     reader, why = choose_reader(mixture, str(wanted["reader"]), str(wanted["decode"]))
-    left = _admitted(mixture, available, floor, with_tensorflow=reader == "stream")
+    left = _admitted(
+        mixture,
+        available,
+        floor,
+        with_tensorflow=reader == "stream",
+        ranks=1 if joining else ranks_here,
+        joining=joining,
+    )
     limits = KnobLimits(
-        cpus=len(os.sched_getaffinity(0)),
+        cpus=cores_of_rank(ranks_here),
         shards=mixture.shards,
         block_length=spec.mixing.block_length,
         batch_bytes=mixture.layout.slot_bytes,
-        budget_bytes=max(0, left - MARGIN_BYTES) // 2 + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+        budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
+        + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
     )
     legal, clamps = base.clamp(limits)
     notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
@@ -172,6 +193,12 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
 
 
+def cores_of_rank(ranks_here: int) -> int:
+    """Cores that one of so many ranks may count on: a launcher may have bound it to its own."""
+    mine = len(os.sched_getaffinity(0))
+    return min(mine, max(1, (os.cpu_count() or mine) // ranks_here))
+
+
 def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
     """Mean bytes of a record, by dataset, from file sizes."""
     sizes = {}
@@ -202,13 +229,21 @@ def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(
-    mixture: ResolvedMixture, available: int, floor: int, *, with_tensorflow: bool
+    mixture: ResolvedMixture,
+    available: int,
+    floor: int,
+    *,
+    with_tensorflow: bool,
+    ranks: int,
+    joining: bool,
 ) -> int:
     price = price_start(
         minimum_knobs(mixture.spec.mixing.block_length),
         record_bytes=record_bytes(mixture),
         batch_bytes=mixture.layout.slot_bytes,
         with_tensorflow=with_tensorflow,
+        ranks=ranks,
+        joining=joining,
     )
     return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
 

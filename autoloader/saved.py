@@ -27,6 +27,7 @@ def described(plan: LoaderPlan) -> dict[str, Any]:
         "reader": plan.knobs.reader,
         "mixing": {
             "strategy": spec.mixing.strategy,
+            "chain": order.chain,
             "block_length": order.block_length,
             "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
         },

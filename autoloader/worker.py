@@ -1,8 +1,11 @@
-"""The loader's child: runs pipelines for the trainer that started it, and dies with it.
+"""The loader's child: runs pipelines for the trainers of a node, and ends with the last of them.
 
-Started as ``python -m autoloader.worker`` with a listening socket. Threads: one reads messages, one
-per pipeline hands filled batches over, one beats the heart and watches the parent (a pidfd, and
-the socket's end: PR_SET_PDEATHSIG fires when the starting *thread* ends, so it is not used).
+Started as ``python -m autoloader.worker`` with a listening socket that the trainers find by its
+name (``runtime.attach``). Each has its own connection, control page, pipelines and rings: none of
+them waits for another one. Threads: one accepts trainers; one for each trainer reads its messages;
+one for each pipeline hands filled batches over; one beats the heart and watches the trainers (a
+pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread* ends, so it is
+not used). A trainer that is gone takes its own pipelines along and nothing else.
 
 The child ends by ``os._exit``: TensorFlow's threads do not survive an orderly interpreter exit,
 and everything it holds is the kernel's to take back.
@@ -38,6 +41,7 @@ from autoloader.runtime.messages import (
     AskActivity,
     Failed,
     Filled,
+    Hello,
     Logged,
     Message,
     Park,
@@ -59,13 +63,14 @@ logger = logging.getLogger(__name__)
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _POLL_S = 0.25
+_CREDENTIALS = struct.Struct("3i")
 
 
 class _Served:
     """One pipeline that this child runs, in its current generation."""
 
-    def __init__(self, worker: Worker, start: Start, memory: RingMemory) -> None:
-        self._worker = worker
+    def __init__(self, trainer: _Trainer, start: Start, memory: RingMemory) -> None:
+        self._trainer = trainer
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
@@ -86,6 +91,7 @@ class _Served:
             ),
             held=start.held_slots,
             ranks=Ranks(start.rank, start.world_size),
+            ranks_here=start.ranks_here,
         )
         self._closed = False
         self._thread = threading.Thread(
@@ -104,59 +110,87 @@ class _Served:
         self._memory.close()
 
     def _run(self) -> None:
-        try:
-            while not self._closed:
-                batch = self.pipeline.next(_POLL_S)
-                if batch is not None:
-                    self._worker.send(Filled.of(self._number, self._generation, batch))
-        except AutoloaderError as error:
-            if not self._closed:
-                self._worker.send(Failed.of(self._number, error))
-        except OSError:
-            self._worker.end("the trainer is gone")
+        # A trainer that is gone is noticed where its messages are read.
+        with contextlib.suppress(OSError):
+            try:
+                while not self._closed:
+                    batch = self.pipeline.next(_POLL_S)
+                    if batch is not None:
+                        self._trainer.send(Filled.of(self._number, self._generation, batch))
+            except AutoloaderError as error:
+                if not self._closed:
+                    self._trainer.send(Failed.of(self._number, error))
 
 
-class Worker:
-    """Serves one connection.
+class _Trainer:
+    """One trainer's connection, its control page and its pipelines.
 
     Args:
         connection: to the trainer.
-        parent: its process id.
+        pid: its process id; 0 where it is not to be seen from here.
     """
 
-    def __init__(self, connection: socket.socket, parent: int) -> None:
+    def __init__(self, connection: socket.socket, pid: int) -> None:
         self._wire = Wire(connection)
-        self._parent = parent
         self._sending = threading.Lock()
         self._served: dict[int, _Served] = {}
         self._page: ControlPage | None = None
         self._membership = b""
+        self.pidfd = -1
+        if pid:
+            with contextlib.suppress(OSError):
+                self.pidfd = os.pidfd_open(pid)
 
     def send(self, message: Message) -> None:
         """Send to the trainer; any thread."""
         with self._sending:
             self._wire.send(message)
 
-    def end(self, reason: str) -> None:
-        """End the process now."""
-        logger.info("ending: %s", reason)
-        logging.shutdown()
-        os._exit(0)
-
-    def run(self) -> None:
-        """Serve until the trainer is gone or done."""
-        threading.Thread(target=self._beat, name="autoloader-heartbeat", daemon=True).start()
-        while True:
+    def send_log(self, message: Logged) -> None:
+        """Send where that does not wait: a trainer in a collective reads nothing meanwhile."""
+        if self._sending.acquire(blocking=False):
             try:
+                with contextlib.suppress(OSError):
+                    self._wire.send_now(message)
+            finally:
+                self._sending.release()
+
+    def serve(self) -> None:
+        """Read messages until the trainer is done or gone."""
+        with contextlib.suppress(EOFError, OSError):
+            self.send(Hello(-1, os.getpid()))
+            while True:
                 message = self._wire.receive(None)
-            except EOFError:
-                self.end("the trainer closed the connection")
-            if message is not None:
-                self._handle(message)
+                if isinstance(message, Stop) and message.pipeline < 0:
+                    return
+                if message is not None:
+                    self._handle(message)
+
+    def hang_up(self) -> None:
+        """Wake ``serve``, and let the trainer go."""
+        self._wire.shut_down()
+
+    def close(self) -> None:
+        """End its pipelines; the memory they filled is the trainer's own."""
+        for served in self._served.values():
+            served.close()
+        with self._sending:
+            self._wire.close()
+        if self._page is not None:
+            page, self._page = self._page, None
+            page.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+    def beat(self, now_ns: int) -> None:
+        """Show that this process lives, and which memory cgroup it is in: it may be moved."""
+        page = self._page
+        if page is not None:
+            with contextlib.suppress(ValueError):  # closed in between
+                page.beat(now_ns)
+                self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:
-        if isinstance(message, Stop) and (message.pipeline < 0 or len(self._served) <= 1):
-            self.end("the trainer is done")
         served = self._served.get(message.pipeline)
         if isinstance(message, Start):
             self._start(message)
@@ -203,37 +237,121 @@ class Worker:
         served.start()
 
     def _note_cgroup(self, page: ControlPage) -> None:
-        """Keep the trainer told which memory cgroup this process is in: it may be moved."""
         membership = Path("/proc/self/cgroup").read_bytes()
         if membership != self._membership:
             self._membership = membership
             directory = memory_cgroup()
             page.note_cgroup(directory, oom_kills(directory) or 0)
 
+
+class Worker:
+    """Serves every trainer that connects, until the last one is gone.
+
+    Args:
+        listener: bound and listening; whoever finds it may be served.
+        parent: process id of the trainer that started this one.
+    """
+
+    def __init__(self, listener: socket.socket, parent: int) -> None:
+        self._listener = listener
+        self._parent = parent
+        self._trainers: list[_Trainer] = []
+        self._lock = threading.Lock()
+        self._met = False
+
+    def end(self, reason: str) -> None:
+        """End the process now."""
+        logger.info("ending: %s", reason)
+        logging.shutdown()
+        os._exit(0)
+
+    def run(self) -> None:
+        """Accept trainers."""
+        threading.Thread(target=self._beat, name="autoloader-heartbeat", daemon=True).start()
+        while True:
+            self._knocking(None)
+            with self._lock:
+                connection, _ = self._listener.accept()
+                raw = connection.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+                )
+                pid, uid, _ = _CREDENTIALS.unpack(raw)
+                if uid != os.getuid():
+                    logger.warning("refusing process %d of user %d", pid, uid)
+                    connection.close()
+                    continue
+                trainer = _Trainer(connection, pid)
+                self._trainers.append(trainer)
+                self._met = True
+            _use_cores_of(pid)
+            threading.Thread(
+                target=self._serve, args=(trainer,), name="autoloader-messages", daemon=True
+            ).start()
+
+    def log(self, message: Logged) -> None:
+        """Hand a log record to every trainer that can take it now."""
+        for trainer in list(self._trainers):
+            trainer.send_log(message)
+
+    def _serve(self, trainer: _Trainer) -> None:
+        try:
+            trainer.serve()
+        except Exception:
+            logger.exception("a trainer's messages cannot be read")
+        with self._lock:
+            self._trainers.remove(trainer)
+            if not self._trainers and not self._knocking(0):
+                self.end("the last trainer is done or gone")
+        trainer.hang_up()
+        trainer.close()
+
+    def _knocking(self, timeout_ms: int | None) -> bool:
+        """Whether a trainer waits to be accepted."""
+        watch = select.poll()
+        watch.register(self._listener, select.POLLIN)
+        return bool(watch.poll(timeout_ms))
+
     def _beat(self) -> None:
+        parent = -1
         with contextlib.suppress(OSError):
-            descriptor = os.pidfd_open(self._parent)
+            parent = os.pidfd_open(self._parent)
+        while True:
+            with self._lock:
+                every = list(self._trainers)
+            for trainer in every:
+                trainer.beat(time.monotonic_ns())
+            trainers = {trainer.pidfd: trainer for trainer in every if trainer.pidfd >= 0}
             watch = select.poll()
-            watch.register(descriptor, select.POLLIN)
-            while True:
-                if self._page is not None:
-                    self._page.beat(time.monotonic_ns())
-                    self._note_cgroup(self._page)
-                if watch.poll(int(_BEAT_S * 1000)):
-                    break
-        self.end("the trainer's process is gone")
+            for descriptor in trainers:
+                watch.register(descriptor, select.POLLIN)
+            if not self._met and parent >= 0:
+                watch.register(parent, select.POLLIN)
+            for descriptor, _ in watch.poll(int(_BEAT_S * 1000)):
+                if descriptor in trainers:
+                    # A sibling that it forked may still hold its end of the socket.
+                    trainers[descriptor].hang_up()
+                elif not self._met:
+                    self.end("the trainer that started this process is gone")
 
 
-class _LogsToTrainer(logging.Handler):
-    """Hands warnings and worse to the trainer's own logging."""
+def _use_cores_of(pid: int) -> None:
+    """Run on the cores of every trainer served: launchers may bind each rank to its own."""
+    with contextlib.suppress(OSError):
+        own = os.sched_getaffinity(0)
+        if not (theirs := os.sched_getaffinity(pid)) <= own:
+            for thread in Path("/proc/self/task").iterdir():
+                os.sched_setaffinity(int(thread.name), own | theirs)
+
+
+class _LogsToTrainers(logging.Handler):
+    """Hands warnings and worse to the trainers' own logging."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(logging.WARNING)
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError):
-            self._worker.send(Logged(-1, record.levelno, record.name, record.getMessage()))
+        self._worker.log(Logged(-1, record.levelno, record.name, record.getMessage()))
 
 
 def _prepare_process() -> None:
@@ -246,7 +364,7 @@ def _prepare_process() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Accept the trainer's connection and serve it."""
+    """Serve the trainers that connect."""
     parser = argparse.ArgumentParser(prog="autoloader.worker")
     parser.add_argument("--listener", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -254,15 +372,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--warm", action="store_true", help="import TensorFlow at once")
     chosen = parser.parse_args(arguments)
     _prepare_process()
-    with socket.socket(fileno=chosen.listener) as listener:
-        connection, _ = listener.accept()
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
-    if uid != os.getuid() or os.getppid() != chosen.parent:
-        sys.exit(f"refusing process {pid} of user {uid}")
-    worker = Worker(connection, chosen.parent)
+    worker = Worker(socket.socket(fileno=chosen.listener), chosen.parent)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("autoloader").addHandler(_LogsToTrainer(worker))
+    logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     if chosen.warm:
         threading.Thread(target=_import_tensorflow, name="autoloader-import", daemon=True).start()
     worker.run()

@@ -33,6 +33,8 @@ SAMPLE_BYTES = 32 * 1024
 """What a further waiting sample adds: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
 """One run of planned samples read ahead: 256 samples of about 64 kB of encoded frames."""
+_SHORTEST_RUN_OF = 4
+"""Ranks of one child read shorter runs ahead, down to this part of a run."""
 TENSORFLOW_BYTES = 520 * MIB
 """TensorFlow's own resident memory once imported (measured: 450–560 MiB)."""
 STREAM_BYTES = 12 * MIB
@@ -61,13 +63,15 @@ class StartPrice:
         framework_bytes: the interpreter and its libraries, TensorFlow where it is needed.
         streams_bytes: open streams, before the episodes they hold.
         queued_bytes: encoded episodes in queues, prefetch and parse; or runs read ahead.
-        ring_bytes: the batch ring, when every slot is in use.
+        ring_bytes: the batch ring, when every slot is in use; those of all ranks.
+        ranks: how many ranks' pipelines these are.
     """
 
     framework_bytes: int
     streams_bytes: int
     queued_bytes: int
     ring_bytes: int
+    ranks: int = 1
 
     @property
     def total_bytes(self) -> int:
@@ -75,16 +79,29 @@ class StartPrice:
         return self.framework_bytes + self.streams_bytes + self.queued_bytes + self.ring_bytes
 
 
+def _pipelines(ranks: int) -> str:
+    return "pipeline needs" if ranks == 1 else f"pipelines of the node's {ranks} ranks need"
+
+
 def price_start(
-    knobs: Knobs, *, record_bytes: dict[str, int], batch_bytes: int, with_tensorflow: bool
+    knobs: Knobs,
+    *,
+    record_bytes: dict[str, int],
+    batch_bytes: int,
+    with_tensorflow: bool,
+    ranks: int = 1,
+    joining: bool = False,
 ) -> StartPrice:
-    """Predict what a pipeline holds with these knobs.
+    """Predict what the pipelines of a child hold with these knobs.
 
     Args:
         knobs: the knobs.
         record_bytes: mean bytes of a record (an episode), by dataset.
         batch_bytes: bytes of one ring slot.
         with_tensorflow: whether any dataset is read through tf.data.
+        ranks: pipelines of this kind in one child. By index they share the libraries, the indexes
+            and, in shorter runs, what is read ahead.
+        joining: the child is there already, with its libraries.
     """
     streams = queued = 0
     for name, record in record_bytes.items() if with_tensorflow else ():
@@ -98,12 +115,17 @@ def price_start(
         queued = RUN_BYTES * (knobs.read_ahead + 1) * knobs.decode_processes
         framework = INTERPRETER_BYTES
         if knobs.decode_processes > 1:
-            framework += DECODE_PROCESS_BYTES * knobs.decode_processes
+            framework += DECODE_PROCESS_BYTES * knobs.decode_processes * ranks
+        if ranks > 1:
+            queued = max(queued // ranks, queued // _SHORTEST_RUN_OF)
+    if joining:
+        framework -= TENSORFLOW_BYTES if with_tensorflow else INTERPRETER_BYTES
     return StartPrice(
         framework_bytes=framework,
-        streams_bytes=streams,
-        queued_bytes=queued,
-        ring_bytes=knobs.ring_slots * batch_bytes,
+        streams_bytes=ranks * streams,
+        queued_bytes=ranks * queued,
+        ring_bytes=ranks * knobs.ring_slots * batch_bytes,
+        ranks=ranks,
     )
 
 
@@ -116,14 +138,15 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
     left = headroom_bytes - ram_floor_bytes - price.total_bytes
     if left < 0:
         raise BudgetInfeasibleError(
-            f"the smallest pipeline needs about {format_bytes(price.total_bytes)} "
+            f"the smallest {_pipelines(price.ranks)} about {format_bytes(price.total_bytes)} "
             f"(libraries {format_bytes(price.framework_bytes)}, streams "
             f"{format_bytes(price.streams_bytes)}, encoded {format_bytes(price.queued_bytes)}, "
             f"ring {format_bytes(price.ring_bytes)}), but only "
             f"{format_bytes(headroom_bytes)} can be had and {format_bytes(ram_floor_bytes)} of it "
             "must stay free",
             remedy="lower ram_floor or batch.size, use smaller frames or fewer datasets, "
-            "or free memory",
+            + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
+            + "or free memory",
         )
     return left
 

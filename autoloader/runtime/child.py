@@ -1,20 +1,20 @@
 """The trainer's side of the loader's child: starts it, talks to it, starts it again.
 
-Theory of operation. One child serves all loaders of this process (train, validation). It is
-started afresh (``python -m autoloader.worker``): no fork, no pickle, no main guard in scripts. It
-sees no GPU, has a bounded number of malloc arenas, and raises its own ``oom_score_adj``. The
-listening socket is bound here, in the abstract namespace, and inherited, so that there is nothing
-to wait for.
+Theory of operation. One child serves all loaders of this process (train, validation), and those of
+all other ranks on this node; whoever comes first starts it (``runtime.attach``). It is started
+afresh (``python -m autoloader.worker``): no fork, no pickle, no main guard in scripts. It sees no
+GPU, has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
 There is no thread on this side: whoever waits for a batch reads the socket, and hands what belongs
 to another loader to that loader's inbox.
 
 A child that ends, or gives no heartbeat for ``HANG_S``, is started again, and every loader begins
-at what it has delivered. After ``MAX_RESTARTS`` in a row without a batch it is given up, with its
-last log lines.
+at what it has delivered: in every trainer of its own accord, when it comes to read the socket, and
+the first one that does starts the child for all. After ``MAX_RESTARTS`` in a row without a batch it
+is given up, with its last log lines.
 
-Not here: the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``controller.oom``, called through ``was_oom``).
+Not here: finding and starting it (``runtime.attach``), the child's side (``worker``), cursors
+(``loader``), what counts as an OOM kill (``controller.oom``, called through ``was_oom``).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ import json
 import logging
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from autoloader.errors import WorkerError
+from autoloader.runtime.attach import attach
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.messages import Failed, Logged, Message, Stop, Wire
+from autoloader.runtime.messages import Failed, Hello, Logged, Message, Stop
+from autoloader.runtime.ranks import Neighbours
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +79,24 @@ class Child:
         run: shown by ``ps``.
         warm: whether the child begins to import TensorFlow at once, before it knows its work.
         was_oom: whether the kernel killed for memory, given the control page and the child's pid.
+        neighbours: the trainers of this node that share it.
     """
 
-    _current: Child | None = None
+    _current: ClassVar[dict[str, Child]] = {}
     _current_lock = threading.Lock()
 
     def __init__(
-        self, run: str, was_oom: Callable[[ControlPage, int], bool], *, warm: bool = False
+        self,
+        run: str,
+        was_oom: Callable[[ControlPage, int], bool],
+        *,
+        warm: bool = False,
+        neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
     ) -> None:
         self._run = run
         self._warm = warm
         self._was_oom = was_oom
+        self._neighbours = neighbours
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._clients: dict[int, _Inbox] = {}
@@ -100,17 +107,28 @@ class Child:
         self.restarts = 0
         self.out_of_memory = 0
         self._log = os.memfd_create("autoloader-log", os.MFD_CLOEXEC)
-        self._spawn()
+        try:
+            self._attach()
+        except BaseException:
+            self.page.close()
+            os.close(self._log)
+            raise
 
     @classmethod
     def shared(
-        cls, run: str, was_oom: Callable[[ControlPage, int], bool], *, warm: bool = False
+        cls,
+        run: str,
+        was_oom: Callable[[ControlPage, int], bool],
+        *,
+        warm: bool = False,
+        neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
     ) -> Child:
-        """This process's child, started where there is none."""
+        """This process's connection to the child, which is started where there is none."""
         with cls._current_lock:
-            current = cls._current
+            current = cls._current.get(neighbours.job)
             if current is None or not current.usable:
-                current = cls._current = cls(run, was_oom, warm=warm)
+                current = cls(run, was_oom, warm=warm, neighbours=neighbours)
+                cls._current[neighbours.job] = current
             return current
 
     @property
@@ -121,7 +139,17 @@ class Child:
     @property
     def pid(self) -> int:
         """Process id of the child."""
-        return self._process.pid
+        return self._link.pid
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process has started it, and not another rank of the node."""
+        return self._link.process is not None
+
+    @property
+    def ranks_here(self) -> int:
+        """Trainers that share it."""
+        return self._neighbours.local_world_size
 
     @property
     def lock(self) -> threading.RLock:
@@ -136,7 +164,7 @@ class Child:
             return number
 
     def leave(self, number: int) -> None:
-        """A loader is done; with the last one the child ends."""
+        """A loader is done; with the last one this trainer is, and with it maybe the child."""
         if os.getpid() != self._owner:
             return
         with self._lock:
@@ -144,7 +172,7 @@ class Child:
                 return
             if self._clients:
                 with contextlib.suppress(OSError):
-                    self._wire.send(Stop(number))
+                    self._link.wire.send(Stop(number))
             else:
                 self.close()
 
@@ -163,7 +191,7 @@ class Child:
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
         with self._lock, contextlib.suppress(OSError):
-            self._wire.send(message, descriptors)
+            self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:
         """The next message for a pipeline, or ``None`` where none came in time.
@@ -179,7 +207,7 @@ class Child:
                 if left <= 0:
                     return None
                 try:
-                    message = self._wire.receive(min(left, 1.0))
+                    message = self._link.wire.receive(min(left, 1.0))
                 except EOFError:
                     self._restart(self._how_it_ended())
                     continue
@@ -203,56 +231,33 @@ class Child:
             logging.getLogger(message.name).log(message.level, "%s", message.text)
             return
         inbox = self._clients.get(message.pipeline)
-        if inbox is not None:
+        if isinstance(message, Hello):
+            self._link.pid = message.pid
+        elif inbox is not None:
             inbox.messages.append(message)
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
-    def _spawn(self) -> None:
-        name = f"\0autoloader-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(name)
-            listener.listen(64)
-            os.ftruncate(self._log, 0)
-            os.lseek(self._log, 0, os.SEEK_SET)
-            command = [
-                sys.executable,
-                "-m",
-                "autoloader.worker",
-                "--listener",
-                str(listener.fileno()),
-                "--parent",
-                str(os.getpid()),
-                f"--run={self._run}",
-                *(["--warm"] if self._warm else []),
-            ]
-            self._started_s = time.monotonic()
-            self._process = subprocess.Popen(
-                command,
-                env=_environment(),
-                pass_fds=(listener.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-            )
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.connect(name)
-        _check_peer(connection)
-        self._wire = Wire(connection)
+    def _attach(self) -> None:
+        arguments = [f"--run={self._run}", *(["--warm"] if self._warm else [])]
+        self._link = attach(self._neighbours, arguments, self._log)
 
     def _check_heartbeat(self) -> None:
-        if self._process.poll() is not None:
+        process = self._link.process
+        if process is not None and process.poll() is not None:
             self._restart(self._how_it_ended())
             return
         beat = self.page.heartbeat_ns
-        last_s = beat / 1e9 if beat else self._started_s
+        last_s = beat / 1e9 if beat else self._link.since_s
         silent_s = time.monotonic() - last_s
         if silent_s > HANG_S:
             self._restart(f"it gave no sign of life for {silent_s:.0f} s")
 
     def _how_it_ended(self) -> str:
+        if self._link.process is None:
+            return "it closed its connection"
         try:
-            code = self._process.wait(2.0)
+            code = self._link.process.wait(2.0)
         except subprocess.TimeoutExpired:
             return "it closed its connection"
         if code < 0:
@@ -261,7 +266,7 @@ class Child:
         return f"it exited with status {code}"
 
     def _restart(self, reason: str) -> None:
-        self._kill()
+        self._link.kill()
         out_of_memory = self._was_oom(self.page, self.pid)
         if out_of_memory:
             self.out_of_memory += 1
@@ -282,7 +287,7 @@ class Child:
             inbox.messages.clear()
             inbox.client.lost(reason, out_of_memory)
         self.page.renew()
-        self._spawn()
+        self._attach()
         for inbox in self._clients.values():
             inbox.client.begin(self)
 
@@ -292,52 +297,25 @@ class Child:
         text = os.pread(self._log, _LOG_BYTES, max(0, size - _LOG_BYTES))
         return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])
 
-    def _kill(self) -> None:
-        self._wire.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-
     def close(self) -> None:
-        """End the child; returns within ``CLOSE_S`` and a little."""
+        """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
         with self._lock:
             if self._closed or os.getpid() != self._owner:
                 return
             self._closed = True
+            shared = self._neighbours.local_world_size > 1
             with contextlib.suppress(OSError):
-                self._wire.send(Stop(-1))
-            try:
-                self._process.wait(CLOSE_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._wire.close()
+                self._link.wire.send(Stop(-1))
+            if not self._link.leave(CLOSE_S, shared=shared):
+                # One that is only slow goes on for the others; it sees that we are gone.
+                if shared and time.monotonic() - self.page.heartbeat_ns / 1e9 < HANG_S:
+                    self._link.drop()
+                else:
+                    self._link.kill()
             self.page.close()
             os.close(self._log)
-            if Child._current is self:
-                Child._current = None
-
-
-def _environment() -> Mapping[str, str]:
-    """The child's environment: no GPU, few malloc arenas, the parent's import path."""
-    environment = dict(os.environ)
-    environment.update(
-        CUDA_VISIBLE_DEVICES="",
-        MALLOC_ARENA_MAX="2",
-        PYTHONPATH=os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-        PYTHONFAULTHANDLER="1",
-    )
-    return environment
-
-
-def _check_peer(connection: socket.socket) -> None:
-    """Refuse a peer of another user (SO_PEERCRED)."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
-    if uid != os.getuid():
-        raise WorkerError(
-            f"the loader's socket is held by user {uid}", remedy="start the trainer again"
-        )
+            if Child._current.get(self._neighbours.job) is self:
+                del Child._current[self._neighbours.job]
 
 
 def describe_run() -> str:

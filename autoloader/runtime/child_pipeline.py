@@ -102,6 +102,7 @@ class ChildPipeline:
                 in_epoch=start.in_epoch,
                 rank=self._ranks.rank,
                 world_size=self._ranks.world_size,
+                ranks_here=child.ranks_here,
                 held_slots=sorted(self._lent()),
             ),
             (self._memory.descriptor, child.page.descriptor),

@@ -25,14 +25,15 @@ from typing import Any
 
 from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, UsageError, as_fault
-from autoloader.index.dataset import DatasetIndex, open_indexes
-from autoloader.index.plan import SamplePlan, plan_of
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.plan import SamplePlan
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
 from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.runtime.filler import Filler, FillerActivity, FillerKnobs
 from autoloader.runtime.messages import FillStart
-from autoloader.runtime.planned import RUN_SAMPLES
+from autoloader.runtime.opened import Opened, open_planned
+from autoloader.runtime.planned import run_samples
 from autoloader.runtime.quarantine import BadRecord, Quarantine
 from autoloader.runtime.remote_filler import RemoteFiller
 from autoloader.runtime.ring import RingMemory
@@ -45,7 +46,6 @@ from autoloader.sampling.resolve import ResolvedMixture
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
-_SAY_S = 5.0
 
 
 class IndexedPipeline:
@@ -59,6 +59,7 @@ class IndexedPipeline:
         start: where to begin.
         held: slots that the consumer still has from an earlier pipeline.
         deal: which positions each batch takes.
+        ranks_here: ranks whose pipelines share this process, and its memory.
         clock: for stalls.
 
     Raises:
@@ -75,6 +76,7 @@ class IndexedPipeline:
         start: PipelineStart,
         held: Sequence[int] = (),
         deal: Deal,
+        ranks_here: int = 1,
         clock: Clock | None = None,
     ) -> None:
         self._mixture = mixture
@@ -83,7 +85,7 @@ class IndexedPipeline:
         self._memory = memory
         _check_reader(start.mixer)
         self._number = deal.first_number
-        self._rounds = Rounds(deal, RUN_SAMPLES)
+        self._rounds = Rounds(deal, run_samples(ranks_here))
         self._clock = clock
         self._failure: BaseException | None = None
         self._closed = False
@@ -92,6 +94,7 @@ class IndexedPipeline:
         self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
         self._slots = SlotBook(memory, knobs.ring_slots, held=held)
+        self._opened: Opened | None = None
         self._plan: SamplePlan | None = None
         self._indexes: Sequence[DatasetIndex] = ()
         self._fillers: list[Filler | RemoteFiller] = []
@@ -122,13 +125,15 @@ class IndexedPipeline:
             self._fail(error)
 
     def _open(self) -> None:
-        self._indexes = open_indexes(self._mixture.datasets, progress=_Progress())
+        opened = open_planned(self._mixture, self._order)
+        self._indexes = opened.indexes
         for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 self._quarantine.add(Place(dataset.index, 0, slice_, record), reason)
-        self._plan = plan_of(self._mixture, self._order, self._indexes)
+        self._plan = opened.plan
         with self._lock:
             if not self._closed:
+                self._opened = opened
                 self._deal()
 
     def _deal(self) -> None:
@@ -308,6 +313,7 @@ class IndexedPipeline:
             if self._closed:
                 return
             self._closed = True
+            self._opened = None
             fillers = self._all()
             self._dealt.notify_all()
         self._slots.close()
@@ -324,18 +330,6 @@ class IndexedPipeline:
             if self._failure is None and not self._closed:
                 self._failure = error
             self._dealt.notify_all()
-
-
-class _Progress:
-    """Says every few seconds how far the indexes are that have to be built."""
-
-    def __init__(self) -> None:
-        self._said_s = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._said_s >= _SAY_S:
-            self._said_s = time.monotonic()
-            logger.warning("building the index: %d of %d shard files", done, total)
 
 
 def _check_reader(mixer: dict[str, Any] | None) -> None:

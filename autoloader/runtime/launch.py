@@ -76,6 +76,7 @@ def open_pipeline(
     start: PipelineStart,
     held: Sequence[int] = (),
     ranks: Ranks = Ranks(),  # noqa: B008 frozen
+    ranks_here: int = 1,
 ) -> RunningPipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
@@ -108,7 +109,9 @@ def open_pipeline(
     if knobs.reader == "indexed":
         from autoloader.runtime.indexed_pipeline import IndexedPipeline
 
-        return IndexedPipeline(mixture, order, knobs, memory, start=start, held=held, deal=deal)
+        return IndexedPipeline(
+            mixture, order, knobs, memory, start=start, held=held, deal=deal, ranks_here=ranks_here
+        )
     from autoloader.runtime.pipeline import Pipeline
 
     return Pipeline(

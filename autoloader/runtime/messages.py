@@ -9,6 +9,7 @@ Not here: who sends what when (``runtime.child``, ``worker``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -24,6 +25,7 @@ from autoloader.sampling.episode import Place
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 256 * 2**20
+_SHORT_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,13 @@ class Message:
     """Base of all messages; ``pipeline`` says which one it is about."""
 
     pipeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """Child → trainer: the first message of a connection; its process id."""
+
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Start(Message):
     in_epoch: int
     rank: int
     world_size: int
+    ranks_here: int
     held_slots: list[int]
 
 
@@ -86,7 +96,7 @@ class AskActivity(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Trainer → child: this pipeline is over; with the last one the child ends."""
+    """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +244,7 @@ class Bad(Message):
 _TYPES = {
     kind.__name__: kind
     for kind in (
-        Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
+        Hello, Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
         FillStart, FillRun, FillSlot, FillKnobs, Bad,
     )
 }  # fmt: skip
@@ -258,12 +268,31 @@ class Wire:
         Raises:
             OSError: the other side is gone.
         """
-        body = json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
-        data = _LENGTH.pack(len(body)) + body
+        data = _packed(message)
         if descriptors:
             sent = socket.send_fds(self.socket, [data], list(descriptors))
             data = data[sent:]
         self.socket.sendall(data)
+
+    def send_now(self, message: Message) -> bool:
+        """Send a short message where there is room for it, else drop it; whether it was sent.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        poll = select.poll()
+        poll.register(self.socket, select.POLLOUT)
+        data = _packed(message)
+        # A stream socket is writable while three quarters of its buffer are free.
+        if len(data) > _SHORT_BYTES or not any(e & select.POLLOUT for _, e in poll.poll(0)):
+            return False
+        self.socket.sendall(data)
+        return True
+
+    def shut_down(self) -> None:
+        """End both directions: whoever waits on either side wakes up."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     def receive(self, timeout_s: float | None) -> Message | None:
         """The next message; ``None`` where none came in time.
@@ -313,6 +342,11 @@ class Wire:
             os.close(descriptor)
         self._descriptors.clear()
         self.socket.close()
+
+
+def _packed(message: Message) -> bytes:
+    body = json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
+    return _LENGTH.pack(len(body)) + body
 
 
 def _readable(connection: socket.socket, timeout_s: float | None) -> bool:

@@ -42,8 +42,14 @@ RUN_SAMPLES = 256
 Spans = Sequence[tuple[int, int]]
 """Positions [start, stop), one pair for each batch of a run."""
 
+LEAST_RUN_SAMPLES = 64
 OPEN_FILES = 256
 _MERGE_GAP_BYTES = 16_384
+
+
+def run_samples(ranks_here: int) -> int:
+    """Samples of a run where so many ranks read ahead in one process: together as much as one."""
+    return max(LEAST_RUN_SAMPLES, RUN_SAMPLES // ranks_here)
 
 
 class FileCache:

@@ -62,7 +62,8 @@ class Statistics:
             above 0.01 training waits for data.
         batch_latency_s: p50, p90, p99 of the time from asking for a batch to having it.
         headroom_bytes: what the machine can still give.
-        loader_bytes: what the loader holds, without the ring.
+        loader_bytes: what the loader holds, without the ring; ranks that share a child each say
+            what it holds for all.
         decodes_per_sample: frames decoded for a sample, all cameras, over the samples decoded so
             far; ``mixing.chain`` lowers it. ``None`` where TensorFlow decodes.
         ring: the batch ring.

@@ -1,0 +1,89 @@
+"""Open indexes and the plan over them, held once however many pipelines of a process use them.
+
+The ranks of a node have a pipeline each in one child, over the same files in the same order: the
+columns of an index and the running counts of a plan are the larger part of what a pipeline needs
+before it reads, and neither is ever written to. They are let go with the last pipeline.
+
+Not here: the indexes and the plan (``index``), reading (``runtime.planned``).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import weakref
+from dataclasses import asdict
+
+from autoloader.index.dataset import DatasetIndex, open_indexes
+from autoloader.index.plan import SamplePlan, plan_of
+from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+_SAY_S = 5.0
+
+
+class Opened:
+    """One mixture's indexes and plan; for any number of threads, which only read.
+
+    Whoever holds it can be joined; whoever is done with it lets go of it, and with the last one
+    the next pipeline looks at the files anew.
+
+    Attributes:
+        indexes: of every dataset.
+        plan: over these indexes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+        self.indexes: tuple[DatasetIndex, ...] = ()
+        self.plan: SamplePlan
+
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
+        """Open what is not open; waits where somebody else is at it."""
+        with self._lock:
+            if not self._is_open:
+                self.indexes = open_indexes(mixture.datasets, progress=_Progress())
+                self.plan = plan_of(mixture, order, self.indexes)
+                self._is_open = True
+
+
+_lock = threading.Lock()
+_opened: weakref.WeakValueDictionary[str, Opened] = weakref.WeakValueDictionary()
+
+
+def open_planned(mixture: ResolvedMixture, order: MixtureOrder) -> Opened:
+    """The indexes and the plan of a mixture, built where they are missing.
+
+    Raises:
+        SourceError: as ``open_indexes``.
+    """
+    what = [
+        mixture.spec.model_dump(mode="json"),
+        mixture.split,
+        mixture.plain_statistics(),
+        asdict(order),
+    ]
+    key = json.dumps(what, sort_keys=True)
+    with _lock:
+        opened = _opened.get(key)
+        if opened is None:
+            opened = _opened[key] = Opened()
+    opened.open(mixture, order)
+    return opened
+
+
+class _Progress:
+    """Says every few seconds how far the indexes are that have to be built."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._said_s >= _SAY_S:
+            self._said_s = time.monotonic()
+            logger.warning("building the index: %d of %d shard files", done, total)
