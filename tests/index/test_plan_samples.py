@@ -18,7 +18,8 @@ from autoloader.index.plan import DatasetTable, PlannedSamples, SamplePlan
 from autoloader.sampling import draws
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import BlockSequence, MixtureOrder, PositionSequence
-from autoloader.sampling.windows import valid_range
+from autoloader.sampling.ranges import Ranges
+from autoloader.sampling.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
 
 
@@ -39,14 +40,28 @@ def tables(draw: st.DrawFn, sample: st.SearchStrategy[SampleSpec] | None = None)
     number = draw(st.integers(0, 2**32))
     steps = draw(st.lists(st.integers(1, 30), min_size=1, max_size=12))
     steps.append(40)  # whatever the edges drop, there is a sample
+    window, stride = draw(sample or samples()), draw(st.integers(1, 3))
+    kept = draw(st.none() | kept_of(steps, window, stride))
     return DatasetTable(
         key=draws.dataset_key(0, str(number)),
-        sample=draw(sample or samples()),
-        stride=draw(st.integers(1, 3)),
+        sample=window,
+        stride=stride,
         steps=np.asarray(steps, dtype=np.int32),
         slice_of=np.arange(len(steps), dtype=np.int32) // 3,
         record_of=np.arange(len(steps), dtype=np.int64) % 3 + 5,
+        kept=kept,
     )
+
+
+@st.composite
+def kept_of(draw: st.DrawFn, steps: list[int], sample: SampleSpec, stride: int) -> Ranges:
+    """Some of the valid t of each episode, and all of the last one's."""
+    strided = -(-np.asarray(steps, dtype=np.int64) // stride)
+    valid = Ranges.spans(*valid_ranges(sample, strided))
+    rows = st.tuples(st.integers(0, len(steps) - 2), st.integers(0, 30), st.integers(0, 30))
+    found = [*draw(st.lists(rows, max_size=20)), (len(steps) - 1, 0, 40)]
+    columns = np.asarray(found, dtype=np.int64)
+    return valid.both(Ranges.of(len(steps), columns[:, 0], columns[:, 1], columns[:, 2]))
 
 
 @st.composite
@@ -84,6 +99,9 @@ def valid_samples(table: DatasetTable, pass_: int) -> list[tuple[int, int]]:
         place = int(table.slice_of[episode]), int(table.record_of[episode])
         key = draws.fold(table.key, draws.PURPOSE_ORDER, pass_, *place)
         t = draws.order(key, *valid_range(table.sample, -(-steps // table.stride))).tolist()
+        if table.kept is not None:
+            left = set(table.kept.numbers(episode).tolist())
+            t = [each for each in t if each in left]
         count = len(t) if table.sample.per_episode == "all" else table.sample.per_episode
         every += [(episode, each) for each in t[:count]]
     return every

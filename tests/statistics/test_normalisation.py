@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from rlds_files import Written, episode, write_dataset
-from streams import spec_of
+from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
+from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
@@ -121,6 +121,34 @@ def test_statistics_of_actions_relative_to_the_state_are_of_the_differences(
         np.testing.assert_array_equal(
             getattr(action_found, name), np.quantile(np.float64(rows), q, axis=0)
         )
+
+
+def test_statistics_are_of_what_rules_keep(written: Written, tmp_path: Path) -> None:
+    file, key = tmp_path / "keep.json", "{episode_metadata/name}"
+
+    def found(ranges: dict[str, Any]) -> Any:
+        file.write_text(json.dumps(ranges))
+        own = write_dataset(
+            tmp_path / f"{len(ranges)}",
+            [[uneven(n, 6) | {"episode_metadata/name": [f"{n}".encode()]} for n in range(3)]],
+            features={**PLAIN, "episode_metadata/name": TEXT},
+        )
+        keep = {
+            "match": {"language_instruction": "[01]"},
+            "ranges": {"file": str(file), "key": key},
+        }
+        answer = statistics_of(spec_of(dataset_of(own, keep=keep), sample={"action_horizon": 2}))
+        assert answer is not None
+        return answer["robot"]
+
+    kept = {"0": [[1, 3]], "1": [[4, 99]], "2": [[0, 6]]}
+    action = {n: np.asarray(uneven(n, 6)["action"], np.float64).reshape(6, 2) for n in (0, 1)}
+    rows = np.concatenate([action[0][[1, 2, 2, 3]], action[1][[4, 5, 5]]])
+    first = found(kept)
+    np.testing.assert_allclose(first.action.mean, rows.mean(axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(first.action.q99, np.quantile(rows, 0.99, axis=0))
+    assert first.transitions == 4
+    assert found({"0": [[1, 3]]}).transitions == 2
 
 
 @given(
