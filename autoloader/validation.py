@@ -37,24 +37,25 @@ def validation_specs(
 
     Args:
         spec: the mixture.
-        split: of each dataset; those that leave it out (``null``, or no such key) have no part.
+        split: of each dataset; those that say ``null`` to it have no part.
         per_dataset: over the spec's ``validation.per_dataset``.
 
     Returns:
         Empty where no dataset has a part.
 
     Raises:
-        SpecError, SourceError: as their input deserves.
+        SpecError: some datasets have such a split, and others do not say that they have none.
+        SourceError: a dataset cannot be read, or gives no sample.
     """
     names = [one.name for one in spec.datasets if one.split.get(split) is not None]
     if not names:
         return {}
-    whole = resolve(_only(spec, split, names), split)
+    whole = resolve(spec, split)
     counts = count_mixture(whole)
     apart = spec.validation.per_dataset if per_dataset is None else per_dataset
     if not apart:
         total = sum(count.samples for count in counts.values())
-        return {split: _epoch(_only(spec, split, names), total)}
+        return {split: _epoch(spec, total)}
     wide = spec.model_copy(update={"pad_to": _widths(whole)})
     return {name: _epoch(_only(wide, split, [name]), counts[name].samples) for name in names}
 

@@ -26,9 +26,8 @@ from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
 from autoloader.loader import AutoLoader
-from autoloader.sampling.counts import count_mixture
-from autoloader.sampling.resolve import resolve
 from autoloader.spec import PipelineSpec
+from autoloader.validation import validation_specs
 
 _STATE_VERSION = 1
 
@@ -72,7 +71,8 @@ class AutoLoaderDataModule(LightningDataModule):
 
     Attributes:
         loader: the training ``AutoLoader`` while there is one.
-        validation_loader: the validation one.
+        validation_loader: the validation one, or the first of several.
+        validation_loaders: all of them: "val", or by dataset with ``validation.per_dataset``.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class AutoLoaderDataModule(LightningDataModule):
         }
         self._reproducible = reproducible
         self._train: _Train | None = None
-        self._validation: ValidationStream | None = None
+        self._validation: dict[str, ValidationStream] = {}
         self._resume: dict[str, Any] | None = None
         self._ended: dict[str, Any] | None = None
 
@@ -115,7 +115,12 @@ class AutoLoaderDataModule(LightningDataModule):
     @property
     def validation_loader(self) -> AutoLoader | None:
         """The validation loader, once Lightning has asked for it."""
-        return self._validation.loader if self._validation is not None else None
+        return next(iter(self.validation_loaders.values()), None)
+
+    @property
+    def validation_loaders(self) -> dict[str, AutoLoader]:
+        """The validation loaders by name, in the order of ``dataloader_idx``; see above."""
+        return {name: stream.loader for name, stream in self._validation.items()}
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -147,27 +152,33 @@ class AutoLoaderDataModule(LightningDataModule):
         return self._train
 
     def val_dataloader(self) -> ValidationStream | list[ValidationStream]:
-        """The validation stream; an empty list where the spec has no split ``val``."""
-        if all(dataset.split.get("val") is None for dataset in self.spec.datasets):
-            return []
-        if self._validation is not None and self._outgrown(self._validation.loader):
-            self._validation.loader.close()
-            self._validation = None
-        if self._validation is None:
-            spec = self._sized(self.spec)
-            counts = count_mixture(resolve(spec, "val"))
-            samples = min(spec.validation.samples, sum(c.samples for c in counts.values()))
-            spec = spec.model_copy(
-                update={
-                    "batch": spec.batch.model_copy(update={"drop_last": False}),
-                    "mixing": spec.mixing.model_copy(update={"epoch": samples}),
-                }
-            )
+        """The validation stream; an empty list where the spec has no split ``val``.
+
+        With ``validation.per_dataset`` a list with one for each dataset of that split.
+        """
+        if any(self._outgrown(loader) for loader in self.validation_loaders.values()):
+            self._close_validation()
+        if not self._validation:
             # Of a stream reader, the fewest threads and files: validation shares the budget.
             knobs = {"cycle_length": 1, "num_parallel_calls": 1, "ring_slots": 4, **self._knobs}
-            loader = self._open(spec, "val", True, knobs)
-            self._validation = ValidationStream(loader, self.to_batch, self._begin_validation)
-        return self._validation
+            for name, spec in validation_specs(self._sized(self.spec), "val").items():
+                known = [one.name for one in spec.datasets if one.split["val"] is not None]
+                own = {
+                    knob: value
+                    for knob, value in knobs.items()
+                    if "." not in knob or knob.rpartition(".")[0] in known
+                }
+                loader = self._open(spec, "val", True, own)
+                self._validation[name] = ValidationStream(
+                    loader, self.to_batch, self._begin_validation
+                )
+        streams = list(self._validation.values())
+        return streams if self.spec.validation.per_dataset or not streams else streams[0]
+
+    def _close_validation(self) -> None:
+        for stream in self._validation.values():
+            stream.loader.close()
+        self._validation.clear()
 
     def _open(
         self, spec: PipelineSpec, split: str, reproducible: bool, knobs: Mapping[str, Any]
@@ -220,7 +231,8 @@ class AutoLoaderDataModule(LightningDataModule):
         """
         trainer = self.trainer
         training = trainer is not None and trainer.training
-        stream = self._train if training else self._validation
+        validation = dict(enumerate(self._validation.values()))
+        stream = self._train if training else validation.get(dataloader_idx)
         if training and self._train is not None:
             self._train.handed()
         if stream is None:
@@ -287,6 +299,4 @@ class AutoLoaderDataModule(LightningDataModule):
             self._ended = self._train.state()
             self._train.loader.close()
             self._train = None
-        if self._validation is not None:
-            self._validation.loader.close()
-            self._validation = None
+        self._close_validation()

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from fits import Tiny, data, endless, trainer
-from left_behind import children, places
+from left_behind import KNOBS, children, places
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from autoloader import PipelineSpec
 from autoloader.errors import SpecError, UsageError
+from autoloader.spec import ValidationSpec
 
 pytestmark = [
     # Lightning's own, with this version of torch.
@@ -55,6 +56,37 @@ def test_validation_sees_the_same_samples_at_every_call_and_does_not_move_traini
     assert all(call == calls[0] for call in calls)
     assert flat(model.sanity) == calls[0]
     assert model.seen == undisturbed.seen[:20]
+
+
+class Apart(Tiny):
+    """Notes what each validation loader gives."""
+
+    def validation_step(  # type: ignore[override]
+        self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.validated.append([(dataloader_idx, *place) for place in places(batch)])
+
+
+def test_per_dataset_validates_each_dataset_apart_with_the_same_samples_every_time(
+    mix: PipelineSpec, undisturbed: Tiny
+) -> None:
+    apart = mix.model_copy(update={"validation": ValidationSpec(samples=5, per_dataset=True)})
+    module, model = data(apart, knobs={**KNOBS, "a.queue_samples": 8}), Apart()
+    names: list[str] = []
+
+    class Noting(Callback):
+        def on_validation_end(self, *_: Any) -> None:
+            names.extend(module.validation_loaders)
+
+    flags: dict[str, Any] = {"max_epochs": 1, "val_check_interval": 5, "num_sanity_val_steps": 0}
+    run = trainer(**flags, callbacks=[Noting()])
+    run.fit(model, datamodule=module)
+    assert names == ["a", "b"] * 2
+    calls = [flat(model.validated[start : start + 3]) for start in (0, 3)]
+    assert calls[0] == calls[1]
+    assert [row[0] for row in calls[0]] == [0] * 5 + [1] * 4
+    assert len(set(calls[0])) == 9
+    assert model.seen == undisturbed.seen[:10]
 
 
 def test_both_loaders_live_in_one_child(mix: PipelineSpec) -> None:
