@@ -24,6 +24,7 @@ from autoloader.cli.index import index
 from autoloader.cli.init import init
 from autoloader.cli.measure import measure
 from autoloader.cli.output import emit, emit_json, note
+from autoloader.cli.peek import peek
 from autoloader.cli.plan import plan
 from autoloader.cli.profile import profile_app
 from autoloader.cli.replay import replay
@@ -108,6 +109,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 app.command("demo")(demo)
 app.command("init")(init)
 app.command("plan")(plan)
+app.command("peek")(peek)
 app.command("verify")(verify)
 app.command("index")(index)
 app.command("stats")(stats)

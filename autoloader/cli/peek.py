@@ -1,0 +1,94 @@
+"""``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
+
+Not here: drawing it (``cli.contact_sheet``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoloader.cli.output import JsonFlag, emit, emit_json, progress_bar
+
+SUFFIXES = (".png", ".html", ".svg", ".pdf")
+
+
+def peek(
+    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    out: Annotated[Path, typer.Option(help="The sheet: a .png, .html, .svg or .pdf file.")] = Path(
+        "contact-sheet.png"
+    ),
+    frames: Annotated[int, typer.Option(min=1, max=12, help="Samples shown of a dataset.")] = 3,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Samples of a dataset that the histograms are of.")
+    ] = 64,
+    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    ram_floor: Annotated[
+        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw each dataset's frames, language, and actions before and after normalisation."""
+    from autoloader.augmentation import augmenter
+    from autoloader.cli.contact_sheet import Panel, draw_sheet
+    from autoloader.cli.verify import evenly
+    from autoloader.errors import UsageError
+    from autoloader.spec import PipelineSpec
+
+    if out.suffix not in SUFFIXES:
+        raise UsageError(f"--out {out}", remedy=f"end it in one of: {', '.join(SUFFIXES)}")
+    asked = PipelineSpec.from_yaml(spec)
+    plain = evenly(asked)
+    augment = augmenter(asked, split)
+    panels: dict[str, Panel] = {}
+
+    def collect(declared: Any, *, shown: bool) -> None:
+        from autoloader.loader import AutoLoader
+
+        with (
+            AutoLoader(declared, split=split, ram_floor=ram_floor, rank=0, world_size=1) as loader,
+            progress_bar("reading samples") as advance,
+        ):
+            names = loader.dataset_names
+            wanted, done = samples * len(names), 0
+            for batch in loader:
+                pictures = augment(batch)["images"] if shown else {}
+                indices = batch["dataset_index"].tolist()
+                for k, index in enumerate(indices):
+                    panel = panels.setdefault(names[index], Panel())
+                    actions = batch["action"][k][batch["action_mask"][k].any(dim=1)].numpy()
+                    width = int(batch["action_mask"][k].any(dim=0).sum())
+                    panel.add_actions(actions[:, :width], normalised=shown)
+                    if shown and len(panel.texts) < frames:
+                        panel.add_sample(
+                            {name: of[k].numpy() for name, of in pictures.items()},
+                            batch["language"][k],
+                        )
+                done += len(indices)
+                advance(min(done, wanted), wanted)
+                if done >= wanted:
+                    break
+
+    collect(plain, shown=True)
+    normalised = asked.normalize is not None and asked.normalize.action is not None
+    if normalised:
+        collect(plain.model_copy(update={"normalize": None}), shown=False)
+    ordered = {one.name: panels[one.name] for one in asked.datasets if one.name in panels}
+    try:
+        draw_sheet(ordered, out, title=f"{spec.name}, split {split}", normalised=normalised)
+    except OSError as error:
+        raise UsageError(
+            f"--out {out}: {error.strerror or error}", remedy="name a file that can be written"
+        ) from error
+    if as_json:
+        emit_json(
+            {
+                "sheet": out,
+                "datasets": {name: {"samples": panel.samples, "language": panel.texts}
+                             for name, panel in ordered.items()},
+            }
+        )  # fmt: skip
+    else:
+        emit(str(out))
