@@ -1,7 +1,8 @@
 """From the number of a thing in a dataset to its episode, for many datasets at once.
 
 One array of running counts holds every episode of every dataset, so that a run of positions over
-hundreds of datasets is one binary search.
+hundreds of datasets is one search: among every 64th count, which stay in the processor's cache,
+then by halves within 64, all things at a time, so that their cache misses overlap.
 
 Not here: what is counted (``plan`` counts samples, ``chains`` counts runs and what they leave).
 """
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+_COARSE = 64
 
 
 class CountedEpisodes:
@@ -34,6 +37,7 @@ class CountedEpisodes:
             np.cumsum(each, out=running)
             running += self._before[first]
         self._first = self._before[self._first_episode]
+        self._coarse = self._before[::_COARSE].copy()
         self.totals: NDArray[np.int64] = self._before[ends] - self._first
 
     def find(
@@ -41,7 +45,13 @@ class CountedEpisodes:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(episode of the dataset [n], number within the episode [n]) of thing ``number`` [n]."""
         place = self._first[dataset] + number
-        episode = np.searchsorted(self._before, place, side="right") - 1
+        episode = (np.searchsorted(self._coarse, place, side="right") - 1) * _COARSE
+        last = len(self._before) - 1
+        half = _COARSE // 2
+        while half:
+            further = np.minimum(episode + half, last)
+            np.copyto(episode, further, where=self._before[further] <= place)
+            half //= 2
         within = place - self._before[episode]
         return episode - self._first_episode[dataset], within
 

@@ -8,7 +8,7 @@ Not here: which episode a position takes, and which of its draws (``plan``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,18 @@ from numpy.typing import NDArray
 from autoloader.index.kept import KeptSamples
 from autoloader.index.table import DatasetTable
 from autoloader.sampling.counts import samples_per_episode
-from autoloader.sampling.draws import MASK, PURPOSE_ORDER, fold, fold_array, splitmix64_array
+from autoloader.sampling.draws import (
+    MASK,
+    PURPOSE_ORDER,
+    fold,
+    fold_array,
+    splitmix64_in_place,
+    unmixed_array,
+)
 from autoloader.sampling.windows import valid_range
 
-# A draw hashes its whole episode; this many at a time bounds the memory it takes.
-_EPISODES = 1024
+_ROWS = 32
+"""Episodes hashed together. A draw hashes its whole episode: this bounds the memory it takes."""
 
 
 class DrawnSamples:
@@ -54,23 +61,23 @@ class DrawnSamples:
         """The ``place``-th drawn t of each episode of a dataset in its pass, all [n]."""
         at = self._first_episode[dataset] + episode
         key = fold_array(self._keys[dataset], pass_, self._slice_of[at], self._record_of[at])
-        valid = self._valid[at].astype(np.int64)
-        t = np.empty(len(dataset), dtype=np.int64)
-        for begin in range(0, len(t), _EPISODES):
-            cut = slice(begin, begin + _EPISODES)
-            every = self._every_t(dataset[cut], episode[cut], valid[cut])
-            t[cut] = _nth_drawn(key[cut], every, valid[cut], place[cut])
-        return t
+        valid, first = self._valid[at].astype(np.int64), self._first_t[dataset]
+        ranged = self._kept is None and not first.any()
 
-    def _every_t(
-        self, dataset: NDArray[np.int64], episode: NDArray[np.int64], valid: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """All valid t of some episodes [n] in a row; ``valid`` [n] says how many each has."""
-        within = np.arange(int(valid.sum())) - np.repeat(np.cumsum(valid) - valid, valid)
-        t = within + np.repeat(self._first_t[dataset], valid)
-        if self._kept is not None:
-            self._kept.put(t, np.repeat(dataset, valid), np.repeat(episode, valid), within)
-        return t
+        def every_t(rows: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+            """The first ``width`` valid t of episodes [m]: [m, width], or one row for all."""
+            within = np.arange(width)
+            if ranged:
+                return within
+            t = first[rows, None] + within
+            if self._kept is not None:
+                # Beyond an episode's last it is that again; such places are passed over.
+                own = np.minimum(within, valid[rows, None] - 1).ravel()
+                of_dataset, of_episode = (np.repeat(x[rows], width) for x in (dataset, episode))
+                self._kept.put(t.reshape(-1), of_dataset, of_episode, own)
+            return t
+
+        return _nth_drawn(key, valid, place, every_t)
 
 
 def _valid_counts(table: DatasetTable) -> NDArray[np.int64]:
@@ -82,24 +89,32 @@ def _valid_counts(table: DatasetTable) -> NDArray[np.int64]:
 
 def _nth_drawn(
     key: NDArray[np.uint64],
-    t: NDArray[np.int64],
     valid: NDArray[np.int64],
     place: NDArray[np.int64],
+    every_t: Callable[[NDArray[np.int64], int], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
-    """``draws.ordered(key, …)[place]`` of each [n], over its ``valid`` [n] numbers of ``t``.
+    """``draws.ordered(key, …)[place]`` of each [n], over the ``valid`` [n] t that it has.
 
-    Only hashes below a bound that the wanted one is below with all but certainty are sorted; an
-    episode where it is not is sorted whole.
+    Rows of like length are hashed together, a rectangle that stays in the processor's cache. From
+    the hash that is wanted follows its t, since the hash is a bijection.
     """
-    wanted = place + 1
-    some = np.minimum((wanted + 4 * np.sqrt(wanted) + 8) / valid, 0.999)
-    bound = np.where(some < 0.999, some * 2.0**64, 0).astype(np.uint64)
-    bound[bound == 0] = np.uint64(MASK)
-    row = np.repeat(np.arange(len(valid)), valid)
-    hashes = splitmix64_array(t.astype(np.uint64) ^ np.repeat(key, valid))
-    kept = hashes <= np.repeat(bound, valid)
-    kept |= np.repeat(np.bincount(row[kept], minlength=len(valid)) <= place, valid)
-    row, t, hashes = row[kept], t[kept], hashes[kept]
-    counts = np.bincount(row, minlength=len(valid))
-    order = np.lexsort((hashes, row))
-    return np.asarray(t[order[np.cumsum(counts) - counts + place]])
+    chosen = np.empty(len(key), dtype=np.uint64)
+    by_length = np.argsort(valid)
+    buffers = np.empty((2, _ROWS * int(valid[by_length[-1]])), dtype=np.uint64)
+    for begin in range(0, len(key), _ROWS):
+        rows = by_length[begin : begin + _ROWS]
+        own, nth = valid[rows], place[rows]
+        low, high = int(own[0]), int(own[-1])
+        shape = (len(rows), high)
+        hashes, scratch = (each[: len(rows) * high].reshape(shape) for each in buffers)
+        np.bitwise_xor(every_t(rows, high).view(np.uint64), key[rows, None], out=hashes)
+        splitmix64_in_place(hashes, scratch)
+        if low < high:
+            beyond = np.arange(low, high) >= own[:, None]
+            np.copyto(hashes[:, low:], np.uint64(MASK), where=beyond)
+        if nth.any():
+            hashes.sort(axis=1)
+            chosen[rows] = hashes[np.arange(len(rows)), nth]
+        else:
+            chosen[rows] = hashes.min(axis=1)
+    return (unmixed_array(chosen) ^ key).astype(np.int64)

@@ -22,13 +22,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.sampling.draws import splitmix64_array
+from autoloader.sampling.draws import splitmix64_in_place
 
 # Four rounds mix large domains; with a handful of numbers it takes this many until every order of
 # up to five, and every pair of neighbours beyond, comes about equally often, which tests count.
 ROUNDS = 12
 _ROUND_SHIFT = 48
 MAX_SIZE = 2**53
+_TURNS = [np.uint64(turn << _ROUND_SHIFT) for turn in range(ROUNDS)]
+_ONE = np.uint64(1)
 
 
 def permute(
@@ -62,13 +64,27 @@ def _network(
     key: NDArray[np.uint64],
 ) -> NDArray[np.uint64]:
     right, left = np.divmod(number, a)
+    mixed, scratch = np.empty_like(number), np.empty_like(number)
     for turn in range(0, ROUNDS, 2):
-        left = (left + _hash(right, key, turn)) % a
-        right = (right + _hash(left, key, turn + 1)) % b
-    return np.asarray(right * a + left)
+        left += _hash(right, key, turn, mixed, scratch)
+        left %= a
+        right += _hash(left, key, turn + 1, mixed, scratch)
+        right %= b
+    right *= a
+    right += left
+    return np.asarray(right)
 
 
-def _hash(digit: NDArray[np.uint64], key: NDArray[np.uint64], turn: int) -> NDArray[np.uint64]:
-    """63 bits of a digit under a key, another function each turn."""
-    mixed = splitmix64_array(key ^ (digit | np.uint64(turn << _ROUND_SHIFT)))
-    return np.asarray(mixed >> np.uint64(1))
+def _hash(
+    digit: NDArray[np.uint64],
+    key: NDArray[np.uint64],
+    turn: int,
+    mixed: NDArray[np.uint64],
+    scratch: NDArray[np.uint64],
+) -> NDArray[np.uint64]:
+    """63 bits of a digit under a key, another function each turn; they lie in ``mixed``."""
+    np.bitwise_or(digit, _TURNS[turn], out=mixed)
+    np.bitwise_xor(mixed, key, out=mixed)
+    splitmix64_in_place(mixed, scratch)
+    mixed >>= _ONE
+    return mixed

@@ -24,6 +24,10 @@ GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = 0xFFFFFFFFFFFFFFFF
+# The same as NumPy's scalars, which are not free to make.
+_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
+_UNMIX_1, _UNMIX_2 = np.uint64(pow(MIX_1, -1, 2**64)), np.uint64(pow(MIX_2, -1, 2**64))
+_27, _30, _31, _54, _60, _62 = map(np.uint64, (27, 30, 31, 54, 60, 62))
 
 PURPOSE_ORDER = 1
 PURPOSE_CAMERA = 2
@@ -49,11 +53,26 @@ def splitmix64(value: int) -> int:
 
 def splitmix64_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The hash of each of ``values`` [n] uint64."""
-    with np.errstate(over="ignore"):
-        z = values + np.uint64(GOLDEN)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
-        return np.asarray(z ^ (z >> np.uint64(31)), dtype=np.uint64)
+    hashes = np.array(values, dtype=np.uint64)
+    splitmix64_in_place(hashes, np.empty_like(hashes))
+    return hashes
+
+
+def splitmix64_in_place(values: NDArray[np.uint64], scratch: NDArray[np.uint64]) -> None:
+    """``values`` become their hashes; ``scratch`` is of their shape. No array is allocated."""
+    values += _GOLDEN
+    values ^= np.right_shift(values, _30, out=scratch)
+    values *= _MIX_1
+    values ^= np.right_shift(values, _27, out=scratch)
+    values *= _MIX_2
+    values ^= np.right_shift(values, _31, out=scratch)
+
+
+def unmixed_array(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """What ``splitmix64_array`` made ``hashes`` [n] of: it is a bijection."""
+    z = (hashes ^ (hashes >> _31) ^ (hashes >> _62)) * _UNMIX_2
+    z = (z ^ (z >> _27) ^ (z >> _54)) * _UNMIX_1
+    return np.asarray((z ^ (z >> _30) ^ (z >> _60)) - _GOLDEN)
 
 
 def dataset_key(seed: int, name: str) -> int:

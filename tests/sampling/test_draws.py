@@ -84,3 +84,12 @@ def test_no_two_purposes_share_a_key(purpose: str) -> None:
     own = getattr(draws, f"PURPOSE_{purpose}")
     others = [getattr(draws, name) for name in dir(draws) if name.startswith("PURPOSE_")]
     assert others.count(own) == 1
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=20))
+def test_what_was_hashed_follows_from_the_hash(numbers: list[int]) -> None:
+    values = np.asarray(numbers, dtype=np.uint64)
+    hashes = draws.splitmix64_array(values)
+    assert values.tolist() == numbers
+    assert hashes.tolist() == [draws.splitmix64(number) for number in numbers]
+    assert draws.unmixed_array(hashes).tolist() == numbers
