@@ -187,7 +187,10 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
         return []
     if reader == "stream":
         return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
-    reasons = {why_unchained(dataset.sample) for dataset in mixture.datasets}
+    reasons = {
+        why_unchained(dataset.sample, keeps=dataset.keep is not None)
+        for dataset in mixture.datasets
+    }
     if None in reasons:
         return []
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]

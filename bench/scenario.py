@@ -14,7 +14,9 @@ from ruamel.yaml import YAML
 
 FOLDER = Path(__file__).with_name("scenarios")
 
-Measure = Literal["samples_per_s", "first_batch_s", "peak_bytes", "cpu_ms_per_sample"]
+Measure = Literal[
+    "samples_per_s", "first_batch_s", "peak_bytes", "cpu_ms_per_sample", "decodes_per_sample"
+]
 
 
 class _Strict(BaseModel):
@@ -46,7 +48,7 @@ class FigureSpec(_Strict):
     stretch: Literal["running", "whole", "window"] = "whole"
     at_least: float | None = None
     at_most: float | None = None
-    unit: Literal["×", "s", "bytes", "pp", "%", "ms"] = "×"
+    unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes"] = "×"
 
 
 class Scenario(_Strict):

@@ -53,7 +53,9 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if job.get("count_samples"):
             return _count(contender, batches, job["count_samples"])
-        return _measure(contender.datasets, batches, job)
+        found = _measure(contender.datasets, batches, job)
+        decodes = getattr(contender, "decodes_per_sample", None)
+        return found if decodes is None else {**found, "decodes_per_sample": decodes}
     finally:
         contender.close()
 

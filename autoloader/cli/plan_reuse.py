@@ -16,6 +16,7 @@ from autoloader.index.chains import why_unchained
 from autoloader.index.reuse import Reuse, foretell_reuse
 from autoloader.index.table import DatasetTable
 from autoloader.planning import LoaderPlan
+from autoloader.sampling.keep import valid_t
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.resolve import ResolvedDataset
 
@@ -57,17 +58,26 @@ def dataset_reuse(
     if found is None:
         return {"chained": False, "unchained_why": None, "decodes_per_sample": None}
     chained = found.chained[dataset.index]
-    why = why_unchained(dataset.sample) if plan.order.chain and not chained else None
+    why = None
+    if plan.order.chain and not chained:
+        why = why_unchained(dataset.sample, keeps=dataset.keep is not None)
     decodes = found.decodes[dataset.index] * len(dataset.cameras)
     return {"chained": chained, "unchained_why": why, "decodes_per_sample": decodes}
 
 
 def _table(dataset: ResolvedDataset) -> DatasetTable:
-    found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=True)
+    found = episode_lengths(
+        dataset.slices, dataset.directory.features, probe_only=dataset.keep is None
+    )
     slices = [np.full(len(part), number) for number, part in enumerate(found.lengths)]
     records = [np.arange(len(part)) for part in found.lengths]
     steps = np.concatenate(found.lengths)
     known = steps >= 0
+    kept = None
+    if dataset.keep is not None:
+        strided = -(-steps[known].astype(np.int64) // dataset.stride)
+        rows = np.flatnonzero(known)
+        kept, _ = valid_t(dataset.keep, dataset.sample, dataset.stride, rows, strided)
     return DatasetTable(
         key=dataset.key,
         sample=dataset.sample,
@@ -75,4 +85,5 @@ def _table(dataset: ResolvedDataset) -> DatasetTable:
         steps=steps[known],
         slice_of=np.concatenate(slices)[known].astype(np.int32),
         record_of=np.concatenate(records)[known].astype(np.int64),
+        kept=kept,
     )

@@ -59,8 +59,15 @@ def chain_difference(sample: SampleSpec) -> int:
     return differences.pop()
 
 
-def why_unchained(sample: SampleSpec) -> str | None:
-    """Why samples like this are not chained, for people; ``None`` where they are."""
+def why_unchained(sample: SampleSpec, *, keeps: bool = False) -> str | None:
+    """Why samples like this are not chained, for people; ``None`` where they are.
+
+    Args:
+        sample: what a sample holds.
+        keeps: whether rules leave some t out.
+    """
+    if keeps:
+        return "keep leaves t that do not lie in a row"
     if chain_difference(sample):
         return None
     if sample.per_episode != "all":

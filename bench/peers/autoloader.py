@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloader import AutoLoader
+from autoloader import AutoLoader, PipelineSpec
 
 
 class Loader:
     """The contender.
 
     Settings: ``profile``, ``isolation``, ``ram_floor``, ``busy`` (share of a core that the
-    consumer's process computes in Python meanwhile), and any knob.
+    consumer's process computes in Python meanwhile), ``mixing`` (over the spec's), and any knob.
     """
 
     def __init__(self, spec: Path, settings: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ class Loader:
             threading.Thread(target=_compute, args=(busy,), daemon=True).start()
         call = {name: knobs.pop(name) for name in ("isolation", "ram_floor") if name in knobs}
         self._loader = AutoLoader(
-            spec,
+            _mixed(spec, knobs.pop("mixing", {})),
             profile=knobs.pop("profile", "local_dev"),
             knobs=knobs,
             controller=False,
@@ -47,9 +47,24 @@ class Loader:
         told = self._loader.statistics().datasets
         return [told[name].weight for name in self._loader.dataset_names]
 
+    @property
+    def decodes_per_sample(self) -> float | None:
+        """Frames decoded for a sample so far."""
+        return self._loader.statistics().decodes_per_sample
+
     def close(self) -> None:
         """Ends it."""
         self._loader.close()
+
+
+def _mixed(path: Path, mixing: Mapping[str, Any]) -> PipelineSpec:
+    """The spec with other words on mixing."""
+    spec = PipelineSpec.from_yaml(path)
+    if not mixing:
+        return spec
+    plain = spec.model_dump(mode="json")
+    plain["mixing"] |= mixing
+    return PipelineSpec.from_mapping(plain, folder=path.parent)
 
 
 def _compute(share: float, slice_s: float = 0.01) -> None:

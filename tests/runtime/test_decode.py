@@ -74,6 +74,18 @@ def test_bilinear_has_half_pixel_centres_and_no_antialiasing() -> None:
     assert decoded(as_png(pixels[:, :2]), 1, 4)[0, :, 0].tolist() == [0, 25, 75, 100]
 
 
+@pytest.mark.parametrize("size", [(48, 64), (40, 40), (24, 32), (17, 19)])
+def test_a_jpeg_far_larger_than_wanted_is_decoded_whole_before_the_resize(
+    size: tuple[int, int],
+) -> None:
+    rng = np.random.default_rng(3)
+    texture = rng.integers(0, 256, (96, 128, 3), dtype=np.uint8)
+    encoded = bytes(simplejpeg.encode_jpeg(texture, quality=90, colorsubsampling="420"))
+    whole = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True)
+    wanted = cv2.resize(whole, size[::-1], interpolation=cv2.INTER_LINEAR)
+    assert (decoded(encoded, *size) == wanted).all()
+
+
 def test_lanczos3_is_antialiased() -> None:
     pixels = picture(64, 64)
     wanted = np.asarray(Image.fromarray(pixels).resize((9, 7), Image.Resampling.LANCZOS))
