@@ -11,7 +11,8 @@ The first of these that is plainly there decides:
 6. else this is the only one.
 
 Which trainers share the machine is read from the same environment (``LOCAL_RANK`` and
-``LOCAL_WORLD_SIZE``, or SLURM's); where it does not say, a process is taken to be alone.
+``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's), also where ``rank`` and ``world_size`` are given;
+where it does not say, a process is taken to be alone.
 
 Not here: what a rank reads (``sampling.dealing``).
 """
@@ -88,14 +89,15 @@ def find_neighbours(ranks: Ranks, environment: Mapping[str, str]) -> Neighbours:
             "torchrun", environment.get("TORCHELASTIC_RUN_ID", ""), port,
             environment.get("TORCHELASTIC_RESTART_COUNT", ""), environment.get("GROUP_RANK", ""),
         ]  # fmt: skip
-    elif {"LOCAL_RANK", "NODE_RANK"} <= environment.keys() and environment["NODE_RANK"] == "0":
-        local, _ = _numbers(environment, "LOCAL_RANK", "NODE_RANK")
-        # One node, unless somebody says otherwise: then each process has a child of its own.
-        if local != ranks.rank or environment.get("WORLD_SIZE") != str(ranks.world_size):
+    elif {"LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"} <= environment.keys():
+        local, node, world_size = _numbers(environment, "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+        if world_size != ranks.world_size:
             return Neighbours()
-        if int(environment.get("NUM_NODES", environment.get("NNODES", "1"))) != 1:
+        # How many a node has is not said. The first one cannot know of others: it counts all.
+        size, rest = divmod(ranks.rank - local, node) if node else (world_size, local - ranks.rank)
+        if rest:
             return Neighbours()
-        size, parts = ranks.world_size, ["lightning", environment.get("MASTER_ADDR", ""), port]
+        parts = ["lightning", environment.get("MASTER_ADDR", ""), port, str(node)]
     elif _in_slurm_step(environment) and "SLURM_LOCALID" in environment:
         (local,) = _numbers(environment, "SLURM_LOCALID")
         size = _slurm_tasks_here(environment)

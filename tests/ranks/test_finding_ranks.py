@@ -83,6 +83,10 @@ def test_neighbours_are_those_of_one_node_of_one_start_of_one_job() -> None:
     assert (slurm.local_rank, slurm.local_world_size) == (1, 3)
     lightning = find_neighbours(Ranks(1, 2), LIGHTNING)
     assert (lightning.local_rank, lightning.local_world_size) == (1, 2)
+    other_node = {**LIGHTNING, "NODE_RANK": "2", "WORLD_SIZE": "12"}
+    third = find_neighbours(Ranks(9, 12), other_node)
+    assert (third.local_rank, third.local_world_size) == (1, 4)
+    assert third.job != lightning.job
 
 
 @pytest.mark.parametrize(
@@ -92,6 +96,8 @@ def test_neighbours_are_those_of_one_node_of_one_start_of_one_job() -> None:
         (Ranks(1, 2), {}),
         (Ranks(1, 2), {"LOCAL_RANK": "4", "LOCAL_WORLD_SIZE": "4"}),
         (Ranks(3, 4), LIGHTNING),
+        (Ranks(0, 2), LIGHTNING),
+        (Ranks(8, 12), {**LIGHTNING, "NODE_RANK": "2", "WORLD_SIZE": "12"}),
     ],
 )
 def test_where_neighbours_are_not_plainly_told_a_process_is_alone(

@@ -34,6 +34,8 @@ def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
 def main(mix: str, meeting: str) -> None:
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    for name in ("RANK", "WORLD_SIZE"):  # the process group says as much
+        del os.environ[name]
     told: dict[str, Any] = {"rank": rank}
     with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS) as loader:
 
