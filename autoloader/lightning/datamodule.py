@@ -57,7 +57,8 @@ class AutoLoaderDataModule(LightningDataModule):
     Args:
         spec: a ``PipelineSpec``, or the path of one. Its split ``train`` is trained on; where
             its datasets have a split ``val``, the first ``validation.samples`` samples of that are
-            the validation, the same ones at every call.
+            the validation, the same ones at every call (``autoloader.validation``); with
+            ``validation.per_dataset`` Lightning gets one dataloader for each dataset.
         profile, ram_floor, knobs, isolation, controller, reproducible: as for ``AutoLoader``.
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
             does) and holds from the next ``*_dataloader`` call.
@@ -168,7 +169,7 @@ class AutoLoaderDataModule(LightningDataModule):
                     for knob, value in knobs.items()
                     if "." not in knob or knob.rpartition(".")[0] in known
                 }
-                loader = self._open(spec, "val", True, own)
+                loader = self._open(spec, "val", True, own, controller=False)
                 self._validation[name] = ValidationStream(
                     loader, self.to_batch, self._begin_validation
                 )
@@ -181,10 +182,15 @@ class AutoLoaderDataModule(LightningDataModule):
         self._validation.clear()
 
     def _open(
-        self, spec: PipelineSpec, split: str, reproducible: bool, knobs: Mapping[str, Any]
+        self,
+        spec: PipelineSpec,
+        split: str,
+        reproducible: bool,
+        knobs: Mapping[str, Any],
+        **other: Any,
     ) -> AutoLoader:
         trainer = self.trainer
-        options = dict(self._options)
+        options = {**self._options, **other}
         if trainer is not None and trainer.world_size > 1:
             options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
         return AutoLoader(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
