@@ -15,7 +15,12 @@ from ruamel.yaml import YAML
 FOLDER = Path(__file__).with_name("scenarios")
 
 Measure = Literal[
-    "samples_per_s", "first_batch_s", "peak_bytes", "cpu_ms_per_sample", "decodes_per_sample"
+    "samples_per_s",
+    "first_batch_s",
+    "opened_batch_s",
+    "peak_bytes",
+    "cpu_ms_per_sample",
+    "decodes_per_sample",
 ]
 
 

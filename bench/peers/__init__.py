@@ -10,7 +10,7 @@ Not here: when and how long it runs (``bench.window``, ``bench.runner``).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +38,14 @@ class Contender(Protocol):
 
 def open_contender(kind: str, spec: Path, settings: Mapping[str, Any]) -> Contender:
     """The contender ``kind`` over the mixture in ``spec``."""
-    module, _, name = KINDS[kind].partition(":")
-    made: Contender = getattr(importlib.import_module(module), name)(spec, settings)
+    made: Contender = contender_class(kind)(spec, settings)
     return made
+
+
+def contender_class(kind: str) -> Callable[[Path, Mapping[str, Any]], Contender]:
+    """The class behind ``kind``, imported."""
+    module, _, name = KINDS[kind].partition(":")
+    found: Callable[[Path, Mapping[str, Any]], Contender] = getattr(
+        importlib.import_module(module), name
+    )
+    return found

@@ -5,33 +5,43 @@ Not here: what its knobs mean; a scenario may set any of them.
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from ruamel.yaml import YAML
+
 from autoloader import AutoLoader, PipelineSpec
+
+_CALL = ("isolation", "ram_floor", "output")
 
 
 class Loader:
     """The contender.
 
-    Settings: ``profile``, ``isolation``, ``ram_floor``, ``busy`` (share of a core that the
-    consumer's process computes in Python meanwhile), ``mixing`` (over the spec's), and any knob.
+    Settings: ``profile``, ``isolation``, ``ram_floor``, ``output``, ``busy`` (share of a core that
+    the consumer's process computes in Python meanwhile), ``spec`` (merged into the mixture's
+    spec), ``no_index`` (begin without one), and any knob.
     """
 
     def __init__(self, spec: Path, settings: Mapping[str, Any]) -> None:
         knobs = dict(settings)
         if busy := knobs.pop("busy", 0):
             threading.Thread(target=_compute, args=(busy,), daemon=True).start()
-        call = {name: knobs.pop(name) for name in ("isolation", "ram_floor") if name in knobs}
+        call: dict[str, Any] = {"output": "numpy"}
+        call |= {name: knobs.pop(name) for name in _CALL if name in knobs}
+        if knobs.pop("no_index", False):
+            os.environ["AUTOLOADER_CACHE_DIR"] = tempfile.mkdtemp(prefix="autoloader-bench-")
         self._loader = AutoLoader(
-            _mixed(spec, knobs.pop("mixing", {})),
+            _with(spec, knobs.pop("spec", {})),
             profile=knobs.pop("profile", "local_dev"),
             knobs=knobs,
             controller=False,
-            output="numpy",
             **call,
         )
         self.datasets = len(self._loader.dataset_names)
@@ -39,7 +49,11 @@ class Loader:
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         while True:
             for batch in self._loader:
-                yield {**batch, "images": batch["images"]["primary"]}
+                images = np.asarray(batch["images"]["primary"])
+                index = batch.get("dataset_index")
+                # Without metadata nobody is told which dataset a row is of.
+                known = np.zeros(len(images), np.int64) if index is None else np.asarray(index)
+                yield {**batch, "images": images, "dataset_index": known}
 
     @property
     def shares(self) -> list[float]:
@@ -57,14 +71,16 @@ class Loader:
         self._loader.close()
 
 
-def _mixed(path: Path, mixing: Mapping[str, Any]) -> PipelineSpec:
-    """The spec with other words on mixing."""
-    spec = PipelineSpec.from_yaml(path)
-    if not mixing:
-        return spec
-    plain = spec.model_dump(mode="json")
-    plain["mixing"] |= mixing
-    return PipelineSpec.from_mapping(plain, folder=path.parent)
+def _with(path: Path, changes: Mapping[str, Any]) -> Path | PipelineSpec:
+    """The spec in a file, with some of its sections changed."""
+    if not changes:
+        return path
+    raw = YAML(typ="safe").load(path)
+    for section, values in changes.items():
+        raw[section] = {**raw.get(section, {}), **values} if isinstance(values, dict) else values
+    for dataset in raw["datasets"]:
+        dataset["path"] = str(path.parent / dataset["path"])
+    return PipelineSpec.from_mapping(raw)
 
 
 def _compute(share: float, slice_s: float = 0.01) -> None:
