@@ -70,12 +70,15 @@ def _only(spec: PipelineSpec, split: str, names: list[str]) -> PipelineSpec:
 
 
 def _epoch(spec: PipelineSpec, there: int) -> PipelineSpec:
-    """The spec with an epoch of the validation's samples, of which ``there`` are."""
+    """The spec with an epoch of the validation's samples, of which ``there`` are.
+
+    Unchained: as few samples should be of as many episodes as they can.
+    """
     samples = min(spec.validation.samples, there)
     return spec.model_copy(
         update={
             "batch": spec.batch.model_copy(update={"drop_last": False}),
-            "mixing": spec.mixing.model_copy(update={"epoch": samples}),
+            "mixing": spec.mixing.model_copy(update={"epoch": samples, "chain": False}),
         }
     )
 

@@ -96,6 +96,13 @@ def test_a_validation_has_at_most_the_samples_that_there_are(trio: list[Written]
         assert {name: one.mixing.epoch for name, one in specs.items()} == wanted
 
 
+def test_a_validation_is_not_chained(trio: list[Written]) -> None:
+    plain = spec(trio)
+    mixing = plain.mixing.model_copy(update={"chain": True, "block_length": 4})
+    (found,) = validation_specs(plain.model_copy(update={"mixing": mixing})).values()
+    assert (found.mixing.chain, found.mixing.block_length) == (False, 4)
+
+
 def test_a_split_that_no_dataset_has_gives_no_loader(trio: list[Written]) -> None:
     plain = spec(trio)
     assert validation_specs(plain, "test") == {}

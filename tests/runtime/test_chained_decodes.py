@@ -51,13 +51,13 @@ class Came:
     decoded: int = 0
 
 
-def drained(mixture: ResolvedMixture, batches: int) -> Came:
-    """So many batches of a mixture by its index; all jobs are done when the counts are read."""
+def drained(mixture: ResolvedMixture, batches: int, base: int = 0) -> Came:
+    """So many batches of a mixture from position ``base``; all jobs are done when it is counted."""
     order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
     memory = RingMemory(mixture.layout)
     knobs = Knobs.build({"ring_slots": 4, "decode_threads": 3, "reader": "indexed"})
     start = PipelineStart.beginning(mixture)
-    deal = Deal.of(order, mixture.spec.batch, Ranks())
+    deal = Deal.of(order, mixture.spec.batch, Ranks(), base=base, in_epoch=base)
     pipeline = IndexedPipeline(mixture, order, knobs, memory, start=start, deal=deal)
     came = Came()
     pipeline.start()
@@ -94,6 +94,17 @@ def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -
     pictures = dict(zip(alone.ledger, alone.images, strict=True))
     for place, images in zip(chained.ledger, chained.images, strict=True):
         np.testing.assert_array_equal(images, pictures[place])
+
+
+def test_a_chain_that_a_resume_cuts_in_two_goes_on_with_the_same_samples(tmp_path: Path) -> None:
+    mixture = mixture_of(
+        write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]]),
+        **{**CHAINED, "batch": {"size": 6}},
+    )
+    whole, late = drained(mixture, 8), drained(mixture, 5, base=18)
+    assert late.ledger == whole.ledger[18:]
+    for resumed, images in zip(late.images, whole.images[18:], strict=True):
+        np.testing.assert_array_equal(resumed, images)
 
 
 def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
