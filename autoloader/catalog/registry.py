@@ -27,6 +27,7 @@ class KnownDataset:
         action, state: terms, or ``None`` where the dataset has none (or none is known).
         language: features of which one is drawn.
         hz: control frequency, or ``None``.
+        note: what a person should know, or "".
     """
 
     images: Mapping[str, str]
@@ -34,6 +35,7 @@ class KnownDataset:
     state: tuple[Any, ...] | None
     language: tuple[str, ...]
     hz: float | None
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def known_dataset(name: str) -> tuple[str, KnownDataset] | None:
         state=tuple(_observed(term) for term in entry["state"]) if "state" in entry else None,
         language=(language,) if isinstance(language, str) else tuple(language),
         hz=entry.get("hz"),
+        note=entry.get("note", ""),
     )
 
 

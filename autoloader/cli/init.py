@@ -91,6 +91,7 @@ class Found:
         fields: a ``cli.propose.Proposal``.
         split: loader split → TFDS split expression.
         hz: control frequency, or ``None``.
+        note: what a person should know, or "".
     """
 
     name: str
@@ -99,6 +100,7 @@ class Found:
     fields: Any
     split: Mapping[str, str | None]
     hz: float | None
+    note: str
 
 
 def _datasets(root: Path) -> Iterator[Found]:
@@ -129,7 +131,7 @@ def _datasets(root: Path) -> Iterator[Found]:
         names.add(name)
         yield Found(
             name, known[0] if known else plain, str(path), fields, split,
-            known[1].hz if known else None,
+            known[1].hz if known else None, known[1].note if known else "",
         )  # fmt: skip
 
 
@@ -193,6 +195,8 @@ def spec_text(found: list[Found], mix: str | None, chosen: Any) -> str:
         weight = chosen.weights[one.known_as] if chosen else 1.0
         lines += [f"  - name: {one.name}", f"    path: {_flow(one.path)}", f"    weight: {weight}"]
         lines.append(f"    split: {_flow(one.split)}")
+        if one.note:
+            lines.append(f"    # {one.note}")
         values = {
             "images": one.fields.images,
             "action": _one_or_list(one.fields.action),

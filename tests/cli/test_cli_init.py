@@ -125,6 +125,8 @@ def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
 ) -> None:
     for name, features in (("viola", VIOLA), ("language_table", TABLE), ("pour_tea", UNKNOWN)):
         write(tmp_path, name, features)
+    assert main(["init", str(tmp_path)]) == 0
+    assert "    # the instruction is" in capsys.readouterr().out
     octo, notes = spec_of_init([str(tmp_path), "--mix", "octo"], capsys)
     assert {one["name"]: one["weight"] for one in octo["datasets"]} == {
         "viola": 2.0, "language_table": 0.1,
