@@ -191,6 +191,8 @@ def _cropped(values: Any, crop: Any) -> Any:
     from kornia.geometry.transform import crop_and_resize
 
     height, width = values.shape[-2:]
+    if min(height, width) == 1:  # a line has no crop
+        return values
     left, top = crop[:, 0] * (width - 1), crop[:, 1] * (height - 1)
     right, bottom = left + crop[:, 2] * (width - 1), top + crop[:, 3] * (height - 1)
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
