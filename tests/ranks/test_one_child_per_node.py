@@ -216,7 +216,7 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     return found
 
 
-def test_two_nodes_have_a_child_each_and_one_sequence(
+def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone(
     mix: Path, one_rank: tuple[list[list[int]], int]
 ) -> None:
     nodes = [
@@ -230,6 +230,11 @@ def test_two_nodes_have_a_child_each_and_one_sequence(
     every = dealt(found, "steps")
     assert every == one_rank[0][:EPOCH]
     assert all(gone(one["pid"]) for one in found)
+    with AutoLoader(
+        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, output="numpy"
+    ) as loader:
+        loader.load_state_dict(found[1]["state"])
+        assert next(iter(loader))["provenance"].tolist() == one_rank[0][EPOCH : EPOCH + 8]
 
 
 def test_the_rank_that_started_the_child_may_end_before_the_others(mix: Path) -> None:
