@@ -13,6 +13,7 @@ import pytest
 from eager import Episode, Sample, samples_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_tfds import plain_episodes, text_at
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
@@ -22,10 +23,12 @@ from autoloader.sampling.counts import count_dataset
 from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.planned import PlannedGroup, plan_group
-from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.spec import PipelineSpec
 
 SHARDS = [[1, 9, 4], [2, 6], [13, 3]]
 PASSES = 2
+FILE_PATH = "episode_metadata/file_path"
 Key = tuple[int, int, int, int]
 """Pass, shard, record, t."""
 Offsets = st.lists(st.integers(-4, 6), min_size=1, max_size=3)
@@ -242,3 +245,48 @@ def test_the_stream_reader_gives_what_the_eager_reference_gives(
 ) -> None:
     mixture, wanted = held(data, sample, stride, keep)
     check(wanted, read_from_stream(mixture))
+
+
+@pytest.fixture(scope="module")
+def kitchen(demo_spec: PipelineSpec) -> tuple[PipelineSpec, Data]:
+    """A dataset that TFDS has written, read by plain TFDS; one episode a shard."""
+    declared = demo_spec.dataset("demo_kitchen_sink")
+    assert declared.path is not None
+    episodes = {}
+    for shard, steps in enumerate(plain_episodes(declared.path, "train")):
+        episodes[shard, 0] = Episode(
+            frames={},
+            action=np.stack([step["action"] for step in steps]),
+            state=np.stack([step["observation"]["state"] for step in steps]),
+            language=[text_at(step, "language_instruction") for step in steps],
+            metadata={FILE_PATH: text_at(steps[0], FILE_PATH)},
+        )
+    spec = demo_spec.model_copy(update={"datasets": (declared,)})
+    return spec, Data(Written(declared.name, Path(declared.path), []), episodes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("read", [read_from_index, read_from_stream])
+def test_files_of_tfds_give_what_plain_tfds_reads(
+    read: Any, kitchen: tuple[PipelineSpec, Data], tmp_path: Path
+) -> None:
+    spec, data = kitchen
+    sample = {
+        "frame_offsets": [-1, 0, 3], "state_offsets": [0, -2], "action_start": -1,
+        "action_horizon": 4, "action_reduce": "none", "action_relative_to_state": [0, 1, 5],
+        "edges": {"start": "zero", "end": "repeat"}, "goal": "uniform", "per_episode": "all",
+    }  # fmt: skip
+    names = [one.metadata[FILE_PATH] for one in data.episodes.values()]
+    ranges = {f"a {names[0]}": [[2, 9], [11, 12]], f"a {names[1]}": [[0, 7]]}
+    (tmp_path / "keep.json").write_text(json.dumps(ranges))
+    keep = {
+        "language": "required",
+        "match": {FILE_PATH: "/"},
+        "ranges": {"file": str(tmp_path / "keep.json"), "key": f"a {{{FILE_PATH}}}"},
+    }
+    plain = spec.model_dump(mode="json")
+    plain["datasets"][0] |= {"keep": keep, "stride": 2}
+    mixture = resolve(PipelineSpec.from_mapping({**plain, "sample": sample}))
+    wanted = wanted_of(data, mixture, sample, stride=2, keep=keep, ranges=ranges)
+    assert len(wanted) == PASSES * (4 + 4)
+    check(wanted, read(mixture))
