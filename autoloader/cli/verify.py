@@ -92,7 +92,9 @@ def evenly(spec: Any) -> Any:
             "metadata": "full",
             "augment": {},
             "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
-            "mixing": spec.mixing.model_copy(update={"epoch": "forever", "block_length": 1}),
+            "mixing": spec.mixing.model_copy(
+                update={"epoch": "forever", "block_length": 1, "on_stall": "wait"}
+            ),
         }
     )
 
