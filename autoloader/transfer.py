@@ -24,6 +24,8 @@ Not here: the ring (``runtime.ring``), who lends (``loader``).
 from __future__ import annotations
 
 import collections
+import contextlib
+import copy
 import logging
 import threading
 from collections.abc import Callable
@@ -105,6 +107,9 @@ class CudaDevice:
             code = int(self._runtime.cudaHostRegister(address, nbytes, 0))
         if code:
             logger.warning("the driver does not pin the ring's memory (cudaError %d)", code)
+            # The driver keeps the error for whoever asks next: that must not be a training step.
+            with contextlib.suppress(RuntimeError):
+                torch.zeros(1, device=self.device)
         return code == 0
 
     def unregister(self, address: int) -> None:
@@ -257,11 +262,13 @@ class Transfer:
 
 
 def mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A tree of dicts, lists, tuples and named tuples with its tensors changed."""
+    """A tree of dicts, lists, tuples and named tuples, of their own types, with tensors changed."""
     if isinstance(tree, torch.Tensor):
         return change(tree)
     if isinstance(tree, dict):
-        return {key: mapped(value, change) for key, value in tree.items()}
+        made = copy.copy(tree)
+        made.update({key: mapped(value, change) for key, value in tree.items()})
+        return made
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(mapped(value, change) for value in tree))
     if isinstance(tree, (list, tuple)) and not (tree and isinstance(tree[0], str)):

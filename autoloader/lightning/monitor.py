@@ -1,8 +1,8 @@
 """``LoaderMonitor``: the loader's figures in whatever logger the trainer has.
 
 Logs numbers by ``log_metrics`` (so CSV, TensorBoard, W&B and the rest all get them), shows two in
-the progress bar, and says what happened to the loader (knobs that moved, a child started again) as
-it happens, in the Python log and as text where the logger takes text.
+the progress bar, and says what happened to the loader (knobs that moved, the controller's state, a
+child started again) as it happens, in the Python log and as text where the logger takes text.
 
 Each of ``STATISTICS`` is logged under its name. "Not measured" is left out, never 0.
 
@@ -60,6 +60,7 @@ class LoaderMonitor(Callback):
         self._prefix = prefix
         self._knobs: dict[str, Any] = {}
         self._restarts = 0
+        self._state: str | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the data module.
@@ -73,7 +74,7 @@ class LoaderMonitor(Callback):
                 "LoaderMonitor finds no AutoLoaderDataModule in this trainer",
                 remedy="call trainer.fit(model, datamodule=AutoLoaderDataModule(...))",
             )
-        self._knobs, self._restarts = {}, 0
+        self._knobs, self._restarts, self._state = {}, 0, None
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
@@ -116,6 +117,7 @@ class LoaderMonitor(Callback):
                 if (value := getattr(statistics, name)) is not None:
                     module.log(name, value, prog_bar=True, logger=False, batch_size=1)
         self._knobs, self._restarts = dict(statistics.knobs), statistics.restarts
+        self._state = statistics.state
 
     def _moved(self, statistics: Statistics) -> dict[str, Any]:
         return {
@@ -128,6 +130,8 @@ class LoaderMonitor(Callback):
         if self._knobs:
             for knob, value in self._moved(statistics).items():
                 yield f"{knob}: {self._knobs.get(knob)} → {value}"
+        if statistics.state is not None and statistics.state != self._state:
+            yield f"the controller's state: {self._state or 'none'} → {statistics.state}"
         if statistics.restarts > self._restarts:
             yield f"the loader's child was started again ({statistics.restarts} times in all)"
 

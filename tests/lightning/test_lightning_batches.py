@@ -287,11 +287,9 @@ trainer(max_steps=100000, limit_val_batches=0, callbacks=[Tell(), saver],
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
-def test_a_signal_ends_the_run_with_a_checkpoint_and_without_a_child(
-    mix: PipelineSpec, tmp_path: Path, number: signal.Signals, code: int
+def test_sigterm_ends_the_run_with_a_checkpoint_and_without_a_child(
+    mix: PipelineSpec, tmp_path: Path
 ) -> None:
-    """The exit codes are Lightning's."""
     here = Path(__file__).parent
     path = [str(here), str(here.parent)]
     with subprocess.Popen(
@@ -304,10 +302,10 @@ def test_a_signal_ends_the_run_with_a_checkpoint_and_without_a_child(
         process.stdin.flush()
         word, pid = process.stdout.readline().split()
         assert word == "child"
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         process.stdin.write("\n")
         process.stdin.close()
         process.stdout.read()
-    assert process.returncode == code
+    assert process.returncode == 0  # Lightning's
     assert len(list(tmp_path.glob("*.ckpt"))) == 1
     assert not Path(f"/proc/{pid}").exists()

@@ -170,8 +170,7 @@ class SaveAt(Callback):
             trainer.save_checkpoint(self.path)
 
 
-@pytest.mark.parametrize("step", [1, 7, 10, 14])
-@pytest.mark.parametrize("forever", [False, True])
+@pytest.mark.parametrize(("step", "forever"), [(1, False), (10, False), (14, False), (7, True)])
 def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
     mix: PipelineSpec, tmp_path: Path, step: int, forever: bool
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from fake_device import FakeDevice
 from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import AutoLoader, PipelineSpec, augment
 from autoloader.errors import UsageError
 from autoloader.transfer import CudaDevice, Transfer, mapped, open_device
 
@@ -30,6 +29,13 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 @pytest.fixture(params=["thread", "process"])
 def loader(mix: PipelineSpec, request: pytest.FixtureRequest) -> Iterator[AutoLoader]:
     with AutoLoader(mix, isolation=request.param, ram_floor="64MB", knobs=KNOBS) as made:
+        yield made
+
+
+@pytest.fixture
+def here(mix: PipelineSpec) -> Iterator[AutoLoader]:
+    """A loader in this process."""
+    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as made:
         yield made
 
 
@@ -124,32 +130,32 @@ def test_fewer_slots_are_unpinned_before_their_pages_go(
 # --- what only the fake can show ------------------------------------------------------------------
 
 
-def test_a_slot_stays_lent_until_its_copies_are_done(loader: AutoLoader) -> None:
+def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
     device = FakeDevice()
-    move = loader.transfer(device)
-    batches = iter(loader)
+    move = here.transfer(device)
+    batches = iter(here)
     moved = move(next(batches))
-    lent = loader._lender.lent
+    lent = here._lender.lent
     for _ in range(12):  # the ring goes round; nothing is copied yet
         next(batches)
-    assert lent <= loader._lender.lent
+    assert lent <= here._lender.lent
     assert not torch.equal(moved["provenance"], torch.zeros_like(moved["provenance"]))
     device.advance()
     move.collect()
-    assert lent <= set(loader._lender.collect())
+    assert lent <= set(here._lender.collect())
 
 
-def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(loader: AutoLoader) -> None:
+def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(here: AutoLoader) -> None:
     device = FakeDevice()
-    move = loader.transfer(device)
+    move = here.transfer(device)
     expected, moved = [], []
-    batches = iter(loader)
+    batches = iter(here)
     for _ in range(12):
         batch = next(batches)
         expected.append(kept(batch))
         moved.append(move(batch))
         del batch
-    assert loader.statistics().ring.copies > 0
+    assert here.statistics().ring.copies > 0
     device.advance()
     assert all(same(m, e) for m, e in zip(moved, expected, strict=True))
 
@@ -187,25 +193,25 @@ def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineS
         assert len({place for batch in seen for place in batch}) == 80
 
 
-def test_anybody_else_gets_pageable_memory(loader: AutoLoader) -> None:
+def test_anybody_else_gets_pageable_memory(here: AutoLoader) -> None:
     device = FakeDevice()
-    move = loader.transfer(device)
-    batches = iter(loader)
+    move = here.transfer(device)
+    batches = iter(here)
     for _ in range(12):
         move(next(batches))
         device.advance()
     move.active = False
     kept_alive = [next(batches) for _ in range(3)]
-    offsets = [batch["provenance"].data_ptr() - loader._memory.address for batch in kept_alive]
-    slots = {offset // loader._memory.slot_bytes for offset in offsets}
+    offsets = [batch["provenance"].data_ptr() - here._memory.address for batch in kept_alive]
+    slots = {offset // here._memory.slot_bytes for offset in offsets}
     assert not slots & move.pinned
 
 
-def test_a_driver_that_refuses_leaves_plain_copies(loader: AutoLoader) -> None:
+def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
     device = FakeDevice()
     device.refuses = True
-    move = loader.transfer(device)
-    batch = next(iter(loader))
+    move = here.transfer(device)
+    batch = next(iter(here))
     expected = kept(batch)
     moved = move(batch)
     device.advance()
@@ -213,14 +219,26 @@ def test_a_driver_that_refuses_leaves_plain_copies(loader: AutoLoader) -> None:
     assert move.pinned == frozenset()
 
 
+def test_a_moved_batch_still_knows_how_it_is_augmented(mix: PipelineSpec) -> None:
+    plain = mix.model_dump(mode="json", exclude_none=True)
+    plain["augment"] = {"primary": {"brightness": 0.4}}
+    spec = PipelineSpec.from_mapping(plain)
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+        device = FakeDevice()
+        move = loader.transfer(device)
+        batch = next(iter(loader))
+        expected = augment(batch)["images"]["primary"]
+        moved = move(batch)
+        device.advance()
+        assert torch.equal(augment(moved)["images"]["primary"], expected)
+
+
 def test_other_devices_are_refused() -> None:
     with pytest.raises(UsageError, match="transfer to meta"):
         open_device("meta")
 
 
-def test_the_layer_needs_no_file(tmp_path: Path) -> None:
-    """A transfer works over anything with slots, not only the loader's ring."""
-
+def test_a_transfer_works_over_anything_with_slots() -> None:
     class Memory:
         def __init__(self) -> None:
             self.block = torch.zeros(4 * 8192, dtype=torch.uint8)

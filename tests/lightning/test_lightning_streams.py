@@ -1,0 +1,74 @@
+"""The training stream under a consumer that cuts, fetches ahead, saves and resumes at will."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+from left_behind import KNOBS, places
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.lightning.streams import Run, TrainStream, ValidationStream
+
+BATCHES = 60
+
+
+def opened(spec: PipelineSpec, **own: Any) -> AutoLoader:
+    return AutoLoader(spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, **own)
+
+
+@pytest.fixture(scope="module")
+def sequence(mix: PipelineSpec) -> list[list[tuple[int, ...]]]:
+    """The first batches, over epochs."""
+    with opened(mix) as loader:
+        epochs = itertools.chain.from_iterable(iter(lambda: list(map(places, loader)), None))
+        return list(itertools.islice(epochs, BATCHES))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_consumer_does_it_trains_on_the_sequence(
+    mix: PipelineSpec, sequence: list[list[tuple[int, ...]]], seed: int
+) -> None:
+    """Dropped iterators, batches fetched ahead, states saved and gone back to: nothing is lost."""
+    drawn = random.Random(seed)
+    with opened(mix) as loader:
+        run = Run(counts=True, ahead=True, moves=True)
+        stream = TrainStream(loader, None, lambda: run)
+        trained = 0
+        saved = (0, stream.state())
+        while trained < BATCHES - 12:
+            batches = iter(stream)
+            ahead: list[Any] = []
+            for _ in range(drawn.randint(1, 12)):
+                if len(ahead) <= drawn.randint(0, 1):
+                    ahead.append(next(batches))
+                else:
+                    assert places(ahead.pop(0)) == sequence[trained]
+                    stream.handed()
+                    trained += 1
+            match drawn.randint(0, 4):
+                case 0:
+                    saved = (trained, json.loads(json.dumps(stream.state())))
+                case 1:
+                    trained = saved[0]
+                    stream.restore(saved[1])
+                case 2:
+                    stream.park()
+
+
+def test_a_validation_that_was_cut_begins_with_the_first_sample_again(mix: PipelineSpec) -> None:
+    spec = mix.model_copy(update={"mixing": mix.mixing.model_copy(update={"epoch": 10})})
+    spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"drop_last": False})})
+    begun = []
+    with opened(spec, split="val") as loader:
+        stream = ValidationStream(loader, None, lambda: begun.append(1) or Run())  # type: ignore[func-returns-value]
+        assert len(stream) == 3
+        whole = [places(batch) for batch in stream]
+        for cut in (1, 2, 3, 1):
+            assert [places(b) for b in itertools.islice(stream, cut)] == whole[:cut]
+        assert [places(batch) for batch in stream] == whole
+    assert [len(batch) for batch in whole] == [4, 4, 2]
+    assert len(begun) == 6
