@@ -2,14 +2,9 @@
 
 Theory of operation. One thread walks the mixer. For every row it takes a sample from the queue of
 the dataset that is next, copies its numbers into the slot, and gives its frames to the decode pool.
-A batch is filled when its last row is; batches leave in the order they were begun. Up to
-``ring_slots`` batches are under way at a time.
 
-A sample whose frame cannot be decoded is quarantined, and its row repeats another row of the
-batch, provenance included; the ledger says what was meant to be there, so nothing is lost count of.
-
-Not here: who reads (``runtime.readers``), who is next (``runtime.mixer``), decoding a row
-(``runtime.row_jobs``).
+Not here: the line of batches under way (``runtime.batch_line``), who reads (``runtime.readers``),
+who is next (``runtime.mixer``), decoding a row (``runtime.row_jobs``).
 """
 
 from __future__ import annotations
@@ -22,13 +17,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from autoloader.clock import Clock
-from autoloader.errors import AutoloaderError, SourceError
-from autoloader.runtime.filled import FilledBatch, languages
+from autoloader.runtime.batch_line import BatchLine, Slots
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
-from autoloader.runtime.row_jobs import Chains, Decoder, Filling, RowJob, Samples, fault_of
-from autoloader.sampling.episode import Place
+from autoloader.runtime.row_jobs import Decoder, Filling, RowJob
+from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.layout import BatchLayout
 
 logger = logging.getLogger(__name__)
@@ -61,7 +55,7 @@ class Waiting(Protocol):
         """How many."""
         ...
 
-    def take(self) -> tuple[Samples, int]:
+    def take(self) -> tuple[EpisodeSamples, int]:
         """The next one, as the samples it is among and its number in them."""
         ...
 
@@ -70,15 +64,7 @@ class Waiting(Protocol):
         ...
 
 
-class Slots(Protocol):
-    """Slots to fill; see ``runtime.slots.SlotBook``."""
-
-    def acquire(self) -> int | None:
-        """A free slot; waits for one. ``None`` once closed."""
-        ...
-
-
-class Assembler:
+class Assembler(BatchLine):
     """The mixing thread.
 
     Args:
@@ -95,7 +81,6 @@ class Assembler:
         min_ready: datasets that must have a sample before the first batch is begun.
         cut: samples after which a batch is cut short (an epoch's end), or ``None``.
         first_number: number of the first batch.
-        chained: whether samples that share frames come one after the other.
         failed: told of the exception that ends the thread.
     """
 
@@ -116,97 +101,25 @@ class Assembler:
         min_ready: int,
         cut: Callable[[int], int] | None,
         first_number: int = 0,
-        chained: bool = False,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._layout = layout
+        super().__init__(
+            layout,
+            memory=memory,
+            slots=slots,
+            quarantine=quarantine,
+            names=names,
+            first_number=first_number,
+            failed=failed,
+        )
         self._queues = queues
         self._mixer = mixer
-        self._chains = Chains(pool.submit) if chained else None
-        self._submit: Callable[[RowJob], None] = pool.submit
-        if self._chains is not None:
-            self._submit = self._chains.add
+        self._submit = pool.submit
         self._decoders = decoders
-        self._memory = memory
-        self._slots = slots
-        self._quarantine = quarantine
         self._condition = condition
-        self._names = names
         self._clock = clock
         self._min_ready = min_ready
         self._cut = cut
-        self._failed = failed
-        self._closed = False
-        self._order: list[Filling] = []
-        self._order_changed = threading.Condition()
-        self._begun = first_number
-        self.taken = [0] * len(names)
-        self.stalls = [0] * len(names)
-        self.wait_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="autoloader-mix", daemon=True)
-
-    def start(self) -> None:
-        """Begin to mix."""
-        self._thread.start()
-
-    @property
-    def filled(self) -> int:
-        """Batches ready for the consumer."""
-        return sum(filling.done.is_set() for filling in list(self._order))
-
-    def next(self, timeout_s: float) -> FilledBatch | None:
-        """The next filled batch, in order; ``None`` where none is ready in time.
-
-        Raises:
-            SourceError: no row of a batch could be decoded, or too many records are bad.
-        """
-        with self._order_changed:
-            if not self._order:
-                self._order_changed.wait(timeout_s)
-            if not self._order:
-                return None
-            filling = self._order[0]
-        if not filling.done.wait(timeout_s):
-            return None
-        with self._order_changed:
-            if self._closed or not self._order:
-                return None
-            self._order.pop(0)
-        if filling.bad:
-            try:
-                self._repair(filling)
-            except AutoloaderError as error:
-                self._failed(error)
-                raise
-        return filling.batch
-
-    def close(self) -> None:
-        """Stop; what is under way is dropped."""
-        self._closed = True
-        with self._condition:
-            self._condition.notify_all()
-        with self._order_changed:
-            self._order_changed.notify_all()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; whether it has."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            self._wait_for_first()
-            while not self._closed:
-                slot = self._slots.acquire()
-                if slot is None:
-                    return
-                self._fill(slot)
-        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
-            if not self._closed:
-                self._failed(
-                    error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
-                )
 
     def _wait_for_first(self) -> None:
         named = self._clock.now_s()
@@ -231,16 +144,14 @@ class Assembler:
                         ", ".join(late[:5]) + (" …" if len(late) > 5 else ""),
                     )
 
-    def _fill(self, slot: int) -> None:
-        size = self._layout.batch_size
-        rows = size if self._cut is None else self._cut(self._begun)
-        batch = FilledBatch(slot, rows, self._begun)
-        filling = Filling(batch, self._layout.views(self._memory.base(slot)))
-        self._begun += 1
-        with self._order_changed:
-            self._order.append(filling)
-            self._order_changed.notify_all()
-        text_at = 0
+    def _begin(self) -> None:
+        self._wait_for_first()
+
+    def _rows(self) -> int:
+        return self._layout.batch_size if self._cut is None else self._cut(self._begun)
+
+    def _fill(self, filling: Filling) -> None:
+        rows, text_at = filling.batch.rows, 0
         for row in range(rows):
             dataset = self._next_dataset()
             if dataset is None:
@@ -249,12 +160,15 @@ class Assembler:
             self.taken[dataset] += 1
             text_at = self._write_row(filling, row, episode, number, text_at)
             if row == rows - 1:
-                batch.empties = [e for queue in self._queues for e in queue.take_empties()]
-                batch.mixer = self._mixer.snapshot()
+                empties = [place for queue in self._queues for place in queue.take_empties()]
+                filling.batch.empties = empties
+                filling.batch.mixer = self._mixer.snapshot()
             name = self._names[dataset]
             self._submit(RowJob(dataset, row, filling, episode, number, self._decoders, name))
-        if self._chains is not None:
-            self._chains.flush()
+
+    def _wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
 
     def _next_dataset(self) -> int | None:
         queues = self._queues
@@ -285,7 +199,7 @@ class Assembler:
         return None
 
     def _write_row(
-        self, filling: Filling, row: int, episode: Samples, number: int, text_at: int
+        self, filling: Filling, row: int, episode: EpisodeSamples, number: int, text_at: int
     ) -> int:
         views, place = filling.views, episode.place_at(number)
         views["action"][row] = episode.action[number]
@@ -309,27 +223,3 @@ class Assembler:
             filling.batch.texts[row] = text
         views["language_end"][row] = text_at
         return text_at
-
-    def _repair(self, filling: Filling) -> None:
-        """Have rows that could not be decoded repeat one that could, best of their dataset."""
-        bad = {row for row, _, _ in filling.bad}
-        for _, place, reason in filling.bad:
-            self._quarantine.add(place, f"a frame cannot be decoded: {reason}")
-        rows = [row for row in range(filling.batch.rows) if row not in bad]
-        if not rows:
-            raise SourceError(
-                f"no sample of a batch of {filling.batch.rows} could be decoded: "
-                f"{filling.bad[0][2]}",
-                remedy="check the image features that the spec names",
-                dataset=self._names[filling.bad[0][1].dataset],
-            )
-        texts = languages(filling.views, filling.batch)
-        datasets = filling.views["dataset_index"]
-        for row in bad:
-            same = [other for other in rows if datasets[other] == datasets[row]]
-            good = (same or rows)[0]
-            for name, view in filling.views.items():
-                if name not in ("ledger", "language_end", "language_text"):
-                    view[row] = view[good]
-            filling.batch.texts[row] = texts[good]
-        filling.batch.replaced = len(bad)

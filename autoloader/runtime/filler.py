@@ -20,13 +20,13 @@ from autoloader.clock import Clock, SystemClock
 from autoloader.errors import as_fault
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
-from autoloader.runtime.assembler import Assembler
 from autoloader.runtime.decode import FrameDecoder
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.planned import PlannedReader, Spans
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.run_assembler import RunAssembler
 from autoloader.sampling.resolve import ResolvedMixture
 
 
@@ -148,10 +148,10 @@ class Filler:
             condition=condition,
             failed=self._fail,
         )
-        self._assembler = Assembler(
+        self._assembler = RunAssembler(
             mixture.layout,
-            queues=self._reader.queues,
-            mixer=self._reader,
+            reader=self._reader,
+            rows=self._rows.popleft,
             pool=self._pool,
             decoders={camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()},
             memory=memory,
@@ -160,10 +160,8 @@ class Filler:
             condition=condition,
             names=mixture.names,
             clock=clock or SystemClock(),
-            min_ready=0,
-            cut=lambda _: self._rows.popleft(),
-            failed=self._fail,
             chained=any(plan.chained),
+            failed=self._fail,
         )
         self._assembler.start()
 

@@ -6,8 +6,8 @@ its samples in the plan, computes their windows over the index's columns, and re
 with ``pread``, in the order in which they lie in their files, neighbours in one call. Finished runs
 wait, at most ``read_ahead`` of them, until the assembler has taken the runs before.
 
-To the assembler this has the face of a mixer and its queues: the sample that is next is the next
-position's, and it is ready when its run is.
+What the samples of a run hold beside their frames lies in columns over the whole run, in the order
+of the positions, padded to the mixture's widths.
 
 Invariants:
     1. Samples come in the order in which their positions were assigned, whatever the threads do.
@@ -15,7 +15,7 @@ Invariants:
     3. At most ``OPEN_FILES`` files are open.
 
 Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
-(``runtime.assembler``).
+(``runtime.run_assembler``).
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
-from autoloader.sampling.episode import Place
+from autoloader.sampling.layout import PROVENANCE, BatchLayout
 from autoloader.sampling.planned import FrameRange, PlannedGroup, plan_group
 from autoloader.sampling.resolve import ResolvedMixture
 
@@ -105,16 +106,27 @@ class _SharedFile:
 
 
 @dataclass(slots=True)
-class _Run:
-    """Samples read together: each one's position and dataset, and the group of each dataset."""
+class PlannedRun:
+    """Samples read together, in order.
+
+    Attributes:
+        positions, datasets: [n] of each sample.
+        numbers: [n] of each sample in its dataset's group.
+        groups: dataset → its samples, with their frames.
+        columns: array of the batch → [n, …] its values.
+        texts: [n] UTF-8 languages.
+    """
 
     positions: list[int]
     datasets: list[int]
+    numbers: list[int]
     groups: dict[int, PlannedGroup]
+    columns: dict[str, NDArray[Any]]
+    texts: list[bytes]
 
 
 class PlannedReader:
-    """Reads runs ahead, with the faces of ``Turns`` and (by ``queues``) ``Waiting``.
+    """Reads runs ahead.
 
     Args:
         mixture: what is read.
@@ -150,16 +162,12 @@ class PlannedReader:
         self._read_ahead = read_ahead
         self._assigned: collections.deque[Spans] = collections.deque()
         self._claimed = 0
-        self._ready: dict[int, _Run] = {}
+        self._ready: dict[int, PlannedRun] = {}
         self._wanted = 0
-        self._position = 0
-        self._run: _Run | None = None
+        self._run: PlannedRun | None = None
         self._at = 0
-        self._numbers: dict[int, int] = {}
         self.bytes_read = 0
         self.reads = 0
-        self.waiting_for: int | None = None
-        self.queues = [_PlannedQueue(self, d.index) for d in mixture.datasets]
         self.resize(io_threads, read_ahead)
 
     def assign(self, spans: Spans) -> None:
@@ -186,9 +194,11 @@ class PlannedReader:
             self._parked = parked
             self._room.notify_all()
 
-    def next(self, ready: Callable[[int, int], bool]) -> int | None:
-        """See ``runtime.assembler.Turns``."""
-        del ready
+    def take(self, count: int) -> tuple[PlannedRun, int] | None:
+        """The run that holds the next batch, of ``count`` samples, and the first one's number.
+
+        ``None`` where that run is not read yet.
+        """
         if self._run is None:
             with self._room:
                 self._run = self._ready.pop(self._wanted, None)
@@ -196,26 +206,12 @@ class PlannedReader:
                     return None
                 self._wanted += 1
                 self._at = 0
-                self._numbers = dict.fromkeys(self._run.groups, 0)
                 self._room.notify_all()
-        return self._run.datasets[self._at]
-
-    def take(self, dataset: int) -> tuple[PlannedGroup, int]:
-        """The sample that ``next`` named."""
-        run = self._run
-        if run is None or run.datasets[self._at] != dataset:
-            raise AssertionError("take follows next")
-        number = self._numbers[dataset]
-        self._numbers[dataset] = number + 1
-        self._position = run.positions[self._at] + 1
-        self._at += 1
-        if self._at == len(run.datasets):
+        run, first = self._run, self._at
+        self._at += count
+        if self._at >= len(run.datasets):
             self._run = None
-        return run.groups[dataset], number
-
-    def snapshot(self) -> dict[str, Any]:
-        """See ``runtime.assembler.Turns``: the position behind the sample taken last."""
-        return {"position": self._position}
+        return run, first
 
     def ready_samples(self) -> int:
         """Samples of runs that are read and not yet begun."""
@@ -263,19 +259,23 @@ class PlannedReader:
                 self._room.wait()
         return None
 
-    def _read(self, spans: Spans) -> _Run:
+    def _read(self, spans: Spans) -> PlannedRun:
         planned = self._plan.spans(spans)
         groups: dict[int, PlannedGroup] = {}
+        columns = _columns(self._mixture.layout, len(planned))
+        numbers = np.empty(len(planned), np.int64)
+        texts = [b""] * len(planned)
         wanted: list[tuple[FrameRange, list[bytes], int]] = []
         for dataset in np.unique(planned.dataset).tolist():
             rows = np.flatnonzero(planned.dataset == dataset)
-            index = self._indexes[dataset]
+            index, t = self._indexes[dataset], planned.t[rows]
+            episodes, passes = planned.episode[rows], planned.pass_[rows]
             group = plan_group(
                 self._mixture.datasets[dataset],
                 self._mixture.layout,
-                [index.episode(e) for e in planned.episode[rows].tolist()],
-                planned.pass_[rows].tolist(),
-                planned.t[rows],
+                [index.episode(e) for e in episodes.tolist()],
+                passes.tolist(),
+                t,
                 chained=self._plan.chained[dataset],
             )
             for camera, ranges in group.ranges.items():
@@ -283,9 +283,23 @@ class PlannedReader:
                 group.frames[camera] = frames
                 wanted.extend((found, frames, at) for at, found in enumerate(ranges))
             groups[dataset] = group
+            numbers[rows] = np.arange(len(rows))
+            for row, text in zip(rows.tolist(), group.language, strict=True):
+                texts[row] = text
+            for name in ("action", "action_mask", "state", "state_mask", "frame_offset"):
+                columns[name][rows] = getattr(group, name)
+            for camera in group.frames:
+                columns[f"frame_mask/{camera}"][rows] = group.frame_mask
+            places = (dataset, passes, index.slice_of[episodes], index.record_of[episodes], t, 1)
+            for column, values in enumerate(places):
+                columns["ledger"][rows, column] = values
+        columns["provenance"][:] = columns["ledger"][:, : len(PROVENANCE)]
+        columns["dataset_index"][:] = planned.dataset
         self._read_frames(wanted)
         positions = [position for start, stop in spans for position in range(start, stop)]
-        return _Run(positions, planned.dataset.tolist(), groups)
+        return PlannedRun(
+            positions, planned.dataset.tolist(), numbers.tolist(), groups, columns, texts
+        )
 
     def _read_frames(self, wanted: list[tuple[FrameRange, list[bytes], int]]) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""
@@ -327,25 +341,13 @@ class PlannedReader:
         return data
 
 
-class _PlannedQueue:
-    """One dataset's face of the planned reader; see ``runtime.assembler.Waiting``."""
-
-    def __init__(self, reader: PlannedReader, dataset: int) -> None:
-        self._reader = reader
-        self._dataset = dataset
-
-    @property
-    def pending(self) -> int:
-        """At least one where the next sample is ready."""
-        return 1
-
-    def take(self) -> tuple[PlannedGroup, int]:
-        """The sample that is next; it is this dataset's."""
-        return self._reader.take(self._dataset)
-
-    def take_empties(self) -> list[Place]:
-        """Records without samples are not in the plan."""
-        return []
+def _columns(layout: BatchLayout, samples: int) -> dict[str, NDArray[Any]]:
+    """Room for what a batch's rows hold beside pictures and text; zero."""
+    return {
+        name: np.zeros((samples, *array.shape[1:]), array.dtype)
+        for name, array in layout.arrays.items()
+        if not name.startswith(("images/", "language_"))
+    }
 
 
 def _unreadable(path: str, reason: str) -> SourceError:

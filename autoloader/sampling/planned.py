@@ -103,18 +103,9 @@ class PlannedGroup:
     language: Sequence[bytes]
     linked: Sequence[bool] | None = None
 
-    def text(self, k: int) -> bytes:
-        """UTF-8 language of sample k."""
-        return self.language[k]
-
     def place_at(self, k: int) -> Place:
         """Where sample k's episode lies."""
         return self.places[k]
-
-    def total_at(self, k: int) -> int:
-        """A planned sample is counted by its position, not within its episode."""
-        del k
-        return 1
 
 
 def plan_group(

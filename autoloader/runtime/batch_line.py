@@ -1,0 +1,180 @@
+"""The line of batches under way: begun in order, filled by many threads, handed out in order.
+
+Theory of operation. One thread takes a slot, begins a batch in it and has its rows filled; it goes
+on to the next batch while the pool still decodes. A batch is filled when its last row is; batches
+leave in the order they were begun. Up to ``ring_slots`` batches are under way at a time.
+
+A sample whose frame cannot be decoded is quarantined, and its row repeats another row of the
+batch, provenance included; the ledger says what was meant to be there, so nothing is lost count of.
+
+Not here: which samples fill a batch (``runtime.assembler``, ``runtime.run_assembler``).
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from autoloader.errors import AutoloaderError, SourceError
+from autoloader.runtime.filled import FilledBatch, languages
+from autoloader.runtime.quarantine import Quarantine
+from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.row_jobs import Filling, fault_of
+from autoloader.sampling.layout import BatchLayout
+
+
+class Slots(Protocol):
+    """Slots to fill; see ``runtime.slots.SlotBook``."""
+
+    def acquire(self) -> int | None:
+        """A free slot; waits for one. ``None`` once closed."""
+        ...
+
+
+class BatchLine(abc.ABC):
+    """The thread that begins batches, and the line of those it has begun.
+
+    Args:
+        layout: of the batches.
+        memory, slots: the ring.
+        quarantine: told of undecodable frames.
+        names: dataset names.
+        first_number: number of the first batch.
+        failed: told of the exception that ends the thread.
+    """
+
+    def __init__(
+        self,
+        layout: BatchLayout,
+        *,
+        memory: RingMemory,
+        slots: Slots,
+        quarantine: Quarantine,
+        names: Sequence[str],
+        first_number: int,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._layout = layout
+        self._memory = memory
+        self._slots = slots
+        self._quarantine = quarantine
+        self._names = names
+        self._failed = failed
+        self._closed = False
+        self._order: list[Filling] = []
+        self._order_changed = threading.Condition()
+        self._begun = first_number
+        self.taken = [0] * len(names)
+        self.stalls = [0] * len(names)
+        self.wait_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="autoloader-mix", daemon=True)
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Wait for what must be there before the first batch."""
+
+    @abc.abstractmethod
+    def _rows(self) -> int:
+        """Rows of the batch that is next."""
+
+    @abc.abstractmethod
+    def _fill(self, filling: Filling) -> None:
+        """Have all rows filled; returns early once closed."""
+
+    @abc.abstractmethod
+    def _wake(self) -> None:
+        """Wake the thread where it waits for samples."""
+
+    def start(self) -> None:
+        """Begin to mix."""
+        self._thread.start()
+
+    @property
+    def filled(self) -> int:
+        """Batches ready for the consumer."""
+        return sum(filling.done.is_set() for filling in list(self._order))
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next filled batch, in order; ``None`` where none is ready in time.
+
+        Raises:
+            SourceError: no row of a batch could be decoded, or too many records are bad.
+        """
+        with self._order_changed:
+            if not self._order:
+                self._order_changed.wait(timeout_s)
+            if not self._order:
+                return None
+            filling = self._order[0]
+        if not filling.done.wait(timeout_s):
+            return None
+        with self._order_changed:
+            if self._closed or not self._order:
+                return None
+            self._order.pop(0)
+        if filling.bad:
+            try:
+                self._repair(filling)
+            except AutoloaderError as error:
+                self._failed(error)
+                raise
+        return filling.batch
+
+    def close(self) -> None:
+        """Stop; what is under way is dropped."""
+        self._closed = True
+        self._wake()
+        with self._order_changed:
+            self._order_changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._closed:
+                slot = self._slots.acquire()
+                if slot is None:
+                    return
+                batch = FilledBatch(slot, self._rows(), self._begun)
+                filling = Filling(batch, self._layout.views(self._memory.base(slot)))
+                self._begun += 1
+                with self._order_changed:
+                    self._order.append(filling)
+                    self._order_changed.notify_all()
+                self._fill(filling)
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            if not self._closed:
+                self._failed(
+                    error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
+                )
+
+    def _repair(self, filling: Filling) -> None:
+        """Have rows that could not be decoded repeat one that could, best of their dataset."""
+        bad = {row for row, _, _ in filling.bad}
+        for _, place, reason in filling.bad:
+            self._quarantine.add(place, f"a frame cannot be decoded: {reason}")
+        rows = [row for row in range(filling.batch.rows) if row not in bad]
+        if not rows:
+            raise SourceError(
+                f"no sample of a batch of {filling.batch.rows} could be decoded: "
+                f"{filling.bad[0][2]}",
+                remedy="check the image features that the spec names",
+                dataset=self._names[filling.bad[0][1].dataset],
+            )
+        texts = languages(filling.views, filling.batch)
+        datasets = filling.views["dataset_index"]
+        for row in bad:
+            same = [other for other in rows if datasets[other] == datasets[row]]
+            good = (same or rows)[0]
+            for name, view in filling.views.items():
+                if name not in ("ledger", "language_end", "language_text"):
+                    view[row] = view[good]
+            filling.batch.texts[row] = texts[good]
+        filling.batch.replaced = len(bad)
