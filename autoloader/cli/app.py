@@ -126,9 +126,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: words after the program's name; default those of this process.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    return run_command(app, sys.argv[1:] if arguments is None else arguments, "autoloader")
+
+
+def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> int:
+    """Run one command line of ``program`` and give its exit code, as this module's says.
+
+    Args:
+        program: its commands.
+        arguments: words after the program's name.
+        name: the program's name in its help.
+    """
+    words = list(arguments)
     try:
-        typer.main.get_command(app)(args=words, prog_name="autoloader")
+        typer.main.get_command(program)(args=words, prog_name=name)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except AutoloaderError as error:
