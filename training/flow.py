@@ -89,10 +89,10 @@ def mean_loss(target: Tensor, drawn: Draw, mean: Tensor) -> Tensor:
 
 
 def blind_loss(drawn: Draw, variance: Tensor) -> Tensor:
-    """``[B]``: the least loss of who uses x_t and t, takes targets for Gaussian, and sees nothing.
+    """``[B]``: the least that a linear answer to x_t and t costs that sees nothing else.
 
-    With targets of ``variance [D]`` v, the variance of the velocity given x_t is
-    v / (t² + (1 − t)² · v), which no linear answer can undercut.
+    With targets of ``variance [D]`` v, that is v / (t² + (1 − t)² · v): the variance of the
+    velocity given x_t where targets are Gaussian.
     """
     floor = variance.clamp_min(1e-6)
     return (floor / (drawn.t**2 + (1 - drawn.t) ** 2 * floor)).mean(1)

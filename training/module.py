@@ -3,10 +3,12 @@
 Theory of operation. The frozen quantiser turns the frames at t and at the last offset into a
 target, and the policy learns the flow that leads from noise to it, given the frame at t and the
 instruction alone. Two lines to hold the loss against are logged beside it, for the same draws:
-``loss_of_mean``, of who always answers the mean velocity, and ``loss_blind``, the least of who uses
-x_t and t but sees no frame (``flow.blind_loss``); only a loss below the second one shows that the
-policy looks. Validation samples latents by Euler's rule and tells their squared error by dataset,
-beside that of the mean latent.
+``loss_of_mean``, of who always answers the mean velocity, and ``loss_blind``, the least of a linear
+answer to x_t and t (``flow.blind_loss``). Both are met without looking at anything; whether the
+policy looks is seen at validation, from ``loss_swapped``: the loss when each sample is given its
+neighbour's frame and instruction. Validation samples latents by Euler's rule too, and tells their
+squared error by dataset, beside that of the mean latent. (One sample of what is uncertain errs more
+than its mean: without any knowledge 2 where the mean errs 1.)
 
 Invariants:
     1. Draws are keyed by seed, step and rank, so a resumed run has the uninterrupted run's losses.
@@ -161,7 +163,7 @@ class Stage2Module(LightningModule):
         return {
             "loss": weighted_mean(error, weight),
             "loss_of_mean": weighted_mean(flow.mean_loss(target, drawn, mean), weight),
-            "loss_blind": weighted_mean(flow.blind_loss(drawn, torch.ones_like(mean)), weight),
+            "loss_blind": weighted_mean(flow.blind_loss(drawn, self.quantiser.variance), weight),
         }
 
     def _action_loss(self, feature: Tensor, batch: dict[str, Any], step: int) -> Tensor:
@@ -174,8 +176,8 @@ class Stage2Module(LightningModule):
         return torch.as_tensor(error.sum() / mask.sum().clamp_min(1))
 
     def on_validation_epoch_start(self) -> None:
-        # Rows: datasets. Columns: samples, weight, error, error of the mean latent, loss.
-        self._sums = torch.zeros(len(self._names()), 5, device=self.device)
+        # Rows: datasets. Columns: samples, weight, error, error of the mean, loss, loss swapped.
+        self._sums = torch.zeros(len(self._names()), 6, device=self.device)
         self.shown = None
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
@@ -187,8 +189,11 @@ class Stage2Module(LightningModule):
         feature = self._feature(pair, batch["language"])
         drawn = self._draw(*target.shape, "val", batch_idx)
         predicted = self.policy.sample(feature, drawn.noise, self.config.euler_steps).float()
-        answer = self.policy.latent_head(flow.on_path(target, drawn), drawn.t, feature).float()
-        loss = (answer - flow.velocity(target, drawn.noise)).square().mean(1)
+        x, sought = flow.on_path(target, drawn), flow.velocity(target, drawn.noise)
+        loss, swapped = (
+            (self.policy.latent_head(x, drawn.t, seen).float() - sought).square().mean(1)
+            for seen in (feature, feature.roll(1, 0))
+        )
         weight = pair.weight
         columns = (
             torch.ones_like(weight),
@@ -196,6 +201,7 @@ class Stage2Module(LightningModule):
             weight * (predicted - target).square().mean(1),
             weight * target.square().mean(1),
             weight * loss,
+            weight * swapped,
         )
         rows = batch.get("dataset_index", torch.zeros(len(target), dtype=torch.int64))
         self._sums.index_add_(0, rows.to(self.device), torch.stack(columns, 1))
@@ -240,7 +246,7 @@ class Stage2Module(LightningModule):
 
 def _validation_figures(sums: Tensor, names: Sequence[str]) -> dict[str, float]:
     """Figures of a validation from its sums by dataset; a dataset without samples has none."""
-    samples, weight, error, of_mean, loss = sums.double().unbind(1)
+    samples, weight, error, of_mean, loss, swapped = sums.double().unbind(1)
     total = float(weight.sum())
     if not total:
         return {}
@@ -248,6 +254,7 @@ def _validation_figures(sums: Tensor, names: Sequence[str]) -> dict[str, float]:
         "val/latent_mse": float(error.sum()) / total,
         "val/latent_mse_of_mean": float(of_mean.sum()) / total,
         "val/loss": float(loss.sum()) / total,
+        "val/loss_swapped": float(swapped.sum()) / total,
     }
     for row, name in enumerate(names):
         figures[f"val/share/{name}"] = float(samples[row] / samples.sum())

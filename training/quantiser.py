@@ -86,6 +86,7 @@ class Quantiser(nn.Module):
     asked: Tensor
     mean: Tensor
     scale: Tensor
+    variance: Tensor
 
     def __init__(self, config: QuantiserConfig) -> None:
         super().__init__()
@@ -102,7 +103,8 @@ class Quantiser(nn.Module):
             nn.Flatten(),
             nn.Linear(2 * width * cells, latent),
         )
-        self.said = nn.LayerNorm(config.code_dim, elementwise_affine=False)
+        # Spread over the batch, or all pairs would say the same and share one code word.
+        self.said = nn.BatchNorm1d(latent, affine=False)
         self.look = nn.Sequential(
             nn.Conv2d(3, width, 4, 2, 1), nn.GELU(), nn.Conv2d(width, 2 * width, 4, 2, 1), nn.GELU()
         )
@@ -118,13 +120,15 @@ class Quantiser(nn.Module):
         self.register_buffer("asked", torch.ones(config.codes))
         self.register_buffer("mean", torch.zeros(latent))
         self.register_buffer("scale", torch.ones(latent))
+        self.register_buffer("variance", torch.ones(latent))
 
     def encode(self, now: Tensor, later: Tensor) -> Tensor:
         """Two frames ``[B, 3, H, W]`` to what the encoder says, ``[B, slots, code_dim]``."""
         side = self.config.side
         before, after = resized(now, side), resized(later, side)
         said = self.encoder(torch.cat((2 * before - 1, 4 * (after - before)), 1))
-        return torch.as_tensor(self.said(said.view(-1, self.config.slots, self.config.code_dim)))
+        said = torch.as_tensor(self.said(said))
+        return said.view(-1, self.config.slots, self.config.code_dim)
 
     def quantise(self, said: Tensor) -> Quantised:
         """The nearest code words of ``said [B, slots, code_dim]``."""
@@ -188,7 +192,10 @@ class Quantiser(nn.Module):
     def calibrate(self, flat: Tensor) -> None:
         """Take mean and scale of ``targets`` from ``flat [N, latent_dim]`` quantised vectors."""
         self.mean.copy_(flat.mean(0))
-        self.scale.copy_(flat.std(0, unbiased=False).clamp_min(1e-2))
+        deviation = flat.std(0, unbiased=False)
+        self.scale.copy_(deviation.clamp_min(1e-2))
+        # Of the targets: 1, or 0 where a number never changes.
+        self.variance.copy_((deviation / self.scale).square())
 
     def frozen(self) -> Quantiser:
         """Itself, in eval mode and without gradients."""

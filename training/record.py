@@ -121,10 +121,10 @@ class Recorder(Callback):
         seen = module.loader.statistics()
         self.figures.wait_ratio = seen.wait_ratio
         self.figures.samples_per_s = seen.samples_per_s
-        self.figures.loader_bytes.append(seen.loader_bytes)
-        least = self.figures.headroom_bytes
-        now = seen.headroom_bytes
-        self.figures.headroom_bytes = now if least is None else min(least, now)
+        if seen.loader_bytes is not None:
+            self.figures.loader_bytes.append(seen.loader_bytes)
+        readings = (self.figures.headroom_bytes, seen.headroom_bytes)
+        self.figures.headroom_bytes = min((n for n in readings if n is not None), default=None)
 
     def _add_up(self) -> None:
         for name, kept in (("start", self._first), ("end", list(self._last))):

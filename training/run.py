@@ -12,6 +12,7 @@ Not here: the command line (``stage2``), losses (``module``).
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ class Options:
         val_every, val_batches: steps between validations (0: none), batches of each (``None``: as
             the spec says).
         save_every: steps between checkpoints.
-        log_every: steps between lines of the log.
+        log_every: steps between lines of progress and of the log; 0: none.
     """
 
     spec: PipelineSpec
@@ -122,9 +123,14 @@ def run(
     recorder = Recorder(options.output / "pictures", every=options.log_every)
     saving = SaveAndStop(signals, options.output / LAST)
     trainer = _trainer(options, spec, (recorder, *callbacks, saving))
-    with signals.deferred():
+    with signals.deferred(), warnings.catch_warnings():
+        # The quantiser is in eval mode on purpose, a resumed run goes on in its folder, and torch
+        # renamed what Lightning asks for.
+        warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+        warnings.filterwarnings("ignore", message=r"Checkpoint directory .* is not empty")
+        warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
         try:
-            trainer.fit(module, datamodule=data, ckpt_path=options.resume)
+            trainer.fit(module, datamodule=data, ckpt_path=options.resume, weights_only=True)
         except StoppedError:
             assert signals.requested is not None
         finally:
@@ -153,7 +159,7 @@ def _trainer(options: Options, spec: PipelineSpec, callbacks: tuple[Callback, ..
         check_val_every_n_epoch=None,
         limit_val_batches=val_batches if validates else 0,
         num_sanity_val_steps=0,
-        log_every_n_steps=options.log_every or 50,
+        log_every_n_steps=options.log_every,
         logger=CSVLogger(options.output, name="logs"),
         callbacks=[*callbacks, regular],
         default_root_dir=options.output,

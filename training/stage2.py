@@ -119,12 +119,12 @@ def stage2(
     for path, flag in ((resume, "--resume"), (laq_checkpoint, "--laq-checkpoint")):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: there is no file {path}", remedy="give a file's path")
-    # Lightning's remarks on what hardware it found and which loaders it would like.
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     from autoloader.spec import PipelineSpec
     from training.run import LAST, Options, run
     from training.stopping import StopSignals
 
+    # Lightning's remarks on what hardware it found; importing it sets a level of its own.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     options = Options(
         spec=PipelineSpec.from_yaml(_demo() if spec is None else spec),
         output=output,
@@ -179,6 +179,7 @@ def _show(figures: Figures, checkpoint: Path) -> None:
         emit(f"  blind       {end['loss_blind']:.3f}")
     if figures.validation:
         seen = figures.validation
+        emit(f"at validation {seen['loss']:.3f} (another's frame: {seen['loss_swapped']:.3f})")
         emit(f"latent error  {seen['latent_mse']:.3f} (mean: {seen['latent_mse_of_mean']:.3f})")
     if figures.wait_ratio is not None:
         emit(f"wait ratio    {100 * figures.wait_ratio:.2f} %")
