@@ -167,7 +167,7 @@ def test_a_policy_learns_what_the_frame_tells_and_samples_it():
     torch.manual_seed(0)
     policy = Policy(TinyBackbone(side=32), latent_dim=3)
     pictures = torch.stack([torch.full((3, 32, 32), shade) for shade in (0.0, 1.0)]).repeat(
-        16, 1, 1, 1
+        8, 1, 1, 1
     )
     target = torch.tensor([[1.0, -1.0, 0.5], [-1.0, 1.0, -0.5]]).repeat(8, 1)
     tokens = policy.tokens([""] * 16, pictures.device)
