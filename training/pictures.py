@@ -49,8 +49,7 @@ def sheet(shown: Shown, quantiser: Quantiser) -> Image.Image:
     shots = [as_bytes(resized(column, SIDE)).cpu().numpy() for column in columns]
     rows = len(now)
     step = SIDE + _GAP + _LINE
-    strips = [_CELL * latent.shape[1] for latent in (shown.target,)]
-    wide = _GAP + len(shots) * (SIDE + _GAP) + max(strips) + _GAP
+    wide = _GAP + len(shots) * (SIDE + _GAP) + _CELL * shown.target.shape[1] + _GAP
     page = Image.new("RGB", (wide, _LINE + _GAP + rows * step), "white")
     pen = ImageDraw.Draw(page)
     for place, head in enumerate(_HEADS):
@@ -68,5 +67,5 @@ def sheet(shown: Shown, quantiser: Quantiser) -> Image.Image:
             page.paste(Image.fromarray(strip(latent[row])), (left, at + _LINE))
         words = f"{shown.datasets[row]}: {shown.language[row]}"
         # Pillow's built-in font has Latin letters only.
-        pen.text((_GAP, top + SIDE), words.encode("ascii", "replace").decode()[:120], fill="black")
+        pen.text((_GAP, top + SIDE), words.encode("latin-1", "replace").decode("latin-1")[:120], fill="black")
     return page

@@ -25,7 +25,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from autoloader.errors import AutoloaderError, UsageError, nearest
-from autoloader.lightning import AutoLoaderDataModule
+from autoloader.lightning import AutoLoaderDataModule, LoaderMonitor
 from autoloader.loader import AutoLoader
 from autoloader.sampling.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -122,7 +122,8 @@ def run(
     )
     recorder = Recorder(options.output / "pictures", every=options.log_every)
     saving = SaveAndStop(signals, options.output / LAST)
-    trainer = _trainer(options, spec, (recorder, *callbacks, saving))
+    monitor = [LoaderMonitor(progress_bar=False)] if options.log_every else []
+    trainer = _trainer(options, spec, (recorder, *monitor, *callbacks, saving))
     with signals.deferred(), warnings.catch_warnings():
         # The quantiser is in eval mode on purpose, a resumed run goes on in its folder, and torch
         # renamed what Lightning asks for.
@@ -210,7 +211,9 @@ def _action_width(spec: PipelineSpec) -> int:
 
 def _sized(spec: PipelineSpec, config: Stage2Config) -> PipelineSpec:
     """The spec with the run's own sizes of pictures and batches."""
-    changed: dict[str, Any] = {}
+    # Errors are told by dataset from one validation loader.
+    whole = spec.validation.model_copy(update={"per_dataset": False})
+    changed: dict[str, Any] = {"validation": whole}
     if config.image_size is not None:
         size = (config.image_size, config.image_size)
         changed["cameras"] = {
