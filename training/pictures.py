@@ -65,7 +65,8 @@ def sheet(shown: Shown, quantiser: Quantiser) -> Image.Image:
             at = top + line * (_LINE + _CELL + _GAP)
             pen.text((left, at), word, fill="black")
             page.paste(Image.fromarray(strip(latent[row])), (left, at + _LINE))
-        words = f"{shown.datasets[row]}: {shown.language[row]}"
+        words = f"{shown.datasets[row]}: {shown.language[row]}"[:120]
         # Pillow's built-in font has Latin letters only.
-        pen.text((_GAP, top + SIDE), words.encode("latin-1", "replace").decode("latin-1")[:120], fill="black")
+        words = words.encode("latin-1", "replace").decode("latin-1")
+        pen.text((_GAP, top + SIDE), words, fill="black")
     return page

@@ -3,7 +3,7 @@
 Theory of operation. Text is hashed: every run of three bytes picks a row of an embedding table, and
 an instruction is the mean of its rows (Bojanowski et al. 2016, arXiv:1607.04606), so there is no
 vocabulary and nothing to download. The mean scales and shifts the channels of each stage (FiLM,
-Perez et al. 2017, arXiv:1709.07871). 0.4 million parameters; a step takes tens of milliseconds on
+Perez et al. 2017, arXiv:1709.07871). 0.6 million parameters; a step takes tens of milliseconds on
 a CPU.
 
 Not here: anything pretrained (``vlm``).
