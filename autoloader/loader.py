@@ -17,12 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
 from autoloader.controller.headroom import HeadroomProbe
+from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.oom import named_by_kernel, oom_kills
 from autoloader.controller.process_memory import loader_bytes, pss_bytes
+from autoloader.controller.states import State
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
-from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader
+from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader, record_bytes
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run
 from autoloader.runtime.child_pipeline import ChildPipeline
@@ -86,7 +89,8 @@ class AutoLoader:
         split: which of the spec's splits.
         knobs: values over the profile's.
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
-        controller: whether knobs may move by themselves.
+        controller: whether knobs may move by themselves and the RAM floor is watched while
+            running; without it the floor is held at the start alone.
         rank, world_size: of this process among the trainers; ``None`` reads the environment
             (``runtime.ranks`` says what of it). Each rank gets its own part of every step.
         output: "torch" tensors or "numpy" arrays.
@@ -123,7 +127,7 @@ class AutoLoader:
             spec = spec.model_copy(update={"mixing": mixing})
         _check_call(isolation, output)
         self._ranks = find_ranks(rank, world_size, os.environ)
-        neighbours = find_neighbours(self._ranks, os.environ)
+        neighbours = self._neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
         self.plan = plan_loader(
@@ -161,6 +165,9 @@ class AutoLoader:
                 warm=self.plan.knobs.reader == "stream",
                 neighbours=neighbours,
             )
+        self._page = self._child.page if self._child is not None else ControlPage()
+        self._control: Control | None = None
+        self._controlled: ControlledPipeline | None = None
         self._pipeline = self._start_pipeline(self.plan.knobs)
         _open.add(self)
 
@@ -174,6 +181,7 @@ class AutoLoader:
                 knobs,
                 self._memory,
                 self._child,
+                control=self._control_order().plain(),
                 ranks=self._ranks,
                 position=self._progress.start,
                 lent=lambda: self._lender.lent,
@@ -182,7 +190,7 @@ class AutoLoader:
         else:
             from autoloader.runtime.launch import open_pipeline
 
-            pipeline = open_pipeline(
+            pipeline = local = open_pipeline(
                 mixture,
                 order,
                 knobs,
@@ -191,8 +199,38 @@ class AutoLoader:
                 held=sorted(self._lender.lent),
                 ranks=self._ranks,
             )
+            self._control = Control(self._headroom)
+            self._controlled = self._control.take(
+                local,
+                mixture,
+                order.shares,
+                self._control_order(),
+                self._page,
+                record_bytes=record_bytes(mixture),
+                told=lambda *_: True,
+                restart=None,
+                own_process=False,
+            )
         pipeline.start()
         return pipeline
+
+    def _control_order(self) -> ControlOrder:
+        """What the controller is asked, wherever it runs."""
+        mixing = self._spec.mixing
+        return ControlOrder(
+            limits=ControllerLimits(
+                ram_floor_bytes=self.plan.ram_floor_bytes,
+                knobs=self.plan.limits,
+                minimum=minimum_knobs(mixing.block_length),
+                order_fixed=mixing.on_stall == "wait",
+                budget_ratio=1 / self._neighbours.local_world_size,
+            ),
+            moves=self._controller,
+            decisions=os.environ.get(DECISIONS_VARIABLE, ""),
+            visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+            trainer=os.getpid(),
+            batch_size=self._spec.batch.size,
+        )
 
     def _smaller(self, knobs: Knobs) -> Knobs:
         """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
@@ -267,6 +305,7 @@ class AutoLoader:
         if isinstance(self._pipeline, ChildPipeline) and self._pipeline.activate():
             self._meter.pause()
         asked = time.perf_counter()
+        self._page.waiting(time.monotonic_ns())
         self._give_back()
         while (filled := self._pipeline.next(_POLL_S)) is None:
             self._give_back()
@@ -292,8 +331,7 @@ class AutoLoader:
             self._give_back()
         got = time.perf_counter()
         self._meter.note(asked, got, filled.rows)
-        if self._child is not None:
-            self._child.page.delivered(int((got - asked) * 1e9))
+        self._page.delivered(int((got - asked) * 1e9))
         return batch
 
     def transfer(self, device: Any) -> Transfer:
@@ -336,7 +374,10 @@ class AutoLoader:
                 f"{fixed[0]} is fixed for a run", remedy="make a new AutoLoader to change it"
             )
         knobs.check(self.plan.limits)
-        self._pipeline.retune(knobs)
+        if self._controlled is not None:
+            self._controlled.retune(knobs)
+        else:
+            self._pipeline.retune(knobs)
         return knobs
 
     def locate(self, provenance: Any) -> SampleLocation:
@@ -387,7 +428,7 @@ class AutoLoader:
             ),
             datasets=datasets,
             knobs=self.knobs.flat(),
-            state=None,
+            state=self._state(),
             restarts=self._child.restarts if self._child is not None else 0,
             worker_pids=(
                 *((self._child.pid,) if self._child and self._child.pid else ()),
@@ -400,6 +441,19 @@ class AutoLoader:
         if self._child is None or self._child.started_here:
             return 0
         return pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
+
+    def _state(self) -> str | None:
+        if not self._controller:
+            return None
+        if isinstance(self._pipeline, ChildPipeline):
+            return self._pipeline.state or State.WARMUP.value
+        return self._controlled.state_name if self._controlled is not None else None
+
+    def _close_pipeline(self) -> None:
+        if self._control is not None and self._controlled is not None:
+            self._control.leave(self._controlled)
+            self._control = self._controlled = None
+        self._pipeline.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader is, to the sample; JSON-serialisable and small.
@@ -424,17 +478,23 @@ class AutoLoader:
         if isinstance(self._pipeline, ChildPipeline):
             self._pipeline.start()
         else:
-            self._pipeline.close()
+            self._close_pipeline()
             self._pipeline = self._start_pipeline(knobs)
 
     def park(self) -> None:
         """Stop reading for now (another loader is in use); the ring keeps what it has."""
-        self._pipeline.park(True)
+        self._set_parked(True)
         self._meter.pause()
 
     def unpark(self) -> None:
         """Go on after ``park``; nothing is rebuilt."""
-        self._pipeline.park(False)
+        self._set_parked(False)
+
+    def _set_parked(self, parked: bool) -> None:
+        if self._controlled is not None:
+            self._controlled.park(parked)
+        else:
+            self._pipeline.park(parked)
 
     def close(self) -> None:
         """Stop everything; batches already handed out stay valid. May be called twice."""
@@ -443,8 +503,10 @@ class AutoLoader:
         self._closed = True
         if self._transfer is not None:
             self._transfer.close()
-        self._pipeline.close()
+        self._close_pipeline()
         self._memory.close()
+        if self._child is None:
+            self._page.close()
 
     def __enter__(self) -> AutoLoader:
         return self

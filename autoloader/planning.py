@@ -223,6 +223,8 @@ def minimum_knobs(block_length: int) -> Knobs:
             "stream_prefetch": 0,
             "queue_samples": block_length,
             "shuffle_samples": 0,
+            "io_threads": 1,
+            "read_ahead": 1,
         }
     )
 

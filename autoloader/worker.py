@@ -30,9 +30,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from autoloader.control import Control, ControlOrder
+from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
+from autoloader.planning import record_bytes
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import PipelineStart
 from autoloader.runtime.launch import open_pipeline
@@ -47,6 +50,7 @@ from autoloader.runtime.messages import (
     Park,
     Release,
     Retune,
+    Retuned,
     Start,
     Stop,
     Wire,
@@ -69,7 +73,14 @@ _CREDENTIALS = struct.Struct("3i")
 class _Served:
     """One pipeline that this child runs, in its current generation."""
 
-    def __init__(self, trainer: _Trainer, start: Start, memory: RingMemory) -> None:
+    def __init__(
+        self,
+        trainer: _Trainer,
+        start: Start,
+        memory: RingMemory,
+        page: ControlPage,
+        worker: Worker,
+    ) -> None:
         self._trainer = trainer
         self._number = start.pipeline
         self._generation = start.generation
@@ -93,6 +104,18 @@ class _Served:
             ranks=Ranks(start.rank, start.world_size),
             ranks_here=start.ranks_here,
         )
+        self._control = worker.control
+        self.controlled = self._control.take(
+            self.pipeline,
+            mixture,
+            order.shares,
+            ControlOrder.from_plain(start.control),
+            page,
+            record_bytes=record_bytes(mixture),
+            told=self._told,
+            restart=worker.end,
+            number=self._number,
+        )
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"autoloader-deliver-{self._number}", daemon=True
@@ -106,8 +129,12 @@ class _Served:
     def close(self) -> None:
         """End this generation; its ring is the trainer's."""
         self._closed = True
+        self._control.leave(self.controlled)
         self.pipeline.close()
         self._memory.close()
+
+    def _told(self, knobs: Knobs, state: str) -> bool:
+        return self._trainer.send_soon(Retuned(self._number, knobs.flat(), state))
 
     def _run(self) -> None:
         # A trainer that is gone is noticed where its messages are read.
@@ -126,11 +153,13 @@ class _Trainer:
     """One trainer's connection, its control page and its pipelines.
 
     Args:
+        worker: serves it.
         connection: to the trainer.
         pid: its process id; 0 where it is not to be seen from here.
     """
 
-    def __init__(self, connection: socket.socket, pid: int) -> None:
+    def __init__(self, worker: Worker, connection: socket.socket, pid: int) -> None:
+        self._worker = worker
         self._wire = Wire(connection)
         self._sending = threading.Lock()
         self._served: dict[int, _Served] = {}
@@ -146,14 +175,16 @@ class _Trainer:
         with self._sending:
             self._wire.send(message)
 
-    def send_log(self, message: Logged) -> None:
+    def send_soon(self, message: Message) -> bool:
         """Send where that does not wait: a trainer in a collective reads nothing meanwhile."""
-        if self._sending.acquire(blocking=False):
-            try:
-                with contextlib.suppress(OSError):
-                    self._wire.send_now(message)
-            finally:
-                self._sending.release()
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            return self._wire.send_now(message)
+        except OSError:
+            return False
+        finally:
+            self._sending.release()
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
@@ -200,9 +231,9 @@ class _Trainer:
             for slot in message.slots:
                 served.pipeline.release(slot)
         elif isinstance(message, Retune):
-            served.pipeline.retune(Knobs.build(message.knobs))
+            served.controlled.retune(Knobs.build(message.knobs))
         elif isinstance(message, Park):
-            served.pipeline.park(message.parked)
+            served.controlled.park(message.parked)
         elif isinstance(message, AskActivity):
             self.send(
                 Activity(
@@ -229,7 +260,8 @@ class _Trainer:
         try:
             spec = PipelineSpec.model_validate(message.spec)
             layout = resolve(spec, message.split).layout
-            served = _Served(self, message, RingMemory(layout, descriptor=ring))
+            memory = RingMemory(layout, descriptor=ring)
+            served = _Served(self, message, memory, self._page, self._worker)
         except AutoloaderError as error:
             self.send(Failed.of(message.pipeline, error))
             return
@@ -258,6 +290,7 @@ class Worker:
         self._trainers: list[_Trainer] = []
         self._lock = threading.Lock()
         self._met = False
+        self.control = Control(HeadroomProbe())
 
     def end(self, reason: str) -> None:
         """End the process now."""
@@ -280,7 +313,7 @@ class Worker:
                     logger.warning("refusing process %d of user %d", pid, uid)
                     connection.close()
                     continue
-                trainer = _Trainer(connection, pid)
+                trainer = _Trainer(self, connection, pid)
                 self._trainers.append(trainer)
                 self._met = True
             _use_cores_of(pid)
@@ -291,7 +324,7 @@ class Worker:
     def log(self, message: Logged) -> None:
         """Hand a log record to every trainer that can take it now."""
         for trainer in list(self._trainers):
-            trainer.send_log(message)
+            trainer.send_soon(message)
 
     def _serve(self, trainer: _Trainer) -> None:
         try:

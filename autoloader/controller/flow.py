@@ -118,6 +118,11 @@ class FlowMeter:
         if last.batches > first.batches:
             self._step = (last.at_s - first.at_s) / (last.batches - first.batches)
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._window)
+
     def readings(self) -> dict[str, Any]:
         """Fields of an ``Observation``, as of the last totals."""
         now, first, last = self._now, self._window[0], self._window[-1]

@@ -27,7 +27,7 @@ from typing import Any
 
 from autoloader.controller.admission import admits, price_change
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.observation import Observation, fresh
+from autoloader.controller.observation import Observation, Reading, fresh
 from autoloader.controller.proposals import (
     Change,
     best_cut,
@@ -345,7 +345,7 @@ def _reverted(
     flat = trial.before.flat()
     common = {key: flat[key] for key in trial.changes if key in flat}
     back = legal(_without(seen.knobs, set(trial.changes) - set(flat)), common, limits)
-    if back is None or not (trial.growing or _admitted(seen, back, limits)):
+    if back is None or not (trial.growing or admitted(seen, back, limits)):
         return Decision(
             state,
             event,
@@ -366,11 +366,24 @@ def _reverted(
     )
 
 
-def _admitted(seen: Observation, knobs: Knobs, limits: ControllerLimits) -> bool:
-    """Whether there is room to go to ``knobs``; taking a shrink back is a growth too."""
+def admitted(
+    seen: Observation,
+    knobs: Knobs,
+    limits: ControllerLimits,
+    *,
+    headroom: Reading | None = None,
+) -> bool:
+    """Whether there is room to go to ``knobs``; taking a shrink back is a growth too.
+
+    Args:
+        seen: what the prices are of.
+        knobs: to be in force.
+        limits: floor and margin.
+        headroom: a fresher reading than the observation's.
+    """
     return admits(
         price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices),
-        headroom_bytes=fresh(seen.headroom_bytes, limits.oldest_s),
+        headroom_bytes=fresh(headroom or seen.headroom_bytes, limits.oldest_s),
         ram_floor_bytes=limits.ram_floor_bytes,
         margin_bytes=margin(seen, limits),
         budget_ratio=limits.budget_ratio,

@@ -131,6 +131,12 @@ class Arrivals:
         """Go on with other knobs; pending changes coalesce."""
         self._wanted = knobs
 
+    @property
+    def settled(self) -> bool:
+        """Whether the graph that is pulled has the knobs that are wanted."""
+        wanted = _of_graph(self._wanted, decode=self._decode)
+        return wanted == _of_graph(self._knobs, decode=self._decode)
+
     def park(self, parked: bool) -> None:
         """Stop pulling (True) or go on."""
         with self._condition:

@@ -38,7 +38,7 @@ from typing import ClassVar, Protocol
 from autoloader.errors import WorkerError
 from autoloader.runtime.attach import attach
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.messages import Failed, Hello, Logged, Message, Stop
+from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Stop
 from autoloader.runtime.ranks import Neighbours
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,10 @@ class Client(Protocol):
 
     def begin(self, child: Child) -> None:
         """Send ``Start`` (again), from what has been delivered."""
+        ...
+
+    def note(self, message: Message) -> None:
+        """Heed a message that is not a batch."""
         ...
 
     def lost(self, reason: str, out_of_memory: bool) -> None:
@@ -284,6 +288,9 @@ class Child:
         logger.warning("the loader's child is started again: %s", reason)
         self.restarts += 1
         for inbox in self._clients.values():
+            for message in inbox.messages:
+                if isinstance(message, Retuned):  # the last of them say what to begin again with
+                    inbox.client.note(message)
             inbox.messages.clear()
             inbox.client.lost(reason, out_of_memory)
         self.page.renew()

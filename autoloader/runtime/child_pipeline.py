@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
@@ -24,6 +25,7 @@ from autoloader.runtime.messages import (
     Park,
     Release,
     Retune,
+    Retuned,
     Start,
 )
 from autoloader.runtime.quarantine import BadRecord
@@ -41,6 +43,7 @@ class ChildPipeline:
     Args:
         mixture, order, knobs, memory: as for ``Pipeline``.
         child: where it runs.
+        control: what the controller in the child is asked, as plain values.
         ranks: whose part of the mixture.
         position: says where to begin, whenever a child begins.
         lent: slots under live arrays.
@@ -55,6 +58,7 @@ class ChildPipeline:
         memory: RingMemory,
         child: Child,
         *,
+        control: dict[str, Any],
         ranks: Ranks,
         position: Callable[[], PipelineStart],
         lent: Callable[[], frozenset[int]],
@@ -65,6 +69,7 @@ class ChildPipeline:
         self._knobs = knobs
         self._memory = memory
         self._child = child
+        self._control = control
         self._ranks = ranks
         self._position = position
         self._lent = lent
@@ -75,6 +80,7 @@ class ChildPipeline:
         self._parked = False
         self._closed = False
         self._quarantined: tuple[BadRecord, ...] = ()
+        self.state: str | None = None
         self._number = child.join(self)
 
     def start(self) -> None:
@@ -104,6 +110,7 @@ class ChildPipeline:
                 world_size=self._ranks.world_size,
                 ranks_here=child.ranks_here,
                 held_slots=sorted(self._lent()),
+                control=self._control,
             ),
             (self._memory.descriptor, child.page.descriptor),
         )
@@ -132,13 +139,17 @@ class ChildPipeline:
             if isinstance(message, Filled) and message.generation == self._generation:
                 self._child.note_progress()
                 return message.to_batch()
-            self._note(message)
+            self.note(message)
 
-    def _note(self, message: Message) -> None:
+    def note(self, message: Message) -> None:
+        """See ``child.Client``."""
         if isinstance(message, Failed):
             self._failure = message.to_error()
         elif isinstance(message, Activity):
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
+        elif isinstance(message, Retuned):
+            self._knobs = Knobs.build(message.knobs)
+            self.state = message.state or None
 
     def activate(self) -> bool:
         """This is the loader in use; another one that shares the child is parked."""
@@ -186,12 +197,14 @@ class ChildPipeline:
                     deadline = time.monotonic() + _ANSWER_S
                 if isinstance(message, Activity) and message.request == request:
                     answer = message
+                elif isinstance(message, Retuned):
+                    self.note(message)
                 elif message is not None:
                     kept.append(message)
             self._child.put_back(self._number, kept)
         if answer is None:
             return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
-        self._note(answer)
+        self.note(answer)
         plain = dict(answer.activity)
         datasets = {name: DatasetActivity(**own) for name, own in plain.pop("datasets").items()}
         return PipelineActivity(datasets=datasets, **plain)

@@ -50,6 +50,7 @@ class FillerActivity:
         wait_s: time it waited for its reader.
         ahead: samples read and not yet mixed.
         waiting: samples waiting for a decode thread.
+        read_s: seconds of work of its read threads.
     """
 
     taken: Sequence[int]
@@ -60,6 +61,7 @@ class FillerActivity:
     wait_s: float = 0.0
     ahead: int = 0
     waiting: int = 0
+    read_s: float = 0.0
 
     @classmethod
     def none(cls, datasets: int) -> FillerActivity:
@@ -77,6 +79,7 @@ class FillerActivity:
             self.wait_s + other.wait_s,
             self.ahead + other.ahead,
             self.waiting + other.waiting,
+            self.read_s + other.read_s,
         )
 
 
@@ -194,6 +197,10 @@ class Filler:
         """Stop reading (True) or go on."""
         self._reader.park(parked)
 
+    def drop(self) -> None:
+        """Give back what is read ahead; it is read again."""
+        self._reader.drop()
+
     @property
     def filled(self) -> int:
         """Batches ready to be handed out."""
@@ -211,6 +218,7 @@ class Filler:
             self._assembler.wait_s,
             self._reader.ready_samples(),
             self._pool.waiting,
+            self._reader.busy_s,
         )
 
     def close(self, within_s: float) -> bool:

@@ -177,6 +177,20 @@ class GraphPipeline:
         """Stop pulling (True) or go on; the ring keeps what it has, and so does the graph."""
         self._arrivals.park(parked)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the graph runs with the knobs in force."""
+        return self._arrivals.settled
+
+    @property
+    def ready_batches(self) -> int:
+        """Batches that are filled and not handed out."""
+        return self._assembler.filled
+
+    def drop(self) -> None:
+        """Give the pages of free slots back."""
+        self._slots.punch_free()
+
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far."""
         return self._quarantine.records()

@@ -270,6 +270,27 @@ class IndexedPipeline:
             for filler in self._all():
                 filler.park(parked)
 
+    @property
+    def settled(self) -> bool:
+        """Whether the fillers are as many as the knobs say."""
+        return not self._leaving and len(self._fillers) in (0, self._knobs.decode_processes)
+
+    @property
+    def ready_batches(self) -> int:
+        """Batches that are filled and not handed out."""
+        with self._lock:
+            fillers = self._all()
+        return sum(filler.filled for filler in fillers)
+
+    def drop(self) -> None:
+        """Give back runs read ahead and the pages of free slots."""
+        with self._lock:
+            fillers = self._all()
+        for filler in fillers:
+            if isinstance(filler, Filler):
+                filler.drop()
+        self._slots.punch_free()
+
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far."""
         return self._quarantine.records()
@@ -292,7 +313,7 @@ class IndexedPipeline:
                 decode_s=done.decode_s[dataset.index],
                 decoded=done.decoded[dataset.index],
                 frames=done.frames[dataset.index],
-                read_s=0.0,
+                read_s=done.read_s * self._order.shares[dataset.index],
                 episodes=0,
             )
             for dataset in self._mixture.datasets

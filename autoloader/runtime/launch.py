@@ -67,6 +67,24 @@ class RunningPipeline(Protocol):
         ...
 
 
+class LocalPipeline(RunningPipeline, Protocol):
+    """A pipeline in this process: what its controller needs beside."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether no change of knobs is still on its way."""
+        ...
+
+    @property
+    def ready_batches(self) -> int:
+        """Batches that are filled and not handed out."""
+        ...
+
+    def drop(self) -> None:
+        """Give back what can be read again, and the pages of free slots; must not wait."""
+        ...
+
+
 def open_pipeline(
     mixture: ResolvedMixture,
     order: MixtureOrder,
@@ -77,7 +95,7 @@ def open_pipeline(
     held: Sequence[int] = (),
     ranks: Ranks = Ranks(),  # noqa: B008 frozen
     ranks_here: int = 1,
-) -> RunningPipeline:
+) -> LocalPipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
     Raises:

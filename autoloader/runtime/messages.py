@@ -64,6 +64,7 @@ class Start(Message):
     world_size: int
     ranks_here: int
     held_slots: list[int]
+    control: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,14 @@ class Failed(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Retuned(Message):
+    """Child → trainer: these knobs are in force now, and this is the controller's state."""
+
+    knobs: dict[str, Any]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
 class Logged(Message):
     """Child → trainer: a log record."""
 
@@ -245,6 +254,7 @@ _TYPES = {
     kind.__name__: kind
     for kind in (
         Hello, Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
+        Retuned,
         FillStart, FillRun, FillSlot, FillKnobs, Bad,
     )
 }  # fmt: skip

@@ -170,6 +170,20 @@ class Pipeline:
         for queue in self._queues:
             queue.park(parked)
 
+    @property
+    def settled(self) -> bool:
+        """Whether every stream runs with the knobs in force."""
+        return all(reader.settled for reader in self._readers)
+
+    @property
+    def ready_batches(self) -> int:
+        """Batches that are filled and not handed out."""
+        return self._assembler.filled
+
+    def drop(self) -> None:
+        """Give the pages of free slots back; queues drain by themselves while parked."""
+        self._slots.punch_free()
+
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far."""
         return self._quarantine.records()

@@ -21,8 +21,10 @@ Not here: the plan and the index (``index``), who fills which batch (``sampling.
 from __future__ import annotations
 
 import collections
+import heapq
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -166,6 +168,9 @@ class PlannedReader:
         self._wanted = 0
         self._run: PlannedRun | None = None
         self._at = 0
+        self._spans: dict[int, Spans] = {}
+        self._again: list[tuple[int, Spans]] = []
+        self.busy_s = 0.0
         self.bytes_read = 0
         self.reads = 0
         self.resize(io_threads, read_ahead)
@@ -194,6 +199,14 @@ class PlannedReader:
             self._parked = parked
             self._room.notify_all()
 
+    def drop(self) -> None:
+        """Give back what is read and not wanted next; it is read again, in its turn."""
+        with self._room:
+            for number in [n for n in self._ready if n != self._wanted]:
+                del self._ready[number]
+                heapq.heappush(self._again, (number, self._spans.pop(number)))
+            self._room.notify_all()
+
     def take(self, count: int) -> tuple[PlannedRun, int] | None:
         """The run that holds the next batch, of ``count`` samples, and the first one's number.
 
@@ -204,6 +217,7 @@ class PlannedReader:
                 self._run = self._ready.pop(self._wanted, None)
                 if self._run is None:
                     return None
+                del self._spans[self._wanted]
                 self._wanted += 1
                 self._at = 0
                 self._room.notify_all()
@@ -236,9 +250,12 @@ class PlannedReader:
         try:
             while (claimed := self._claim()) is not None:
                 number, spans = claimed
+                began = time.perf_counter()
                 run = self._read(spans)
                 with self._room:
+                    self.busy_s += time.perf_counter() - began
                     self._ready[number] = run
+                    self._spans[number] = spans
                 with self._condition:
                     self._condition.notify_all()
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
@@ -253,6 +270,9 @@ class PlannedReader:
                     self._threads.remove(threading.current_thread())
                     return None
                 ahead = self._claimed - self._wanted
+                near = self._again and self._again[0][0] - self._wanted < self._read_ahead
+                if near and not self._parked:
+                    return heapq.heappop(self._again)
                 if self._assigned and not self._parked and ahead < self._read_ahead:
                     self._claimed += 1
                     return self._claimed - 1, self._assigned.popleft()

@@ -82,6 +82,11 @@ class Reader:
         """Read on with other knobs from the next episode on; pending changes coalesce."""
         self._wanted = knobs
 
+    @property
+    def settled(self) -> bool:
+        """Whether the stream that is read has the knobs that are wanted."""
+        return self._next is None and _of_stream(self._wanted) == _of_stream(self._knobs)
+
     def close(self) -> None:
         """Stop after the episode in hand; does not wait."""
         self._closed = True

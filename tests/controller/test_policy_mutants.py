@@ -76,7 +76,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("policy", "SATISFIED_RATIO = 0.01", "SATISFIED_RATIO = 0.0"),
     ("policy", "if now.trial is not None:\n        return _verify(now, seen, limits, event)", "pass"),
     ("policy", "failures = (*(f for f in now.failures if f.knob != trial.knob), failure)", "failures = now.failures"),
-    ("policy", "back is None or not (trial.growing or _admitted(seen, back, limits))", "back is None"),
+    ("policy", "back is None or not (trial.growing or admitted(seen, back, limits))", "back is None"),
     ("policy", "if not seen.settled or seen.gate_closed:", "if False:"),
     ("policy", "_go(now, seen, event, limits.least(seen.knobs)", "_go(now, seen, event, halved(seen, limits)"),
     ("policy", "limits.calm_s * 2.0 ** max(0, state.pressures - 1)", "limits.calm_s"),

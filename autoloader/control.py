@@ -1,0 +1,465 @@
+"""Puts a running pipeline under control: observes it, decides, applies, and lets the reflex act.
+
+Used in the loader's child, and in the trainer's process with ``isolation="thread"``. This is where
+what the controller knows (readings) meets what the runtime has (totals); neither knows the other.
+
+A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads; both are
+kept apart here, so that neither opens what the other has closed.
+
+Not here: deciding (``controller``), running (``runtime``), messages (``worker``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from autoloader.controller.admission import (
+    RollingPrices,
+    price_change,
+    price_knobs,
+    price_start,
+)
+from autoloader.controller.decisions import DecisionLog
+from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
+from autoloader.controller.gpu import GpuProbe, GpuReading
+from autoloader.controller.headroom import HeadroomSource
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.loop import ControlLoop
+from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.policy import Decision, admitted, decide
+from autoloader.controller.pressure import PressureProbe, ProcessorProbe
+from autoloader.controller.probe import Probe, Watched
+from autoloader.controller.process_memory import tree_pss_bytes
+from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
+from autoloader.controller.states import ControllerState
+from autoloader.errors import AutoloaderError
+from autoloader.knobs import Knobs
+from autoloader.runtime.activity import PipelineActivity
+from autoloader.runtime.control_page import ControlPage
+from autoloader.runtime.launch import LocalPipeline
+from autoloader.sampling.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
+"""Environment variable: where the decision log goes; unset: nowhere."""
+_MEMORY_EVERY_S = 2.0
+_MEMORY_COST_RATIO = 0.003
+
+_LIMITS = TypeAdapter(ControllerLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOrder:
+    """What a trainer asks of the controller; crosses to the child as plain values.
+
+    Attributes:
+        limits: what may not be overstepped.
+        moves: whether there is a controller at all: policy and reflex.
+        decisions: where the decision log goes; "" nowhere.
+        visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
+        trainer: its process id.
+        batch_size: samples of a batch.
+    """
+
+    limits: ControllerLimits
+    moves: bool
+    decisions: str
+    visible_devices: str | None
+    trainer: int
+    batch_size: int
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values."""
+        found: dict[str, Any] = _ORDER.dump_python(self, mode="json")
+        return found
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ControlOrder:
+        """From ``plain``."""
+        return _ORDER.validate_python(plain)
+
+
+_ORDER = TypeAdapter(ControlOrder)
+
+
+@dataclass(slots=True)
+class Probes:
+    """What all pipelines of a process ask beside headroom."""
+
+    headroom: HeadroomSource
+    pressure: Watched[float]
+    idle_cpus: Watched[float]
+    gpu: Watched[GpuReading]
+
+    @classmethod
+    def of_this_host(
+        cls,
+        order: ControlOrder,
+        headroom: HeadroomSource,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        gpu: Probe[GpuReading] | None = None,
+    ) -> Probes:
+        """The real ones."""
+        return cls(
+            headroom,
+            Watched(PressureProbe(), "memory pressure (PSI)", now_s),
+            Watched(ProcessorProbe(), "idle processors", now_s),
+            Watched(gpu or GpuProbe(order.visible_devices, order.trainer), "GPU load", now_s),
+        )
+
+
+class ControlledPipeline:
+    """One pipeline under control; see ``controller.loop.Governed``.
+
+    Args:
+        pipeline: governed.
+        mixture: what it runs.
+        shares: of each dataset.
+        order: what its trainer asked.
+        probes: of this process.
+        page: where the consumer's doings are read.
+        record_bytes: mean bytes of a record of each dataset.
+        told: called with the knobs and the state's name when either changed; must not wait. Where
+            it gives False, it is called again.
+        restart: ends this process so that it starts again small; ``None`` where it cannot.
+        number: in the decision log.
+        own_process: whether this process's memory is the loader's alone.
+    """
+
+    def __init__(
+        self,
+        pipeline: LocalPipeline,
+        mixture: ResolvedMixture,
+        shares: tuple[float, ...],
+        order: ControlOrder,
+        probes: Probes,
+        page: ControlPage,
+        *,
+        record_bytes: dict[str, int],
+        told: Callable[[Knobs, str], bool],
+        restart: Callable[[str], None] | None,
+        number: int = 0,
+        own_process: bool = True,
+    ) -> None:
+        self.pipeline = pipeline
+        self._mixture = mixture
+        self._shares = dict(zip(mixture.names, shares, strict=True))
+        self._limits = order.limits
+        self._probes = probes
+        self._page = page
+        self._told = told
+        self._restart = restart
+        self._own_process = own_process
+        self._applying = threading.RLock()
+        self._gate = threading.Lock()
+        self._parked = False
+        self._admit = True
+        self._state = ControllerState()
+        self._begun_s: float | None = None
+        self._said = ""
+        self._reflex = ReflexState()
+        self._meter = FlowMeter(order.batch_size)
+        self._prices = RollingPrices(
+            slot_bytes=mixture.layout.slot_bytes, record_bytes=record_bytes
+        )
+        knobs = pipeline.knobs
+        self._framework_bytes = price_start(
+            knobs,
+            record_bytes=record_bytes,
+            batch_bytes=mixture.layout.slot_bytes,
+            with_tensorflow=knobs.reader == "stream",
+        ).framework_bytes
+        self._held_bytes: int | None = None
+        self._held_at_s = float("-inf")
+        self._held_next_s = float("-inf")
+        self._ready = 0
+        batches, waited_ns, _ = page.consumer
+        self._page_before = (batches, waited_ns)
+        self._own = (0, 0)
+        self._log = self._open_log(order.decisions, number) if order.moves else None
+
+    def _open_log(self, path: str, number: int) -> DecisionLog | None:
+        if not path:
+            return None
+        try:
+            log = DecisionLog(Path(path), pipeline=number)
+        except OSError as error:
+            logger.warning("no decision log: %s cannot be written: %s", path, error)
+            return None
+        log.start(self._limits)
+        return log
+
+    @property
+    def state_name(self) -> str:
+        """The controller's state."""
+        return self._state.name.value
+
+    def close(self) -> None:
+        """End the log."""
+        if self._log is not None:
+            self._log.close()
+
+    # --- from the trainer -------------------------------------------------------------------------
+
+    def park(self, parked: bool) -> None:
+        """The trainer uses another loader (True), or this one."""
+        with self._gate:
+            self._parked = parked
+            self._set_gate()
+
+    def retune(self, knobs: Knobs) -> None:
+        """A person's wish; it stands until the policy finds better."""
+        with self._applying:
+            self.pipeline.retune(knobs)
+            self._tell()
+
+    # --- the reflex's thread ----------------------------------------------------------------------
+
+    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
+        """See ``Governed.reflex``."""
+        before = self._reflex
+        self._ready = self.pipeline.ready_batches
+        reaction = react(
+            before,
+            at_s=at_s,
+            headroom_bytes=headroom_bytes,
+            growth_bytes=growth_bytes,
+            ready_batches=self._ready,
+            surplus_bytes=self._surplus_bytes(at_s),
+            limits=ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes),
+        )
+        self._reflex = reaction.state
+        with self._gate:
+            self._admit = reaction.admit
+            self._set_gate()
+        if self._log is not None and (
+            before.closed != reaction.state.closed
+            or reaction.action in (Action.DROP, Action.RESTART)
+        ):
+            self._log.reflex(at_s, reaction.action.value, headroom_bytes)
+        if reaction.action in (Action.DROP, Action.RESTART):
+            self._drop()
+        if reaction.action is Action.RESTART and self._restart is not None:
+            self._restart("below the RAM floor and still too large: starting again small")
+
+    def _drop(self) -> None:
+        with self._applying:
+            least = self._limits.least(self.pipeline.knobs)
+            if least != self.pipeline.knobs:
+                logger.warning("below the RAM floor: minimum knobs, buffers dropped")
+                self.pipeline.retune(least)
+                self._tell()
+            self.pipeline.drop()
+        give_memory_back()
+
+    def _surplus_bytes(self, at_s: float) -> int | None:
+        """What the process holds above what its minimum costs; ``None``: not known lately."""
+        held = self._held_bytes
+        if held is None or at_s - self._held_at_s > 3 * _MEMORY_EVERY_S:
+            return None
+        least = self._limits.least(self.pipeline.knobs)
+        price = price_knobs(least, self._limits.knobs.shards, self._prices.current())
+        ring = least.ring_slots * self._mixture.layout.slot_bytes
+        return held - self._framework_bytes - (price - ring)
+
+    def _set_gate(self) -> None:
+        """Under the gate's lock."""
+        self.pipeline.park(self._parked or not self._admit)
+
+    # --- the policy's thread ----------------------------------------------------------------------
+
+    def govern(self, at_s: float, growth_bytes: int) -> None:
+        """See ``Governed.govern``."""
+        if self._begun_s is None:
+            self._begun_s = at_s
+            self._state = ControllerState(since_s=at_s)
+        self._read_memory(at_s)
+        seen = self.observe(at_s, growth_bytes)
+        before = self._state
+        answer = decide(before, seen, self._limits)
+        if self._log is not None:
+            self._log.decision(before, seen, answer)
+        self._state = answer.state
+        if answer.knobs is not None:
+            self._apply(seen, answer)
+        self._tell()
+
+    def observe(self, at_s: float, growth_bytes: int) -> Observation:
+        """What is known now."""
+        with self._applying:
+            knobs = self.pipeline.knobs
+            activity = self.pipeline.activity()
+            settled = self.pipeline.settled
+        readings = self._flow(at_s, knobs, activity)
+        headroom: Reading | None = None
+        with contextlib.suppress(AutoloaderError):
+            headroom = Reading(self._probes.headroom.read().headroom_bytes)
+        gpu = self._probes.gpu.read()
+        return Observation(
+            at_s=at_s,
+            knobs=knobs,
+            parked=self._parked,
+            settled=settled,
+            gate_closed=not self._admit,
+            idle_cpus=_reading(self._probes.idle_cpus.read()),
+            headroom_bytes=headroom,
+            growth_bytes=Reading(growth_bytes),
+            loader_bytes=(
+                None
+                if self._held_bytes is None
+                else Reading(self._held_bytes, at_s - self._held_at_s)
+            ),
+            pressure_percent=_reading(self._probes.pressure.read()),
+            gpu_busy_ratio=None if gpu is None else Reading(gpu[0].busy_ratio, gpu[1]),
+            gpu_shared=gpu is not None and gpu[0].shared,
+            prices=self._prices.current(),
+            **readings,
+        )
+
+    def _apply(self, seen: Observation, answer: Decision) -> None:
+        """Apply a decision, unless the world has changed since it was made."""
+        assert answer.knobs is not None
+        with self._applying:
+            if self.pipeline.knobs != seen.knobs:
+                return
+            # Held against a fresh reading, since the one decided on is some milliseconds old.
+            price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)
+            if price > 0:
+                with contextlib.suppress(AutoloaderError):
+                    now = Reading(self._probes.headroom.read().headroom_bytes)
+                    if not admitted(seen, answer.knobs, self._limits, headroom=now):
+                        return
+            logger.info("%s: %s", answer.rule, dict(answer.changes))
+            self.pipeline.retune(answer.knobs)
+            self._tell()
+
+    def _tell(self) -> None:
+        knobs, state = self.pipeline.knobs, self._state.name.value
+        text = f"{state} {knobs.flat()}"
+        if text != self._said and self._told(knobs, state):
+            self._said = text
+
+    def _flow(self, at_s: float, knobs: Knobs, activity: PipelineActivity) -> dict[str, Any]:
+        batches, waited_ns, since_ns = self._page.consumer
+        before, self._page_before = self._page_before, (batches, waited_ns)
+        if not self._parked:  # while parked, the page counts another loader's batches
+            own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
+            self._own = own
+            waiting = None
+            if since_ns:  # the page's clock is the system's; ``at_s`` may be a test's
+                waiting = at_s - max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
+            self._meter.note(
+                FlowTotals(
+                    at_s=at_s,
+                    batches=own[0],
+                    waited_s=own[1] / 1e9,
+                    waiting_since_s=waiting,
+                    mixed=sum(one.taken for one in activity.datasets.values()),
+                    ready=activity.ring_filled,
+                    slots=activity.ring_slots,
+                    stages=stages_of(self._mixture, self._shares, knobs, activity),
+                )
+            )
+        for one in activity.datasets.values():
+            if one.queue > 0 and one.queue_bytes > 0:
+                self._prices.note_sample(one.queue_bytes / one.queue)
+        return self._meter.readings() if self._meter.begun else {}
+
+    def _read_memory(self, at_s: float) -> None:
+        if not self._own_process or at_s < self._held_next_s:
+            return
+        began = time.thread_time()
+        self._held_bytes = tree_pss_bytes(os.getpid(), shared_memory=False)
+        cost_s = time.thread_time() - began
+        self._held_at_s = at_s
+        self._held_next_s = at_s + max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
+        knobs, prices = self.pipeline.knobs, self._prices.current()
+        ring = knobs.ring_slots * self._mixture.layout.slot_bytes
+        private = price_knobs(knobs, self._limits.knobs.shards, prices) - ring
+        self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)
+
+
+def stages_of(
+    mixture: ResolvedMixture,
+    shares: Mapping[str, float],
+    knobs: Knobs,
+    activity: PipelineActivity,
+) -> tuple[StageTotal, ...]:
+    """A pipeline's stages and their totals."""
+    parts = activity.datasets
+    decode = StageTotal(
+        "decode",
+        "",
+        1.0,
+        max(knobs.decode_threads, knobs.decode_processes),
+        sum(one.decode_s for one in parts.values()),
+        sum(one.decoded for one in parts.values()),
+    )
+    read = {name: one.taken + one.queue for name, one in parts.items()}
+    if knobs.reader == "indexed":
+        work = sum(one.read_s for one in parts.values())
+        one_pool = StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
+        return decode, one_pool
+    if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
+        # One graph reads for all; each dataset says how long the mixture was waited for.
+        work = max((one.read_s for one in parts.values()), default=0.0)
+        return decode, StageTotal("read", "", 1.0, 1, work, sum(read.values()))
+    streams = [
+        StageTotal("read", name, shares[name], 1, one.read_s, read[name])
+        for name, one in parts.items()
+    ]
+    return (decode, *streams)
+
+
+def give_memory_back() -> None:
+    """Have the C library return what it holds free to the kernel (``malloc_trim``)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reading(found: tuple[float, float] | None) -> Reading | None:
+    return None if found is None else Reading(found[0], found[1])
+
+
+class Control:
+    """The control of one process: its loop, its probes, and who is governed."""
+
+    def __init__(self, headroom: HeadroomSource) -> None:
+        self._headroom = headroom
+        self._loop = ControlLoop(headroom)
+        self._probes: Probes | None = None
+
+    def take(
+        self,
+        pipeline: LocalPipeline,
+        mixture: ResolvedMixture,
+        shares: tuple[float, ...],
+        order: ControlOrder,
+        page: ControlPage,
+        **own: Any,
+    ) -> ControlledPipeline:
+        """Govern a pipeline; arguments as for ``ControlledPipeline``."""
+        if self._probes is None:
+            self._probes = Probes.of_this_host(order, self._headroom)
+        one = ControlledPipeline(pipeline, mixture, shares, order, self._probes, page, **own)
+        if order.moves:
+            self._loop.add(one)
+        return one
+
+    def leave(self, one: ControlledPipeline) -> None:
+        """Govern it no more."""
+        self._loop.remove(one)
+        one.close()

@@ -1,0 +1,176 @@
+"""How busy the trainer's GPUs are, by NVML: a gate for the policy, never a target.
+
+The devices are those of the trainer's ``CUDA_VISIBLE_DEVICES`` (indices, GPU or MIG UUIDs); of
+several that it can see, those its process is found on, else all. Load is SM activity by GPM where
+the device has it (Hopper and newer, MIG included), else utilisation, which only says that some
+kernel ran. With several devices the least busy one counts. Load of a device on which another
+process runs too says little about this run, and is marked shared.
+
+NVML may be missing, fail to load, or die in the middle of a run: then ``read`` gives nothing, and
+whoever asks asks again later (``probe.Watched``).
+
+Not here: what it means (``policy``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+_SM_UTIL = 2
+"""NVML_GPM_METRIC_SM_UTIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """Load of the trainer's devices.
+
+    Attributes:
+        busy_ratio: of the least busy device.
+        shared: another process runs on one of them.
+        used_bytes, total_bytes: memory of all of them.
+        by_gpm: whether it is SM activity; else utilisation.
+        devices: how many.
+    """
+
+    busy_ratio: float
+    shared: bool
+    used_bytes: int
+    total_bytes: int
+    by_gpm: bool
+    devices: int
+
+
+class GpuProbe:
+    """Asks NVML.
+
+    Args:
+        visible: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None`` where it is not set.
+        trainer: the trainer's process id.
+        nvml: the module; found by itself.
+    """
+
+    def __init__(
+        self, visible: str | None, trainer: int, *, nvml: ModuleType | Any | None = None
+    ) -> None:
+        self._visible = visible
+        self._trainer = trainer
+        self._nvml: Any = nvml
+        self._started = False
+        self._samples: dict[int, tuple[Any, float]] = {}
+
+    def read(self) -> GpuReading | None:
+        """The load now; ``None`` where nothing can be said."""
+        if self._visible is not None and not self._visible.strip(", "):
+            return None
+        try:
+            return self._read()
+        except Exception as error:  # NVML trouble, whatever it is, never stops a run
+            self._stop()
+            raise ValueError(f"NVML: {type(error).__name__}: {error}") from error
+
+    def _read(self) -> GpuReading | None:
+        nvml = self._start()
+        devices = self._devices(nvml)
+        users = [self._pids(nvml, device) for device in devices]
+        own = [n for n, pids in enumerate(users) if self._trainer in pids]
+        chosen = own or range(len(devices))
+        loads, used, total = [], 0, 0
+        for n in chosen:
+            load = self._load(nvml, n, devices[n])
+            if load is not None:
+                loads.append(load)
+            memory = nvml.nvmlDeviceGetMemoryInfo(devices[n])
+            used += int(memory.used)
+            total += int(memory.total)
+        if not loads:
+            return None
+        return GpuReading(
+            busy_ratio=min(load for load, _ in loads),
+            shared=any(users[n] - {self._trainer} for n in chosen),
+            used_bytes=used,
+            total_bytes=total,
+            by_gpm=all(gpm for _, gpm in loads),
+            devices=len(loads),
+        )
+
+    def _start(self) -> Any:
+        if self._nvml is None:
+            import pynvml
+
+            self._nvml = pynvml
+        if not self._started:
+            self._nvml.nvmlInit()
+            self._started = True
+        return self._nvml
+
+    def _stop(self) -> None:
+        """Forget everything, so that the next reading begins anew."""
+        self._samples.clear()
+        if self._started:
+            self._started = False
+            with contextlib.suppress(Exception):
+                self._nvml.nvmlShutdown()
+
+    def _devices(self, nvml: Any) -> list[Any]:
+        count = nvml.nvmlDeviceGetCount()
+        if self._visible is None:
+            return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
+        found = []
+        for name in (part.strip() for part in self._visible.split(",")):
+            if name.isdigit():
+                if int(name) >= count:
+                    break  # CUDA ignores what follows an index that does not exist
+                found.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
+            elif name.startswith(("GPU-", "MIG-")):
+                found.append(nvml.nvmlDeviceGetHandleByUUID(name.encode()))
+            else:
+                break
+        return found
+
+    def _pids(self, nvml: Any, device: Any) -> set[int]:
+        try:
+            return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(device)}
+        except nvml.NVMLError:
+            return set()
+
+    def _load(self, nvml: Any, number: int, device: Any) -> tuple[float, bool] | None:
+        activity = self._by_gpm(nvml, number, device)
+        if activity is not None:
+            return activity, True
+        try:
+            return nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100.0, False
+        except nvml.NVMLError:
+            return None  # a MIG device without GPM
+
+    def _by_gpm(self, nvml: Any, number: int, device: Any) -> float | None:
+        """SM activity since the last reading; ``None`` at the first, or where there is none."""
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(device).isSupportedDevice:
+                return None
+            sample = nvml.nvmlGpmSampleAlloc()
+            nvml.nvmlGpmSampleGet(device, sample)
+        except (nvml.NVMLError, AttributeError):
+            return None
+        before = self._samples.get(number)
+        self._samples[number] = (sample, time.monotonic())
+        if before is None:
+            return None
+        try:
+            asked = nvml.c_nvmlGpmMetricsGet_t()
+            asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+            asked.numMetrics = 1
+            asked.sample1, asked.sample2 = before[0], sample
+            asked.metrics[0].metricId = _SM_UTIL
+            nvml.nvmlGpmMetricsGet(asked)
+            if asked.metrics[0].nvmlReturn != 0:
+                return None
+            return min(1.0, max(0.0, float(asked.metrics[0].value) / 100.0))
+        except nvml.NVMLError:
+            return None
+        finally:
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlGpmSampleFree(before[0])

@@ -1,0 +1,119 @@
+"""The two threads of control: the reflex ten times a second, the policy once.
+
+They share a process with the pipelines they govern, never with the trainer's interpreter (but for
+``isolation="thread"``). The reflex waits for nobody: it reads headroom and acts, whatever the
+policy, the GPU or a slow file system keeps the other thread with. Whatever goes wrong in either is
+counted, said once, and leaves things as they are: the controller fails static.
+
+Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Protocol
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.controller.headroom import HeadroomSource
+from autoloader.controller.reflex import PERIOD_S, GrowthMeter
+from autoloader.errors import AutoloaderError
+
+logger = logging.getLogger(__name__)
+
+POLICY_PERIOD_S = 1.0
+
+
+class Governed(Protocol):
+    """What the threads call; each method from its own thread."""
+
+    def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
+        """Answer one reading of headroom; must not wait."""
+        ...
+
+    def govern(self, at_s: float, growth_bytes: int) -> None:
+        """Observe, decide, apply."""
+        ...
+
+
+class ControlLoop:
+    """Governs pipelines; its threads run while there are any.
+
+    Args:
+        headroom: read by the reflex.
+        clock: for what is governed.
+    """
+
+    def __init__(self, headroom: HeadroomSource, *, clock: Clock | None = None) -> None:
+        self._headroom = headroom
+        self._clock = clock or SystemClock()
+        self._governed: tuple[Governed, ...] = ()
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._said: set[str] = set()
+        self.growth = GrowthMeter()
+        self.faults = 0
+
+    def add(self, one: Governed) -> None:
+        """Govern one more."""
+        with self._lock:
+            self._governed = (*self._governed, one)
+            if not self._threads:
+                self._done.clear()
+                for name, target in (("reflex", self._watch), ("control", self._govern)):
+                    thread = threading.Thread(target=target, name=f"autoloader-{name}", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def remove(self, one: Governed) -> None:
+        """Govern it no more; with the last one the threads end."""
+        with self._lock:
+            self._governed = tuple(other for other in self._governed if other is not one)
+            if self._governed:
+                return
+            threads, self._threads = self._threads, []
+            self._done.set()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(2.0)
+
+    def react_once(self) -> None:
+        """One round of the reflex."""
+        headroom: int | None = None
+        try:
+            headroom = self._headroom.read().headroom_bytes
+        except AutoloaderError as error:
+            self._fault("headroom", error)
+        else:
+            self.growth.note(headroom)
+        for one in self._governed:
+            try:
+                one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
+            except Exception as error:  # noqa: BLE001 the boundary of this thread: static, counted
+                self._fault("reflex", error)
+
+    def govern_once(self) -> None:
+        """One round of the policy."""
+        for one in self._governed:
+            try:
+                one.govern(self._clock.now_s(), self.growth.p99_bytes)
+            except Exception as error:  # noqa: BLE001 the boundary of this thread: static, counted
+                self._fault("policy", error)
+
+    def _watch(self) -> None:
+        done = self._done
+        while not done.wait(PERIOD_S):
+            self.react_once()
+
+    def _govern(self) -> None:
+        done = self._done
+        while not done.wait(POLICY_PERIOD_S):
+            self.govern_once()
+
+    def _fault(self, where: str, error: Exception) -> None:
+        self.faults += 1
+        text = f"{where}: {type(error).__name__}: {error}"
+        if text not in self._said and len(self._said) < 100:
+            self._said.add(text)
+            logger.warning("the controller leaves things as they are: %s", text)

@@ -1,0 +1,237 @@
+"""Optional probes, real and fake, pass one suite; a failing one is asked again, later each time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autoloader.clock import ManualClock
+from autoloader.controller.gpu import GpuProbe
+from autoloader.controller.pressure import PressureProbe, ProcessorProbe
+from autoloader.controller.probe import FakeProbe, Probe, Watched
+
+PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
+
+
+class FakeNvml(SimpleNamespace):
+    """The functions of pynvml that are used, over devices that are told."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *devices: dict[str, Any], gpm: bool = False) -> None:
+        super().__init__(devices=devices, gpm=gpm, dead=False, started=0)
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.dead:
+            raise self.NVMLError("unknown error")
+        self.started += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        self.started -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        if self.dead:
+            raise self.NVMLError("GPU is lost")
+        return len(self.devices)
+
+    def nvmlDeviceGetHandleByIndex(self, n: int) -> dict[str, Any]:  # noqa: N802
+        return self.devices[n]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> dict[str, Any]:  # noqa: N802
+        return next(one for one in self.devices if one["uuid"] == uuid.decode())
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: dict[str, Any]) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in device.get("pids", ())]
+
+    def nvmlDeviceGetMemoryInfo(self, device: dict[str, Any]) -> Any:  # noqa: N802
+        return SimpleNamespace(used=10, total=100)
+
+    def nvmlDeviceGetUtilizationRates(self, device: dict[str, Any]) -> Any:  # noqa: N802
+        if device.get("mig"):
+            raise self.NVMLError("Not Supported")
+        return SimpleNamespace(gpu=device["load"])
+
+    def nvmlGpmQueryDeviceSupport(self, device: dict[str, Any]) -> Any:  # noqa: N802
+        return SimpleNamespace(isSupportedDevice=self.gpm)
+
+    def nvmlGpmSampleAlloc(self) -> dict[str, Any]:  # noqa: N802
+        return {}
+
+    def nvmlGpmSampleFree(self, sample: dict[str, Any]) -> None:  # noqa: N802
+        sample["freed"] = True
+
+    def nvmlGpmSampleGet(self, device: dict[str, Any], sample: dict[str, Any]) -> None:  # noqa: N802
+        sample["activity"] = device["activity"]
+
+    NVML_GPM_METRICS_GET_VERSION = 1
+
+    def c_nvmlGpmMetricsGet_t(self) -> Any:  # noqa: N802
+        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0)])
+
+    def nvmlGpmMetricsGet(self, asked: Any) -> None:  # noqa: N802
+        assert not asked.sample1.get("freed")
+        asked.metrics[0].value = asked.sample2["activity"]
+
+
+def gpu(nvml: FakeNvml, visible: str | None = None, trainer: int = 7) -> GpuProbe:
+    return GpuProbe(visible, trainer, nvml=nvml)
+
+
+def pressure(folder: Path) -> PressureProbe:
+    (folder / "memory").write_text(PSI)
+    return PressureProbe(folder / "memory")
+
+
+def processors(_: Path) -> ProcessorProbe:
+    probe = ProcessorProbe()
+    ticks = iter(range(10, 1000, 10))
+    probe._times = lambda: (0.5 * (n := next(ticks)), float(n), 4)  # type: ignore[method-assign]
+    probe._before = (0.0, 0.0)
+    return probe
+
+
+MAKERS: dict[str, Callable[[Path], Probe[Any]]] = {
+    "fake": lambda _: FakeProbe(1.0),
+    "pressure": pressure,
+    "processors": processors,
+    "gpu": lambda _: gpu(FakeNvml({"load": 50})),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_every_probe_answers_afresh_and_its_answer_has_an_age(kind: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    watched: Watched[Any] = Watched(MAKERS[kind](tmp_path), kind, clock.now_s)
+    for _ in range(3):
+        found = watched.read()
+        assert found is not None
+        assert found[1] == 0.0
+        clock.advance(1.0)
+
+
+@pytest.mark.parametrize("kind", ["fake", "pressure", "gpu"])
+def test_a_probe_that_dies_grows_old_is_named_once_and_comes_back(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    clock, nvml = ManualClock(), FakeNvml({"load": 50})
+    fake: FakeProbe[float] = FakeProbe(1.0)
+    probe: Probe[Any] = {"fake": fake, "pressure": pressure(tmp_path), "gpu": gpu(nvml)}[kind]
+
+    def dead(now: bool) -> None:
+        nvml.dead = now
+        fake.error = OSError("gone") if now else None
+        (tmp_path / "memory").write_text("" if now else PSI)
+
+    watched: Watched[Any] = Watched(probe, kind, clock.now_s)
+    assert watched.read() is not None
+    dead(True)
+    for _ in range(60):
+        clock.advance(1.0)
+        found = watched.read()
+    assert found is not None
+    assert found[1] == 60.0
+    assert sum(kind in record.message for record in caplog.records) == 1
+    dead(False)
+    clock.advance(40.0)
+    back = watched.read()
+    assert back is not None
+    assert back[1] == 0.0
+
+
+def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
+    clock = ManualClock()
+    probe: FakeProbe[float] = FakeProbe(None)
+    watched = Watched(probe, "fake", clock.now_s)
+    for _ in range(1000):
+        assert watched.read() is None
+        clock.advance(1.0)
+    assert 5 <= probe.reads <= 10
+
+
+def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: Path) -> None:
+    assert pressure(tmp_path).read() == 12.5
+    assert PressureProbe(tmp_path / "nowhere").read() is None
+
+
+def test_idle_processors_are_between_none_and_all_of_ones_own() -> None:
+    import os
+
+    assert processors(Path()).read() == 2.0
+    idle, whole, count = ProcessorProbe._times()
+    assert 0.0 <= idle <= whole
+    assert count == len(os.sched_getaffinity(0))
+
+
+# --- GPU ------------------------------------------------------------------------------------------
+
+
+def test_the_least_busy_visible_device_counts() -> None:
+    nvml = FakeNvml({"load": 90}, {"load": 40}, {"load": 10})
+    found = gpu(nvml, "0,1").read()
+    assert found is not None
+    assert (found.busy_ratio, found.devices, found.by_gpm) == (0.4, 2, False)
+    assert (found.used_bytes, found.total_bytes) == (20, 200)
+
+
+def test_of_many_devices_those_of_the_trainer_count() -> None:
+    nvml = FakeNvml({"load": 90, "pids": [7]}, {"load": 0})
+    found = gpu(nvml).read()
+    assert found is not None
+    assert (found.busy_ratio, found.shared, found.devices) == (0.9, False, 1)
+
+
+def test_a_device_with_others_on_it_is_shared() -> None:
+    found = gpu(FakeNvml({"load": 99, "pids": [7, 8]})).read()
+    assert found is not None
+    assert found.shared
+
+
+def test_devices_are_found_by_uuid_and_what_follows_a_wrong_name_is_ignored() -> None:
+    nvml = FakeNvml({"load": 10, "uuid": "GPU-a"}, {"load": 70, "uuid": "MIG-b"})
+    found = gpu(nvml, "MIG-b, 9, 0").read()
+    assert found is not None
+    assert (found.busy_ratio, found.devices) == (0.7, 1)
+
+
+@pytest.mark.parametrize("visible", ["", " ", ","])
+def test_no_visible_device_is_no_reading(visible: str) -> None:
+    assert gpu(FakeNvml({"load": 10}), visible).read() is None
+
+
+def test_sm_activity_is_taken_where_gpm_is_supported() -> None:
+    nvml = FakeNvml({"load": 100, "activity": 30.0}, gpm=True)
+    probe = gpu(nvml)
+    first, second = probe.read(), probe.read()
+    assert first is not None
+    assert second is not None
+    assert (first.busy_ratio, first.by_gpm) == (1.0, False)
+    assert (second.busy_ratio, second.by_gpm) == (0.3, True)
+
+
+def test_a_mig_device_without_gpm_has_no_load() -> None:
+    assert gpu(FakeNvml({"load": 0, "mig": True, "uuid": "MIG-x"}), "MIG-x").read() is None
+
+
+def test_nvml_that_dies_is_shut_down_and_begun_anew() -> None:
+    nvml = FakeNvml({"load": 50})
+    probe = gpu(nvml)
+    assert probe.read() is not None
+    nvml.dead = True
+    for _ in range(2):
+        with pytest.raises(ValueError, match="NVML"):
+            probe.read()
+    assert nvml.started == 0
+    nvml.dead = False
+    assert probe.read() is not None
+
+
+def test_a_machine_without_nvml_is_no_error_of_the_loader() -> None:
+    watched = Watched(GpuProbe(None, 1), "GPU", ManualClock().now_s)
+    watched.read()
