@@ -1,0 +1,219 @@
+"""Real pipelines under control: the reflex and the policy drive what really runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import Written, episode, jpeg, write_dataset
+from situations import FLOOR
+from streams import spec_of
+
+import autoloader.loader
+from autoloader import AutoLoader
+from autoloader.cli.app import main
+from autoloader.control import DECISIONS_VARIABLE
+from autoloader.controller.headroom import FakeHeadroom
+from autoloader.controller.loop import ControlLoop
+from autoloader.controller.states import State
+from autoloader.errors import PipelineError
+from autoloader.units import GIB, MIB
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("autoloader-"):
+            thread.join(30)
+            assert not thread.is_alive(), thread.name
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    number = iter(range(1000))
+    shards = [[episode(next(number), 40, encode=jpeg) for _ in range(8)] for _ in range(3)]
+    return write_dataset(tmp_path_factory.mktemp("control"), shards, name="a")
+
+
+@pytest.fixture
+def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
+    """The loader's headroom, told by the test; its threads of control do not run by themselves."""
+    fake = FakeHeadroom(FLOOR + 4 * GIB)
+    monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
+    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
+    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
+    return fake
+
+
+LARGE = {"ring_slots": 12, "decode_threads": 2, "read_ahead": 3, "queue_samples": 64}
+
+
+def load(written: Written, **own: Any) -> AutoLoader:
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader=own.pop("reader", "indexed"))
+    values = {"isolation": "thread", "ram_floor": FLOOR, "knobs": LARGE, "output": "numpy"}
+    return AutoLoader(spec, **{**values, **own})
+
+
+def take(stream: Iterator[Any], count: int) -> list[tuple[int, ...]]:
+    return [tuple(row) for _ in range(count) for row in next(stream)["provenance"].tolist()]
+
+
+def loop_of(loader: AutoLoader) -> ControlLoop:
+    assert loader._control is not None
+    return loader._control._loop
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come(
+    written: Written, headroom: FakeHeadroom, reader: str
+) -> None:
+    with load(written, reader=reader) as calm:
+        # Queues of the stream reader may be filled in another order between shards, not here:
+        # one dataset, one shard at a time.
+        wanted = take(iter(calm), 60)
+    with load(written, reader=reader) as loader:
+        stream, loop = iter(loader), loop_of(loader)
+        got = take(stream, 10)
+        headroom.headroom_bytes = FLOOR - MIB
+        loop.react_once()
+        assert (loader.knobs.ring_slots, loader.knobs.decode_threads) == (4, 2)
+        if reader == "indexed":
+            assert loader.knobs.read_ahead == 1
+        else:
+            assert loader.knobs.queue_samples == 1
+        for _ in range(20):
+            loop.react_once()
+            got += take(stream, 1)
+        loop.govern_once()
+        assert loader.statistics().state == State.EMERGENCY.value
+        headroom.headroom_bytes = FLOOR + 4 * GIB
+        loop.react_once()
+        got += take(stream, 30)
+    # Nothing lost, nothing twice, and in order, whatever was dropped and read again.
+    assert got == wanted
+
+
+def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        stream, loop = iter(loader), loop_of(loader)
+        take(stream, 2)
+        while loader._pipeline.activity().ring_filled < 8:
+            take(stream, 0)
+        headroom.headroom_bytes = FLOOR + 100 * MIB
+        loop.react_once()
+        assert loader._controlled is not None
+        assert not loader._controlled._admit
+        assert loader.knobs.ring_slots == 12
+        loop.govern_once()
+        assert loader.statistics().state == State.SHRINK.value
+        assert loader.knobs.ring_slots == 6
+        for _ in range(30):
+            take(stream, 1)
+            loop.react_once()
+
+
+def test_parking_and_the_gate_do_not_open_for_each_other(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        controlled, loop = loader._controlled, loop_of(loader)
+        assert controlled is not None
+        seen: list[bool] = []
+        controlled.pipeline.park = seen.append  # type: ignore[method-assign]
+        take(iter(loader), 1)
+        loader.park()
+        loop.react_once()
+        assert seen[-1] is True
+        loop.govern_once()
+        assert loader.statistics().state == State.PARKED.value
+        loader.unpark()
+        assert seen[-1] is False
+
+
+def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        loader.retune(ring_slots=5)
+        assert loader.knobs.ring_slots == 5
+        take(iter(loader), 3)
+        loop_of(loader).govern_once()
+        assert loader.knobs.ring_slots == 5
+
+
+def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
+    written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> Any:
+        raise PipelineError("gone", remedy="mount /proc")
+
+    with load(written) as loader:
+        loop, before = loop_of(loader), loader.knobs
+        monkeypatch.setattr(headroom, "read", broken)
+        for _ in range(5):
+            loop.react_once()
+            loop.govern_once()
+        assert loader.knobs == before
+        assert loop.faults >= 5
+        take(iter(loader), 5)
+        monkeypatch.undo()
+
+
+def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHeadroom) -> None:
+    with load(written, controller=False) as loader:
+        loop_of(loader).react_once()
+        assert loader.statistics().state is None
+        assert headroom.reads > 0
+        assert loop_of(loader)._governed == ()
+
+
+def test_promised_orders_reach_the_limits(written: Written, headroom: FakeHeadroom) -> None:
+    with load(written, reproducible=True) as loader:
+        assert loader._controlled is not None
+        assert loader._controlled._limits.order_fixed
+
+
+def test_the_child_is_governed_tells_its_state_and_its_log_replays(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "run" / "decisions.jsonl"
+    monkeypatch.setenv(DECISIONS_VARIABLE, str(log))
+    with load(written, isolation="process", ram_floor="64MB") as loader:
+        stream = iter(loader)
+        while not log.exists() or len(log.read_text().splitlines()) < 4:
+            take(stream, 1)
+        assert loader.statistics().state in {state.value for state in State}
+        loader.retune(ring_slots=9)
+        take(stream, 3)
+        assert loader.knobs.ring_slots >= 4
+    assert main(["replay", str(log)]) == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = {line["kind"] for line in lines}
+    assert {"start", "decision"} <= kinds
+    seen = [line["observation"] for line in lines if line["kind"] == "decision"]
+    assert {one["stage"] for one in seen[-1]["stages"]} == {"decode", "read"}
+    assert seen[-1]["headroom_bytes"]["age_s"] < 1.0
+
+
+def test_a_child_far_above_its_minimum_is_restarted_small_once(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        controlled = loader._controlled
+        assert controlled is not None
+        take(iter(loader), 2)
+        asked: list[str] = []
+        controlled._restart = asked.append
+        for tenth in range(120):
+            controlled._held_bytes, controlled._held_at_s = 4 * GIB, tenth / 10
+            controlled.reflex(tenth / 10, FLOOR - MIB, 0)
+        assert len(asked) == 1
+        assert loader.knobs.ring_slots == 4
