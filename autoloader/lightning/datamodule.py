@@ -160,8 +160,11 @@ class AutoLoaderDataModule(LightningDataModule):
         if any(self._outgrown(loader) for loader in self.validation_loaders.values()):
             self._close_validation()
         if not self._validation:
-            # Of a stream reader, the fewest threads and files: validation shares the budget.
-            knobs = {"cycle_length": 1, "num_parallel_calls": 1, "ring_slots": 4, **self._knobs}
+            # Of a stream reader, the fewest threads and files: validation shares the budget, and a
+            # split may have fewer shards than the one that the knobs are for.
+            few = {"cycle_length": 1, "num_parallel_calls": 1}
+            theirs = {k: v for k, v in self._knobs.items() if k.rpartition(".")[2] not in few}
+            knobs = {"ring_slots": 4, **theirs, **few}
             for name, spec in validation_specs(self._sized(self.spec), "val").items():
                 known = [one.name for one in spec.datasets if one.split["val"] is not None]
                 own = {

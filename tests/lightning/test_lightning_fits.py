@@ -71,7 +71,9 @@ def test_per_dataset_validates_each_dataset_apart_with_the_same_samples_every_ti
     mix: PipelineSpec, undisturbed: Tiny
 ) -> None:
     apart = mix.model_copy(update={"validation": ValidationSpec(samples=5, per_dataset=True)})
-    module, model = data(apart, knobs={**KNOBS, "a.queue_samples": 8}), Apart()
+    # Each held out part is one shard, those of training are two.
+    knobs = {**KNOBS, "a.queue_samples": 8, "a.cycle_length": 2, "cycle_length": 2}
+    module, model = data(apart, knobs=knobs), Apart()
     names: list[str] = []
 
     class Noting(Callback):

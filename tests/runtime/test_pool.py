@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -187,3 +188,21 @@ def test_a_closed_pool_drops_what_waits_and_leaves_no_thread(pools: Callable[[in
         thread.join(LONG_S)
         assert not thread.is_alive()
     assert ran == []
+
+
+def test_a_thread_that_is_woken_at_once_still_ends() -> None:
+    """Whoever is told to look must find the new number already there."""
+
+    class Eager(queue.SimpleQueue):  # type: ignore[type-arg]
+        def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
+            super().put(item)
+            while self.qsize():
+                pass  # until a thread has taken it
+
+    pool = Pool(0)
+    pool._jobs = Eager()
+    pool.resize(1)
+    (thread,) = pool._threads
+    pool.resize(0)
+    thread.join(LONG_S)
+    assert not thread.is_alive()
