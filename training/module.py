@@ -215,7 +215,8 @@ class Stage2Module(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         assert self._sums is not None
-        sums = torch.as_tensor(self.all_gather(self._sums)).view(-1, *self._sums.shape).sum(0)
+        sums = self.trainer.strategy.reduce(self._sums, reduce_op="sum")
+        assert isinstance(sums, Tensor)
         if not self.hurry:
             self.log_dict(_validation_figures(sums.cpu(), self._names()))
 

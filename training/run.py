@@ -125,9 +125,10 @@ def run(
     monitor = [LoaderMonitor(progress_bar=False)] if options.log_every else []
     trainer = _trainer(options, spec, (recorder, *monitor, *callbacks, saving))
     with signals.deferred(), warnings.catch_warnings():
-        # The quantiser is in eval mode on purpose, a resumed run goes on in its folder, and torch
-        # renamed what Lightning asks for.
+        # The quantiser is in eval mode on purpose, a resumed run goes on in its folder, a
+        # validation's figures are of all ranks already, and torch renamed what Lightning asks for.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
+        warnings.filterwarnings("ignore", message=r"It is recommended to use `self.log\('val/")
         warnings.filterwarnings("ignore", message=r"Checkpoint directory .* is not empty")
         warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
         try:
@@ -137,6 +138,11 @@ def run(
         finally:
             data.close()
     return recorder.figures
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the one that speaks for the run."""
+    return not getattr(rank_zero_only, "rank", 0)
 
 
 def _trainer(options: Options, spec: PipelineSpec, callbacks: tuple[Callback, ...]) -> Trainer:
@@ -248,7 +254,7 @@ def _quantiser(
     origin = origin_of(spec, config.camera, options.laq_steps, config.seed)
     if (kept := kept_quantiser(path, origin)) is not None:
         return kept
-    if getattr(rank_zero_only, "rank", 0):
+    if not is_first_rank():
         return awaited_quantiser(path, origin)
     cuda = options.accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     with AutoLoader(

@@ -120,7 +120,7 @@ def stage2(
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: there is no file {path}", remedy="give a file's path")
     from autoloader.spec import PipelineSpec
-    from training.run import LAST, Options, run
+    from training.run import LAST, Options, is_first_rank, run
     from training.stopping import StopSignals
 
     # Lightning's remarks on what hardware it found; importing it sets a level of its own.
@@ -153,7 +153,9 @@ def stage2(
     signals = StopSignals()
     with signals.handled(), progress_bar("Stage 1") as told:
         figures = run(options, signals, told=told)
-    if as_json:
+    if not is_first_rank():
+        pass
+    elif as_json:
         emit_json({**asdict(figures), "output": output, "stopped": signals.requested is not None})
     else:
         _show(figures, output / LAST)

@@ -131,5 +131,7 @@ class SaveAndStop(Callback):
         if trainer.world_size > 1:
             asked = bool(trainer.strategy.reduce_boolean_decision(asked, all=False))
         if asked:
+            # Another rank may have got the signal.
+            self._signals.requested = self._signals.requested or signal.SIGTERM
             trainer.save_checkpoint(self._path)
             raise StoppedError
