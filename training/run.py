@@ -125,10 +125,11 @@ def run(
     monitor = [LoaderMonitor(progress_bar=False)] if options.log_every else []
     trainer = _trainer(options, spec, (recorder, *monitor, *callbacks, saving))
     with signals.deferred(), warnings.catch_warnings():
-        # The quantiser is in eval mode on purpose, a resumed run goes on in its folder, a
+        # The quantiser is in eval mode on purpose, a resumed run may go on in its folder, a
         # validation's figures are of all ranks already, and torch renamed what Lightning asks for.
         warnings.filterwarnings("ignore", message=r"Found \d+ module\(s\) in eval mode")
         warnings.filterwarnings("ignore", message=r"It is recommended to use `self.log\('val/")
+        warnings.filterwarnings("ignore", message=r"The dirpath has changed")
         warnings.filterwarnings("ignore", message=r"Checkpoint directory .* is not empty")
         warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training import flow
@@ -74,6 +74,7 @@ def test_draws_are_a_function_of_their_key_alone():
         assert not torch.equal(first.noise, flow.draw(3, 4, CPU, *other).noise)
 
 
+@settings(max_examples=15)
 @given(mean=st.floats(-2, 2), scale=st.floats(0.2, 3))
 def test_the_loss_of_the_mean_is_what_answering_the_mean_velocity_costs(mean: float, scale: float):
     rows = 20_000
@@ -83,6 +84,7 @@ def test_the_loss_of_the_mean_is_what_answering_the_mean_velocity_costs(mean: fl
     assert told == pytest.approx(1 + scale**2, rel=0.05)
 
 
+@settings(max_examples=15)
 @given(scale=st.floats(0.3, 2))
 def test_no_linear_answer_that_sees_nothing_undercuts_the_blind_loss(scale: float):
     rows = 20_000
