@@ -246,7 +246,7 @@ def test_the_monitor_logs_the_loaders_figures(
     caplog.set_level("INFO", logger="autoloader.lightning.monitor")
     log = CSVLogger(tmp_path)
     trainer(max_epochs=1, logger=log, callbacks=[Retune(), LoaderMonitor(every_n_steps=2)]).fit(
-        Tiny(), datamodule=data(mix)
+        Tiny(), datamodule=data(mix, controller=False)
     )
     with (Path(log.log_dir) / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))

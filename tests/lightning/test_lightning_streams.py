@@ -17,7 +17,9 @@ BATCHES = 60
 
 
 def opened(spec: PipelineSpec, **own: Any) -> AutoLoader:
-    return AutoLoader(spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, **own)
+    return AutoLoader(
+        spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False, **own
+    )
 
 
 @pytest.fixture(scope="module")

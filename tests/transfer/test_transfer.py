@@ -28,14 +28,18 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 
 @pytest.fixture(params=["thread", "process"])
 def loader(mix: PipelineSpec, request: pytest.FixtureRequest) -> Iterator[AutoLoader]:
-    with AutoLoader(mix, isolation=request.param, ram_floor="64MB", knobs=KNOBS) as made:
+    with AutoLoader(
+        mix, isolation=request.param, ram_floor="64MB", knobs=KNOBS, controller=False
+    ) as made:
         yield made
 
 
 @pytest.fixture
 def here(mix: PipelineSpec) -> Iterator[AutoLoader]:
     """A loader in this process."""
-    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as made:
+    with AutoLoader(
+        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+    ) as made:
         yield made
 
 
@@ -161,7 +165,9 @@ def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(here: AutoLoader
 
 
 def test_memory_is_never_punched_while_it_is_pinned(mix: PipelineSpec) -> None:
-    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(
+        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+    ) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
         move(next(iter(loader)))
@@ -177,7 +183,7 @@ def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineS
     import os
     import signal
 
-    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS, controller=False) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
         seen, batches = [], iter(loader)
@@ -223,7 +229,9 @@ def test_a_moved_batch_still_knows_how_it_is_augmented(mix: PipelineSpec) -> Non
     plain = mix.model_dump(mode="json", exclude_none=True)
     plain["augment"] = {"primary": {"brightness": 0.4}}
     spec = PipelineSpec.from_mapping(plain)
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(
+        spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+    ) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
         batch = next(iter(loader))
