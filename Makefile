@@ -52,7 +52,7 @@ docs: $(READY) ## check links, commands and field tables of README.md and docs/
 
 bench: $(READY) ## measure against plain tf.data; prints ratios of one run
 	$(BIN)/python -m bench $(ARGS)
-	$(BIN)/python -m bench.endurance --only trainer state ring
+	$(BIN)/python -m bench.endurance --only trainer state ring work memory
 
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import gc
+import itertools
 import json
 import os
 import random
@@ -27,6 +28,7 @@ import numpy as np
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.catalog.demo import ensure_demo
+from bench.data import ensure_data
 from bench.host import load
 
 START: dict[str, Any] = {"ring_slots": 8, "queue_samples": 32, "reader": "stream"}
@@ -287,6 +289,110 @@ def ring() -> list[dict[str, Any]]:
     ]
 
 
+def work() -> list[dict[str, Any]]:
+    """Counted by the kernel: what reading by index asks of it, with many datasets and with one."""
+    told, rows = {}, []
+    for name in ("even_1", "even_29"):
+        knobs = {"reader": "indexed"}
+        with AutoLoader(ensure_data(name), output="numpy", knobs=knobs) as loader:
+            batches = (batch for _ in itertools.count() for batch in loader)
+            for _ in range(20):
+                next(batches)
+            before = io_counters(loader.statistics().worker_pids[0])
+            samples = 0
+            for _ in range(400):
+                samples += len(next(batches)["dataset_index"])
+            after = io_counters(loader.statistics().worker_pids[0])
+            decodes = loader.statistics().decodes_per_sample or 0.0
+        calls, read = ((after[key] - before[key]) / samples for key in ("syscr", "rchar"))
+        told[name] = (decodes, calls, read)
+    for number, (what, unit) in enumerate(
+        (("decodes", ""), ("read calls", ""), ("bytes read", " bytes"))
+    ):
+        one, many = (told[name][number] for name in ("even_1", "even_29"))
+        rows.append(
+            row(
+                f"{what} per sample, 29 datasets / one of the same files",
+                f"{many:.3f} / {one:.3f}{unit}",
+                "equal to 3 %",
+                abs(many - one) <= 0.03 * one,
+            )
+        )
+    return rows
+
+
+def io_counters(pid: int) -> dict[str, int]:
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    return {key: int(value) for key, _, value in (line.partition(": ") for line in lines)}
+
+
+MEMORY = """
+import sys, json
+from autoloader import AutoLoader
+from autoloader.controller.process_memory import pss_bytes, descendants
+import os
+before = pss_bytes(os.getpid(), shared_memory=False)
+loader = AutoLoader(sys.argv[1], output="numpy", profile="local_dev", knobs={"reader": "indexed"})
+most = 0
+for number, batch in enumerate(loader):
+    if number % 20 == 0:
+        pids = (os.getpid(), *descendants(os.getpid()))
+        held = [pss_bytes(pid, shared_memory=False) for pid in pids]
+        most = max(most, sum(held) - before)
+    if number == 300:
+        break
+print(json.dumps([most, "tensorflow" in sys.modules]))
+loader.close()
+"""
+
+
+def memory() -> list[dict[str, Any]]:
+    answer = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(ensure_demo())],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    most, _ = json.loads(answer)
+    return [
+        row(
+            "by index: PSS of loader and child, ring excluded, 29 datasets",
+            f"{most / 2**20:.0f} MiB",
+            "≤ 250 MiB",
+            most <= 250 * 2**20,
+        )
+    ]
+
+
+def decode_kills() -> list[dict[str, Any]]:
+    """A decode process killed 20 times over a pass: the sequence is the undisturbed one."""
+
+    def rows_of(kills: int) -> list[tuple[int, ...]]:
+        drawn, killed = random.Random(5), 0
+        found: list[tuple[int, ...]] = []
+        knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
+        with AutoLoader(passes_mixture(), output="numpy", knobs=knobs) as loader:
+            every = max(1, len(loader) // (kills + 1))
+            for number, batch in enumerate(loader):
+                found += map(tuple, batch["provenance"].tolist())
+                if killed < kills and number % every == every - 1:
+                    os.kill(drawn.choice(loader.statistics().worker_pids[1:]), signal.SIGKILL)
+                    killed += 1
+        assert killed == kills
+        return found
+
+    calm, disturbed = rows_of(0), rows_of(20)
+    same = sum(a == b for a, b in zip(calm, disturbed, strict=False))
+    return [
+        row(
+            "20 × kill -9 of a decode process over a pass: same samples",
+            f"{same} of {len(calm)}",
+            "all",
+            calm == disturbed,
+        )
+    ]
+
+
 ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "trainer": trainer_memory,
     "state": state_size,
@@ -294,6 +400,9 @@ ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "retunes": retunes,
     "kills": kills,
     "lifecycle": open_and_close,
+    "work": work,
+    "memory": memory,
+    "decode-kills": decode_kills,
 }
 
 
