@@ -373,10 +373,17 @@ class ControlledPipeline:
                     stages=stages_of(self._mixture, self._shares, knobs, activity),
                 )
             )
+        p50_ns, p99_ns = self._page.latencies
         for one in activity.datasets.values():
             if one.queue > 0 and one.queue_bytes > 0:
                 self._prices.note_sample(one.queue_bytes / one.queue)
-        return self._meter.readings() if self._meter.begun else {}
+        if not self._meter.begun:
+            return {}
+        readings = self._meter.readings()
+        if p99_ns and not self._parked:
+            readings["latency_p50_s"] = Reading(p50_ns / 1e9)
+            readings["latency_p99_s"] = Reading(p99_ns / 1e9)
+        return readings
 
     def _read_memory(self, at_s: float) -> None:
         if not self._own_process or at_s < self._held_next_s:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
+_LATENCY_EVERY = 32
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
 
 
@@ -332,6 +333,8 @@ class AutoLoader:
         got = time.perf_counter()
         self._meter.note(asked, got, filled.rows)
         self._page.delivered(int((got - asked) * 1e9))
+        if self._meter.batches % _LATENCY_EVERY == 0 and (waits := self._meter.latency_s()):
+            self._page.latency(int(waits["p50"] * 1e9), int(waits["p99"] * 1e9))
         return batch
 
     def transfer(self, device: Any) -> Transfer:
