@@ -21,7 +21,7 @@ from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, 
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.oom import named_by_kernel, oom_kills
-from autoloader.controller.process_memory import loader_bytes, pss_bytes
+from autoloader.controller.process_memory import loader_bytes, tree_pss_bytes
 from autoloader.controller.states import State
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
@@ -418,7 +418,7 @@ class AutoLoader:
             wait_ratio=self._meter.wait_ratio,
             batch_latency_s=self._meter.latency_s(),
             headroom_bytes=self._headroom.read().headroom_bytes,
-            loader_bytes=max(0, loader_bytes() + self._joined_bytes() - self._baseline_bytes),
+            loader_bytes=self._held_bytes(),
             decodes_per_sample=(
                 activity.decodes_per_sample if self.knobs.decode == "pool" else None
             ),
@@ -439,11 +439,11 @@ class AutoLoader:
             ),
         )
 
-    def _joined_bytes(self) -> int:
-        """Of the child where another rank has started it: it is not among our descendants."""
-        if self._child is None or self._child.started_here:
-            return 0
-        return pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
+    def _held_bytes(self) -> int:
+        """What the child and its decode processes hold; by thread, what came since the start."""
+        if self._child is None:
+            return max(0, loader_bytes() - self._baseline_bytes)
+        return tree_pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
 
     def _state(self) -> str | None:
         if not self._controller:
