@@ -38,7 +38,7 @@ _VERB = re.compile(r"`make ([a-z]+)")
 def pages() -> list[Path]:
     """Every page that people read."""
     top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    return [*top, *sorted((ROOT / "docs").rglob("*.md"))]
+    return [*top, *sorted((ROOT / "examples").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def knobs_table(_: str) -> Iterator[tuple[str, ...]]:

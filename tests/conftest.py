@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autoloader.catalog.demo import ensure_demo
+from autoloader.catalog.demo import demo_directory, ensure_demo
 from autoloader.spec import PipelineSpec
 
 settings.register_profile(
@@ -35,7 +35,9 @@ def demo_mix(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
     """``mix.yaml`` of a small demo mixture of real TFDS files; kept between sessions."""
     cache = getattr(pytestconfig, "cache", None)
     folder = tmp_path_factory.mktemp("demo") if cache is None else cache.mkdir("demo")
-    return ensure_demo(folder / f"six-{os.getuid()}", datasets=6, scale=0.02, seed=1)
+    # Another version's demo is another folder: one that is there is never overwritten.
+    name = demo_directory(datasets=6, scale=0.02, seed=1).name
+    return ensure_demo(folder / f"{name}-{os.getuid()}", datasets=6, scale=0.02, seed=1)
 
 
 @pytest.fixture(scope="session")

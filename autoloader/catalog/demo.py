@@ -14,12 +14,12 @@ The same arguments give the same frames, actions and words: every draw is keyed 
 name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
 
 What it holds at scale 1 and seed 0 (``demo.json`` beside ``mix.yaml`` has this too, and a row for
-each dataset): 848 episodes of 31,821 frames, 44,108 images with the second cameras, 760 MB. Small
+each dataset): 848 episodes of 31,821 frames, 46,076 images with the other cameras, 770 MB. Small
 frames flatter a loader, so the sizes of the encoded images (kB, 10³ bytes):
 
     ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
     kB       0–5   5–10   10–15   15–20   20–25  25–30  30–35  35–40  40–45
-    images  1,166  7,589  11,249  12,802  3,569  2,718  2,678  1,718    619
+    images  1,619  9,104  11,249  12,802  3,569  2,718  2,678  1,718    619
     ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
 
 and frames by the size of the primary camera's pictures (height × width):
@@ -57,11 +57,17 @@ from typing import IO, Any
 import numpy as np
 import platformdirs
 
-from autoloader.catalog.demo_datasets import CODE_POINTS, DATASETS, VERSION, DemoDataset
+from autoloader.catalog.demo_datasets import (
+    CODE_POINTS,
+    DATASETS,
+    RANGES_FILE,
+    VERSION,
+    DemoDataset,
+)
 from autoloader.catalog.demo_spec import spec_text
 from autoloader.errors import SourceError, UsageError
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the same arguments begin to give other data."""
 
 MARKER = "demo.json"
@@ -89,7 +95,7 @@ def ensure_demo(
     Args:
         directory: where it lies; default the user's cache directory.
         datasets: how many of the 29, the first ones.
-        scale: factor on the number of episodes; about 760 MB at 1.
+        scale: factor on the number of episodes; about 770 MB at 1.
         seed: of everything drawn.
         progress: called with episodes done and in all while it is built.
 
@@ -184,7 +190,7 @@ def _check(datasets: int, scale: float, seed: int) -> None:
     if not 0 < scale <= 1000:
         raise UsageError(
             f"scale: {scale} is out of range",
-            remedy="choose above 0 and up to 1000; 1 is about 760 MB",
+            remedy="choose above 0 and up to 1000; 1 is about 770 MB",
         )
     if not 0 <= seed < 2**63:
         raise UsageError(f"seed: {seed} is out of range", remedy="choose 0 or a positive integer")
@@ -377,11 +383,18 @@ def _features(dataset: DemoDataset) -> Any:
     for path, (height, width) in dataset.cameras:
         encoding = dataset.look.encoding if dataset.states_encoding else None
         step[path] = kinds.Image(shape=(height, width, 3), encoding_format=encoding)
+    if dataset.depth:
+        shape = (*dataset.size, 1)
+        step[dataset.depth] = kinds.Image(shape=shape, dtype=np.uint16, encoding_format="png")
+    if dataset.hz:
+        step["observation/timestamp"] = numbers(0, "float64")
     for path, width in zip(dataset.action_paths, dataset.action.values(), strict=True):
         step[path] = numbers(width, dataset.action_dtype)
     for path, width in dataset.state.items():
         step[path] = numbers(width, "float32")
     metadata: dict[str, Any] = {"file_path": kinds.Text()}
+    if dataset.idles:
+        metadata["recording_folderpath"] = kinds.Text()
     for path in dataset.language:
         if path.startswith("episode_metadata/"):
             metadata[path.partition("/")[2]] = kinds.Text()
@@ -405,7 +418,7 @@ def _write_dataset(
 ) -> None:
     import tensorflow_datasets as tfds
 
-    from autoloader.catalog.demo_episodes import draw_demo_episode
+    from autoloader.catalog.demo_episodes import draw_demo_episode, kept_ranges, value_at
 
     place = directory / dataset.name / VERSION
     place.mkdir(parents=True)
@@ -426,14 +439,20 @@ def _write_dataset(
     shards = max(2, min(dataset.shards, train // 3))
     writer = tfds.core.SequentialWriter(info, max_examples_per_shard=-(-train // shards))
     sizes: list[int] = []
+    kept: dict[str, Any] = {}
     frames = 0
 
     def episodes(split: str) -> Iterator[dict[str, Any]]:
         nonlocal frames
         for number in range(counts[split]):
             episode = draw_demo_episode(dataset, split, number, seed)
-            frames += len(episode["steps"])
-            sizes.extend(size for step in episode["steps"] for size in _image_sizes(step))
+            steps = episode["steps"]
+            frames += len(steps)
+            sizes.extend(len(value_at(step, path)) for step in steps for path, _ in dataset.cameras)
+            if dataset.idles:
+                above = episode["episode_metadata"]
+                key = f"{above['recording_folderpath']}--{above['file_path']}"
+                kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
             yield episode
             report({"episodes": 1})
 
@@ -441,6 +460,8 @@ def _write_dataset(
         writer.initialize_splits([split])
         writer.add_examples({split: episodes(split)})
     writer.close_all()
+    if kept:
+        (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
     if dataset.standard_names:
         _give_standard_names(info, place)
     bins = np.searchsorted(np.array(SIZE_BINS_KB) * 1000, sizes, side="right")
@@ -458,14 +479,6 @@ def _write_dataset(
         "histogram": np.bincount(bins, minlength=len(SIZE_BINS_KB) + 1).tolist(),
     }
     report({"dataset": row})
-
-
-def _image_sizes(tree: Mapping[str, Any]) -> Iterator[int]:
-    for value in tree.values():
-        if isinstance(value, dict):
-            yield from _image_sizes(value)
-        elif isinstance(value, bytes):
-            yield len(value)
 
 
 def _give_standard_names(info: Any, place: Path) -> None:

@@ -5,7 +5,9 @@ Not here: how frames are drawn (``demo_frames``), how files are written (``demo`
 The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
 states in one piece, in several, or absent; language per step, in the observation, in the episode's
 metadata, as code points, or absent; ``features.json`` with and without the image encoding; large
-datasets beside one of 24 episodes. The order is such that the first few are already varied.
+datasets beside one of 24 episodes; one at 50 Hz; one whose robot stands still now and then; depth
+beside RGB. Two thirds have no second camera. The order is such that the first few are already
+varied.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from dataclasses import dataclass, field
 
 VERSION = "1.0.0"
 """Version directory of every demo dataset."""
+
+RANGES_FILE = "keep_ranges.json"
+"""Beside the version directory of a dataset that idles: the steps at which it does not."""
 
 CODE_POINTS = 96
 """Length of language that is stored as code points; what is left over is NUL."""
@@ -51,7 +56,12 @@ class DemoDataset:
         size: height and width of the primary camera in pixels.
         look: the picture's texture and encoding.
         primary: feature of the primary camera.
-        second: feature and size of a second camera, or ``None``.
+        second, third: feature and size of another camera, or ``None``.
+        depth: feature of depth pictures (uint16 millimetres, PNG, the primary's size), or ``None``.
+        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds. Motions are
+            that much slower from step to step; ``None`` is untimed, about 10 Hz.
+        idles: whether the robot stands still at the start and once later (action 0, state held),
+            and ``keep_ranges.json`` lists the steps between.
         action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
         action_fields: the spec's expression; default every feature in order.
         action_dtype: as stored.
@@ -74,6 +84,10 @@ class DemoDataset:
     look: Look
     primary: str = "observation/image"
     second: tuple[str, tuple[int, int]] | None = None
+    third: tuple[str, tuple[int, int]] | None = None
+    depth: str | None = None
+    hz: int | None = None
+    idles: bool = False
     action: Mapping[str, int] = field(default_factory=lambda: {"": 7})
     action_fields: tuple[object, ...] = ()
     action_dtype: str = "float32"
@@ -94,7 +108,7 @@ class DemoDataset:
     @property
     def cameras(self) -> tuple[tuple[str, tuple[int, int]], ...]:
         """Every camera's feature and size, the primary first."""
-        return ((self.primary, self.size), *([self.second] if self.second else []))
+        return ((self.primary, self.size), *filter(None, (self.second, self.third)))
 
     def train_episodes(self, scale: float) -> int:
         """Episodes of the train split at ``scale``; never fewer than 2."""
@@ -143,7 +157,7 @@ DATASETS: tuple[DemoDataset, ...] = (
     DemoDataset(
         "demo_bimanual_fold", 2.0, 1500, (60, 120), (480, 640), _jpeg(84),
         primary="observation/cam_high", second=("observation/cam_wrist", (240, 320)),
-        action={"": 14}, state={"observation/state": 14}, shards=8,
+        action={"": 14}, state={"observation/state": 14}, shards=8, hz=50,
     ),
     DemoDataset(
         "demo_table_push", 1.5, 1500, (10, 40), (360, 640), _jpeg(82),
@@ -158,7 +172,8 @@ DATASETS: tuple[DemoDataset, ...] = (
     ),
     DemoDataset(
         "demo_cable_route", 0.6, 700, (15, 35), (128, 128), _jpeg(95),
-        primary="observation/top_image", state={"observation/robot_state": 7}, has_val=False,
+        primary="observation/top_image", depth="observation/top_depth",
+        state={"observation/robot_state": 7}, has_val=False,
         shards=6,
     ),
     DemoDataset(
@@ -174,6 +189,7 @@ DATASETS: tuple[DemoDataset, ...] = (
         "demo_wild_homes", 2.5, 2000, (50, 110), (180, 320), _jpeg(88),
         primary="observation/exterior_image_1_left",
         second=("observation/wrist_image_left", (180, 320)),
+        third=("observation/exterior_image_2_left", (90, 160)), idles=True,
         state={
             "observation/cartesian_position": 6, "observation/gripper_position": 1,
         },
@@ -239,6 +255,7 @@ DATASETS: tuple[DemoDataset, ...] = (
         "demo_mug_rearrange", 0.9, 1000, (20, 45), (224, 224), _jpeg(85),
         action={"world_vector": 3, "rotation_delta": 3, "open_gripper": 1},
         state={"observation/ee_pose": 6, "observation/gripper": 0},
+        language=("observation/instruction",), language_kind="codes",
     ),
     DemoDataset(
         "demo_hallway_drive", 0.7, 900, (20, 60), (240, 320), _jpeg(80),

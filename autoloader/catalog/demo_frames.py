@@ -90,6 +90,19 @@ def draw_episode(
         yield frame
 
 
+def draw_depth(height: int, width: int, frames: int) -> Iterator[bytes]:
+    """PNG files of uint16 millimetres, ``[height, width]``: a floor, and a thing that wanders."""
+    down, across = np.mgrid[:height, :width].astype(np.float32)
+    floor = 1800 - 900 * down / height
+    for t in range(frames):
+        centre = width * (0.5 + 0.3 * np.sin(0.2 * t))
+        near = np.hypot(down - 0.6 * height, across - centre) < height / 7
+        depth = np.where(near, 700 + 3 * t, floor).astype(np.uint16)
+        done, data = cv2.imencode(".png", depth)
+        assert done
+        yield bytes(data)
+
+
 def encode_frame(frame: Pixels, look: Look) -> bytes:
     """The picture as a JPEG (4:2:0) or PNG file's bytes."""
     if look.encoding == "png":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from autoloader.catalog.demo import SIZE_BINS_KB, build_demo, demo_directory, ensure_demo
 from autoloader.catalog.demo_datasets import DATASETS, DemoDataset
-from autoloader.catalog.demo_episodes import draw_demo_episode, nested
+from autoloader.catalog.demo_episodes import draw_demo_episode, kept_ranges, nested, value_at
 from autoloader.catalog.demo_frames import draw_episode, encode_frame
 from autoloader.catalog.demo_spec import spec_text
 from autoloader.errors import SourceError, UsageError
@@ -25,12 +26,6 @@ from autoloader.spec import PipelineSpec
 
 BY_NAME = {dataset.name: dataset for dataset in DATASETS}
 TINY = {"datasets": 6, "scale": 0.02, "seed": 3}
-
-
-def at(tree: Any, path: str) -> Any:
-    for part in path.split("/"):
-        tree = tree[part]
-    return tree
 
 
 # --- what is declared ------------------------------------------------------------------------
@@ -45,7 +40,12 @@ def test_the_mixture_is_as_varied_as_the_ones_people_train_on() -> None:
     assert max(one.lengths[1] for one in DATASETS) == 120
     assert min(one.size for one in DATASETS) == (128, 128)
     assert max(one.size for one in DATASETS) == (480, 640)
-    assert any(one.second for one in DATASETS)
+    assert 0 < sum(one.second is None for one in DATASETS) < 29  # a wrist camera that is missing
+    assert any(one.third for one in DATASETS)
+    assert any(one.depth for one in DATASETS)
+    assert any(one.idles for one in DATASETS)
+    assert any(one.hz == 50 for one in DATASETS)
+    assert any(len(one.action) > 1 and one.language_kind == "codes" for one in DATASETS)
     assert any(len(one.action) > 1 for one in DATASETS)
     assert any(not one.state for one in DATASETS)
     assert any(not one.language for one in DATASETS)
@@ -128,6 +128,38 @@ def test_language_as_code_points_ends_in_nuls() -> None:
     assert codes.dtype == np.int32
     assert codes[-1] == 0
     assert " the " in "".join(map(chr, codes)).rstrip("\0")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_robot_moves_in_the_kept_ranges_and_stands_still_between_them(number: int) -> None:
+    one = replace(BY_NAME["demo_wild_homes"], size=(64, 64), second=None, third=None)
+    steps = draw_demo_episode(one, "train", number, 5)["steps"]
+    ranges = kept_ranges(one, "train", number, 5, len(steps))
+    kept = {t for start, end in ranges for t in range(start, end)}
+    assert len(ranges) == 2
+    assert len(steps) - 21 <= len(kept) < len(steps) - 4
+    for t, step in enumerate(steps):
+        assert bool(step["action"].any()) == (t in kept)
+        if t and not {t, t - 1} & kept:
+            for path in one.state:
+                np.testing.assert_array_equal(value_at(step, path), value_at(steps[t - 1], path))
+
+
+def test_steps_of_the_dataset_at_50_hz_are_20_ms_apart() -> None:
+    one = replace(BY_NAME["demo_bimanual_fold"], size=(64, 64), second=None)
+    steps = draw_demo_episode(one, "train", 0, 0)["steps"]
+    times = [step["observation"]["timestamp"] for step in steps]
+    np.testing.assert_allclose(np.diff(times), 0.02)
+
+
+def test_depth_is_16_bits_deep_and_of_the_pictures_size() -> None:
+    one = BY_NAME["demo_cable_route"]
+    first, second = draw_demo_episode(one, "train", 0, 0)["steps"][:2]
+    files = [np.frombuffer(step["observation"]["top_depth"], np.uint8) for step in (first, second)]
+    depths = [cv2.imdecode(data, cv2.IMREAD_UNCHANGED) for data in files]
+    assert [(depth.dtype, depth.shape) for depth in depths] == [(np.uint16, one.size)] * 2
+    assert depths[0].max() > 255
+    assert (depths[0] != depths[1]).any()
 
 
 def test_nested_splits_paths_at_slashes() -> None:
@@ -234,12 +266,14 @@ def test_tfds_reads_back_exactly_what_was_drawn(
                 assert one.lengths[0] <= len(steps) <= one.lengths[1]
                 for step, expected in zip(steps, drawn, strict=True):
                     for path, _ in one.cameras:
-                        assert at(step, path) == at(expected, path)
-                        seen.append(at(step, path))
+                        assert value_at(step, path) == value_at(expected, path)
+                        seen.append(value_at(step, path))
                     for path in (*one.action_paths, *one.state):
-                        np.testing.assert_array_equal(at(step, path), at(expected, path))
+                        np.testing.assert_array_equal(
+                            value_at(step, path), value_at(expected, path)
+                        )
                     for path in one.language:
-                        value, wanted = at(step, path), at(expected, path)
+                        value, wanted = value_at(step, path), value_at(expected, path)
                         if one.language_kind == "text":
                             wanted = wanted.encode()
                         np.testing.assert_array_equal(value, wanted)

@@ -1,0 +1,116 @@
+"""The worked specs of ``examples/`` run as they are on the demo mixture, and explain every line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.catalog.demo import demo_directory, ensure_demo
+from autoloader.cli.app import main
+from autoloader.errors import SpecError
+from autoloader.sampling.resolve import resolve
+from autoloader.spec import PipelineSpec
+from autoloader.validation import validation_specs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("octo", "openvla", "droid", "stage2", "validation")
+SMALL = {"datasets": 29, "scale": 0.01, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The specs as they are, beside a small demo mixture as ``data``."""
+    cache = getattr(pytestconfig, "cache", None)
+    kept = tmp_path_factory.mktemp("demo") if cache is None else cache.mkdir("demo")
+    name = f"{demo_directory(**SMALL).name}-{os.getuid()}"
+    place = tmp_path_factory.mktemp("examples")
+    (place / "data").symlink_to(ensure_demo(kept / name, **SMALL).parent)
+    for one in NAMES:
+        (place / f"{one}.yaml").write_text((EXAMPLES / f"{one}.yaml").read_text())
+    return place
+
+
+def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
+    code = main([*words, "--ram-floor", "1MB", "--json"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    return json.loads(told.out)
+
+
+def test_the_folder_holds_the_specs_that_are_tried_here_and_no_other() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.yaml")} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_is_explained_where_it_first_comes(name: str) -> None:
+    lines = (EXAMPLES / f"{name}.yaml").read_text().splitlines()
+    known: set[str] = set()
+    for number, line in enumerate(lines):
+        key = re.match(r"[\s-]*(\w+):", line)
+        if key is None or key[1] in known:
+            continue
+        known.add(key[1])
+        # A key that opens a block and the block's first line may share their words.
+        assert any("# " in near for near in lines[max(0, number - 1) : number + 2]), line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worked_spec_can_be_planned(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(["plan", "--spec", str(folder / f"{name}.yaml")], capsys)
+    assert all(one["samples"] > 0 for one in found["datasets"].values())
+    if name == "stage2":
+        assert len(found["datasets"]) == 29
+    if name == "droid":
+        assert re.search(r"ranges leaves out [1-9]", found["datasets"]["wild_homes"]["lost"][-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worked_spec_can_be_measured(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["measure", "--spec", str(folder / f"{name}.yaml"), "--warmup", "1", "--batches", "2"]
+    assert answer(words, capsys)["samples"] == 2 * PipelineSpec.from_yaml(words[2]).batch.size
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(["verify", "--spec", str(folder / f"{name}.yaml"), "-n", "20"], capsys)
+    assert found["differences"] == []
+    assert sum(found["samples"].values()) == 20
+    assert not found["skipped"]
+
+
+@pytest.mark.slow
+def test_each_dataset_that_does_not_say_null_has_a_validation_set(folder: Path) -> None:
+    sets = validation_specs(PipelineSpec.from_yaml(folder / "validation.yaml"))
+    assert list(sets) == ["kitchen_sink", "teacup_24", "mobile_drawers"]
+
+
+@pytest.mark.slow
+def test_depth_beside_rgb_is_refused_as_a_camera(folder: Path) -> None:
+    spec = PipelineSpec.from_mapping(
+        {
+            "datasets": [
+                {
+                    "name": "cable",
+                    "path": str(folder / "data/demo_cable_route/1.0.0"),
+                    "images": {"primary": "observation/top_depth"},
+                }
+            ],
+            "cameras": {"primary": {"size": [8, 8]}},
+        }
+    )
+    with pytest.raises(SpecError, match="top_depth"):
+        resolve(spec, "train")
