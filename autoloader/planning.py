@@ -17,9 +17,11 @@ from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_sta
 from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import SpecError
 from autoloader.index.chains import why_unchained
+from autoloader.index.counting import count_mixture
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
-from autoloader.sampling.counts import DatasetCount, count_mixture
+from autoloader.sampling import hook
+from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.order import MixtureOrder, mixture_order
 from autoloader.sampling.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
@@ -126,6 +128,8 @@ def plan_loader(
     counts = count_mixture(mixture, probe_only=probe_only)
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
+    hook.remote.close()
+    notes += _transform_notes(mixture, chosen.reader)
     notes += _chain_notes(mixture, chosen.reader, why)
     order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
     return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
@@ -194,6 +198,18 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
     if None in reasons:
         return []
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
+    """What transforms cost, for people."""
+    when = "once, when its index is built" if reader == "indexed" else "in every pass"
+    return [
+        f"{dataset.name}: transform {found.spec.call} ({found.spec.framework}) took "
+        f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
+        f"it runs {when}"
+        for dataset in mixture.datasets
+        if (found := dataset.transform) is not None
+    ]
 
 
 def cores_of_rank(ranks_here: int) -> int:

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from autoloader.batch import Batch
+from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
-from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 

@@ -58,6 +58,7 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import resolve, resolve_plain
 from autoloader.spec import PipelineSpec
@@ -85,6 +86,7 @@ class _Served:
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
+        extend_import_path(start.import_path)
         mixture = resolve_plain(start.spec, start.split, start.statistics)
         order = MixtureOrder.from_plain(start.order)
         cursors = []

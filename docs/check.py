@@ -199,6 +199,7 @@ _OWN_WORDS = {
     "state": "field expression",
     "augment": "camera → operations, in order",
     "dims": "columns",
+    "kwargs": "name → any value",
     "language": "feature, or `{any_of: [...]}`",
     "images": "camera → feature, or `{any_of: [...]}`",
 }

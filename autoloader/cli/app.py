@@ -9,11 +9,13 @@ Not here: the commands; each module of this package has its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +34,7 @@ from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError
+from autoloader.sampling.hook import extend_import_path
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -138,6 +141,8 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
         name: the program's name in its help.
     """
     words = list(arguments)
+    with contextlib.suppress(OSError):  # as `python -m` does: transforms may lie there
+        extend_import_path([str(Path.cwd())])
     try:
         typer.main.get_command(program)(args=words, prog_name=name)
     except SystemExit as end:

@@ -130,6 +130,8 @@ def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
     strided = -(-frames // stride)
     every = sample.model_copy(update={"per_episode": "all"})
     outside = int(strided.sum() - samples_per_episode(every, strided).sum())
+    if dataset.transform is not None:
+        stride, outside = 1, 0  # of frames that there may not be any more
     reasons = [f"damaged: {reason}" for reason in count.damaged]
     if count.short_episodes:
         reasons.append(

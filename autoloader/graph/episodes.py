@@ -10,7 +10,10 @@ that some drawn t needs leave it. It is traced once for a dataset, what comes be
 all; place and knobs are tensors, so that opening a stream anew costs no trace. tf.data's autotuning
 is off: the knobs rule.
 
-Each element carries its place: pass, shard, record. Runs in whichever thread iterates; TensorFlow
+A dataset's transform rewrites the record before it is parsed (``sampling.transform``).
+
+Each element carries its place: pass, shard, record. Its ``steps`` are -1 where a transform dropped
+the episode, 0 where it may be a broken record. Runs in whichever thread iterates; TensorFlow
 releases the interpreter while it waits.
 
 Not here: numeric windows of the samples (``sampling.episode``), the in-graph mixtures
@@ -27,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
-from autoloader.graph import draws, windows
+from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.graph import draws, hooks, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -38,6 +42,7 @@ from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import ReaderStart
+from autoloader.sampling.transform import VALID_KEY, Transform
 
 converting = threading.Lock()
 """Turning an element into samples is Python too. A mixture drains its queues evenly, so many
@@ -136,7 +141,12 @@ class EpisodeStream:
     def parse(self, pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
         """The raw element of one record, as operations: its drawn t and what they need."""
         dataset = self._dataset
-        parsed = tf.io.parse_single_example(raw, self._wanted())
+        wanted = self._wanted()
+        dropped = tf.zeros([], tf.bool)
+        if dataset.transform is not None:
+            raw, dropped = self._transformed(dataset.transform, raw, list(wanted))
+            wanted[VALID_KEY] = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+        parsed = tf.io.parse_single_example(raw, wanted)
         cameras = {
             camera: [parsed[feature.key] for feature in features]
             for camera, features in dataset.cameras.items()
@@ -144,11 +154,11 @@ class EpisodeStream:
         columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
         steps = self._agreed_steps([*[c for cs in cameras.values() for c in cs], *columns.values()])
         strided = self._strided_count(steps)
-        t = self._draw_t(key, strided, shard, record)
+        t = self._draw_t(key, strided, shard, record, parsed.get(VALID_KEY))
         row, used = self._frames_used(t, strided, key)
         element: dict[str, Any] = {
             "place": tf.stack([pass_, shard, record]),
-            "steps": strided,
+            "steps": tf.where(dropped, tf.constant(-1, tf.int64), strided),
             "t": t,
             "frame_row": row,
         }
@@ -160,6 +170,23 @@ class EpisodeStream:
         if dataset.language:
             element["language"] = self._language(key, parsed, self._step_of(t))
         return element
+
+    @staticmethod
+    def _transformed(transform: Transform, raw: Any, keys: list[str]) -> tuple[Any, Any]:
+        """(the record as the transform leaves it, whether it is dropped).
+
+        A record on which it fails has no step either, and is looked at with the missing ones.
+        """
+        hooks.enter()
+
+        def rewrite(record: bytes) -> tuple[bytes, bool]:
+            try:
+                return transform.rewritten(record, keys)
+            except MalformedRecordError:
+                return transform.dropped(keys), False
+
+        written, dropped = tf.numpy_function(rewrite, [raw], [tf.string, tf.bool])
+        return tf.ensure_shape(written, []), tf.ensure_shape(dropped, [])
 
     def _strided_count(self, steps: Any) -> Any:
         stride = self._dataset.stride
@@ -205,7 +232,7 @@ class EpisodeStream:
         with tf.control_dependencies([agreed]):
             return tf.identity(steps)
 
-    def _draw_t(self, key: Any, steps: Any, shard: Any, record: Any) -> Any:
+    def _draw_t(self, key: Any, steps: Any, shard: Any, record: Any, valid: Any = None) -> Any:
         sample = self._dataset.sample
         offsets = (
             *sample.frame_offsets,
@@ -218,7 +245,11 @@ class EpisodeStream:
         if sample.edges.end == "drop":
             stop = tf.minimum(steps, steps - max(offsets))
         stop = tf.maximum(stop, first)
-        if self._dataset.keep is None:
+        if valid is not None:
+            allowed = tf.range(tf.cast(first, tf.int64), stop)
+            may = tf.gather(valid, self._step_of(allowed)) != 0
+            t = draws.ordered(key, tf.boolean_mask(allowed, may))
+        elif self._dataset.keep is None:
             t = draws.order(key, first, stop)
         else:
             t = draws.ordered(key, self._kept_t(self._dataset.keep, shard, record, first, stop))

@@ -139,7 +139,7 @@ class SampleStream:
         )
         left = {name: column[tf.minimum(done, count) :] for name, column in every.items()}
         # An episode without a step may be a broken record; it is for whoever counts to look at.
-        empty = (count == 0) & (steps > 0)
+        empty = (count == 0) & (steps != 0)
         left["frames"] = self._frames(parsed)
         left["empties"] = tf.where(
             empty, tf.strings.reduce_join(tf.strings.as_string(place), separator=",") + ";", ""

@@ -24,8 +24,8 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any
+from itertools import chain, pairwise
+from typing import Any, Literal
 
 import google_crc32c
 import numpy as np
@@ -43,6 +43,8 @@ from autoloader.catalog.tfrecord import (
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables, SourceIdentity
 from autoloader.index.schema import IndexedFeature, IndexSchema
 from autoloader.sampling.fields import text_of_points
+from autoloader.sampling.rlds import spans_of
+from autoloader.sampling.transform import VALID_KEY, Transform
 
 PIECE_BYTES = 2**20
 LARGE_BYTES = 2**25
@@ -94,7 +96,10 @@ def index_payload(
     Raises:
         MalformedRecordError: the record is not exactly what the schema says.
     """
-    found = parse_example(payload, stop=stop, only=schema.keys)
+    if schema.transform is None:
+        found = parse_example(payload, stop=stop, only=schema.keys)
+    else:
+        found, payload = _transformed(payload, stop, schema.transform, schema.keys)
     steps = _steps(found, schema)
     values: Values = {}
     texts: dict[int, list[bytes]] = {}
@@ -114,6 +119,34 @@ def index_payload(
             ids, texts[number] = _texts(payload, value, feature)
             values[Section.TEXT_IDS, number] = ids
     return steps, values, texts
+
+
+def _transformed(
+    payload: Any, stop: int | None, transform: Transform, keys: frozenset[str]
+) -> tuple[dict[str, FeatureValue], bytes]:
+    """(the lists of a record as its transform leaves it, the bytes that its texts lie in).
+
+    Frames lie where they lay, in ``payload``.
+
+    Raises:
+        MalformedRecordError: the record is damaged, or the function fails on it.
+    """
+    result, spans = transform.apply(payload, stop=stop, only=keys)
+    pictures = {feature.key for feature in transform.features.values() if feature.kind == "image"}
+    found = {VALID_KEY: FeatureValue("int64", values=result.valid.astype(np.int64))}
+    texts = bytearray()
+    for key, value in result.values.items():
+        if key in pictures:
+            places = spans_of(value, spans).tolist()
+            found[key] = FeatureValue("bytes", ranges=[(first, end) for first, end in places])
+        elif isinstance(value, list):
+            ends = np.cumsum([len(texts), *map(len, value)]).tolist()
+            texts += b"".join(value)
+            found[key] = FeatureValue("bytes", ranges=list(pairwise(ends)))
+        else:
+            kind: Literal["float", "int64"] = "float" if value.dtype == np.float32 else "int64"
+            found[key] = FeatureValue(kind, values=value)
+    return found, bytes(texts)
 
 
 def _steps(found: Mapping[str, FeatureValue], schema: IndexSchema) -> int:

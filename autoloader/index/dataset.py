@@ -40,10 +40,12 @@ from autoloader.index.format import (
 )
 from autoloader.index.schema import IndexSchema
 from autoloader.index.shard import ShardIndex
+from autoloader.index.transformed import count_transformed, valid_ranges_of
 from autoloader.sampling.counts import DatasetCount, counted_episodes
 from autoloader.sampling.keep import valid_t
 from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.transform import VALID_KEY
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
@@ -215,12 +217,29 @@ class DatasetIndex:
         return np.asarray((before - starts)[self.slice_of] + self.record_of, dtype=np.int64)
 
     def kept(self) -> Ranges | None:
-        """The valid t of each episode where rules leave some out (``keep``), else ``None``."""
+        """The valid t of each episode where some are left out, else ``None``."""
         dataset = self.dataset
+        if dataset.transform is not None:
+            return valid_ranges_of(self)
         if dataset.keep is None:
             return None
         strided = -(-self.steps.astype(np.int64) // dataset.stride)
         return valid_t(dataset.keep, dataset.sample, dataset.stride, self.rows(), strided)[0]
+
+    def valid_steps(self) -> NDArray[np.bool_]:
+        """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
+        number = self._numbers["column", VALID_KEY]
+        parts = [np.empty(0, dtype=np.bool_)]
+        for piece, shard in zip(self.dataset.slices, self._shards, strict=True):
+            first = shard.section(Section.FIRST_ROWS)
+            begin, end = first[np.minimum([piece.start, piece.stop], len(first) - 1)].tolist()
+            parts.append(shard.section(Section.COLUMN, number)[begin:end, 0] != 0)
+        return np.concatenate(parts)
+
+    def damage_reasons(self) -> tuple[str, ...]:
+        """The quarantined records, for people."""
+        slices = self.dataset.slices
+        return tuple(f"{slices[d.slice].path}, record {d.record}: {d.reason}" for d in self.damaged)
 
     def find(self, slice_: int, record: int) -> int | None:
         """The episode that is a record of a slice; ``None`` where that cannot be read."""
@@ -313,16 +332,15 @@ def open_indexes(
 def count_indexed(index: DatasetIndex) -> DatasetCount:
     """What ``sampling.counts.count_dataset`` would find, from the index alone."""
     dataset = index.dataset
+    if dataset.transform is not None:
+        return count_transformed(index)
     per_episode, short, lost = counted_episodes(dataset, index.rows(), index.steps.astype(np.int64))
     return DatasetCount(
         episodes=index.episodes,
         frames=int(index.steps.sum(dtype=np.int64)),
         samples=int(per_episode.sum()),
         short_episodes=short,
-        damaged=tuple(
-            f"{dataset.slices[one.slice].path}, record {one.record}: {one.reason}"
-            for one in index.damaged
-        ),
+        damaged=index.damage_reasons(),
         estimated=False,
         lost=lost,
     )

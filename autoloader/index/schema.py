@@ -18,6 +18,7 @@ from typing import Literal
 from autoloader.catalog import Feature
 from autoloader.sampling.fields import is_text
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.transform import VALID_KEY, Transform
 
 Role = Literal["frames", "column", "text", "points"]
 
@@ -46,9 +47,16 @@ class IndexedFeature:
 
 @dataclass(frozen=True)
 class IndexSchema:
-    """The features of an index in the order of their sections: by role, then by key."""
+    """The features of an index in the order of their sections: by role, then by key.
+
+    Attributes:
+        features: what is indexed.
+        transform: what rewrites an episode first, or ``None``; with one, which steps may be t is
+            a column too (``VALID_KEY``).
+    """
 
     features: tuple[IndexedFeature, ...]
+    transform: Transform | None = None
 
     @classmethod
     def of(cls, dataset: ResolvedDataset) -> IndexSchema:
@@ -59,12 +67,15 @@ class IndexSchema:
         found |= {_indexed(feature, "column") for feature in dataset.numeric_features().values()}
         for feature in dataset.language:
             found.add(_indexed(feature, "text" if is_text(feature) else "points"))
-        return cls(tuple(sorted(found, key=lambda one: (one.role, one.key))))
+        if dataset.transform is not None:
+            found.add(IndexedFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
+        features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
+        return cls(features, dataset.transform)
 
     @cached_property
     def document(self) -> bytes:
         """The schema as JSON: what the fingerprint is of, and what an index file carries."""
-        rows = [
+        rows: list[dict[str, object]] = [
             {
                 "role": one.role,
                 "key": one.key,
@@ -74,6 +85,8 @@ class IndexSchema:
             }
             for one in self.features
         ]
+        if self.transform is not None:
+            rows.append({"transform": self.transform.identity})
         return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
             errors="surrogatepass"
         )

@@ -31,6 +31,7 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.hook import import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
 
@@ -111,6 +112,7 @@ class ChildPipeline:
                 ranks_here=child.ranks_here,
                 held_slots=sorted(self._lent()),
                 control=self._control,
+                import_path=import_path(),
             ),
             (self._memory.descriptor, child.page.descriptor),
         )

@@ -41,6 +41,7 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.episode import Place
+from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
 
@@ -105,6 +106,7 @@ class FillProcess:
                 self._filler.park(message.parked)
 
     def _start(self, message: FillStart) -> None:
+        extend_import_path(message.import_path)
         mixture = resolve_plain(message.spec, message.split, message.statistics)
         indexes = open_indexes(mixture.datasets)
         self._filler = Filler(

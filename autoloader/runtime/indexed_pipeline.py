@@ -40,6 +40,7 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.sampling.episode import Place
+from autoloader.sampling.hook import import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
 
@@ -185,6 +186,7 @@ class IndexedPipeline:
                 statistics=self._mixture.plain_statistics(),
                 order=dataclasses.asdict(self._order),
                 knobs=dataclasses.asdict(self._shares(self._knobs.decode_processes)[0]),
+                import_path=import_path(),
             ),
             self._memory.descriptor,
             datasets=len(self._mixture.datasets),

@@ -65,6 +65,7 @@ class Start(Message):
     ranks_here: int
     held_slots: list[int]
     control: dict[str, Any]
+    import_path: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class FillStart(Message):
     statistics: dict[str, Any] | None
     order: dict[str, Any]
     knobs: dict[str, int]
+    import_path: list[str]
 
 
 @dataclass(frozen=True, slots=True)

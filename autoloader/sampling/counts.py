@@ -5,6 +5,7 @@ Not here: episode lengths on disk (``catalog.lengths``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,28 +119,46 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
     )
 
 
-def count_mixture(mixture: ResolvedMixture, *, probe_only: bool = False) -> dict[str, DatasetCount]:
+def _rules(dataset: ResolvedDataset) -> str:
+    return "keep" if dataset.transform is None else "transform"
+
+
+def count_mixture(
+    mixture: ResolvedMixture,
+    *,
+    probe_only: bool = False,
+    count: Callable[..., DatasetCount] = count_dataset,
+) -> dict[str, DatasetCount]:
     """Count every dataset of a mixture, by name.
+
+    Args:
+        mixture: whose datasets; where one has a transform, ``index.counting`` counts them.
+        probe_only: as of ``count_dataset``.
+        count: counts one dataset.
 
     Raises:
         SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
     """
     counts = {}
     for dataset in mixture.datasets:
-        count = count_dataset(dataset, probe_only=probe_only)
-        if not count.samples and not count.estimated:
-            if any(rule.samples for rule in count.lost):
+        found = count(dataset, probe_only=probe_only)
+        if not found.samples and not found.estimated:
+            if any(rule.samples or rule.episodes for rule in found.lost):
                 raise SourceError(
-                    f"dataset {dataset.name!r}: keep leaves no sample of its {count.episodes} "
-                    "episodes: " + ", ".join(f"{r.rule} takes {r.samples}" for r in count.lost),
+                    f"dataset {dataset.name!r}: {_rules(dataset)} leaves no sample of "
+                    f"its {found.episodes} episodes: "
+                    + ", ".join(
+                        f"{r.rule} takes {r.samples} samples, {r.episodes} episodes whole"
+                        for r in found.lost
+                    ),
                     remedy="loosen the rule that takes the most, or take the dataset out",
                     dataset=dataset.name,
                 )
             raise SourceError(
-                f"dataset {dataset.name!r}: none of its {count.episodes} episodes is long enough "
+                f"dataset {dataset.name!r}: none of its {found.episodes} episodes is long enough "
                 "for a sample",
                 remedy="use smaller offsets, edges: {start: repeat, end: repeat}, or take it out",
                 dataset=dataset.name,
             )
-        counts[dataset.name] = count
+        counts[dataset.name] = found
     return counts

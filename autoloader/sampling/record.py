@@ -8,6 +8,7 @@ Not here: finding and reading the record's bytes (``catalog``), whole streams (`
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from autoloader.sampling.episode import EpisodeSamples, Place, build_samples, ep
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.transform import VALID_KEY
 from autoloader.sampling.windows import valid_range
 
 
@@ -36,6 +38,9 @@ def samples_of_record(
     cameras = dataset.cameras
     keys = {feature.key for feature in (*numeric.values(), *dataset.language)}
     keys |= {feature.key for features in cameras.values() for feature in features}
+    if dataset.transform is not None:
+        payload, _ = dataset.transform.rewritten(payload, keys)
+        keys.add(VALID_KEY)
     values = parse_example(payload, only=keys)
     arrays = {path: _numbers(values.get(feature.key), feature) for path, feature in numeric.items()}
     pictures = {
@@ -49,7 +54,8 @@ def samples_of_record(
         raise MalformedRecordError(f"features differ in length: {sorted(counts)} steps")
     steps = -(-counts.pop() // dataset.stride)
     key = episode_key(dataset, place)
-    t = draw_t(dataset, place, steps)
+    valid = values.get(VALID_KEY) if dataset.transform is not None else None
+    t = draw_t(dataset, place, steps, None if valid is None else valid.values)
     if not len(t):
         return None
     drawn = np.full(len(t), key, dtype=np.uint64)
@@ -73,11 +79,23 @@ def samples_of_record(
     )
 
 
-def draw_t(dataset: ResolvedDataset, place: Place, steps: int) -> NDArray[np.int64]:
-    """[n] int64 drawn t of an episode of ``steps`` (strided) frames, in the order they come."""
+def draw_t(
+    dataset: ResolvedDataset, place: Place, steps: int, valid: NDArray[Any] | None = None
+) -> NDArray[np.int64]:
+    """[n] int64 drawn t of an episode of ``steps`` (strided) frames, in the order they come.
+
+    Args:
+        dataset: whose episode.
+        place: where it lies.
+        steps: strided frames.
+        valid: [T] which steps before the stride may be t; default all.
+    """
     first, stop = valid_range(dataset.sample, steps)
     key = episode_key(dataset, place)
-    if dataset.keep is None:
+    if valid is not None:
+        allowed = np.arange(first, stop, dtype=np.int64)
+        t = draws.ordered(key, allowed[valid[allowed * dataset.stride] != 0])
+    elif dataset.keep is None:
         t = draws.order(key, first, stop)
     else:
         kept = dataset.keep.numbers(place.shard, place.record, first, stop, dataset.stride)

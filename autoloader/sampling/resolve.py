@@ -24,6 +24,7 @@ from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.scaling import Scaling, scaling_of
 from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.sampling.transform import Transform, bind_transform
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 
 
@@ -44,6 +45,7 @@ class ResolvedDataset:
         language: the features one is drawn from; empty where there is none.
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
+        transform: what rewrites each episode first, or ``None``.
     """
 
     name: str
@@ -60,11 +62,17 @@ class ResolvedDataset:
     language: tuple[Feature, ...]
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     keep: Keep | None = field(default=None, compare=False)
+    transform: Transform | None = field(default=None, compare=False)
 
     @property
     def records(self) -> int:
         """Episodes of the split."""
         return sum(piece.stop - piece.start for piece in self.slices)
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """The features that its fields name: the files', or those that its transform gives."""
+        return self.directory.features if self.transform is None else self.transform.features
 
     def numeric_features(self) -> dict[str, Feature]:
         """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
@@ -73,7 +81,7 @@ class ResolvedDataset:
             for term in bound.terms if bound else ():
                 if term.path is not None:
                     found[term.path] = find_feature(
-                        self.directory.features, term.path, field="", dataset=self.name
+                        self.features, term.path, field="", dataset=self.name
                     )
         return found
 
@@ -105,7 +113,9 @@ class ResolvedMixture:
 
 
 def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
-    """Open every dataset's metadata and bind the spec's fields to it; reads no data.
+    """Open every dataset's metadata and bind the spec's fields to it.
+
+    Reads no data, but one episode of a dataset that has a transform, to try it.
 
     Nothing is normalised yet: see ``normalised``.
 
@@ -158,7 +168,12 @@ def _resolve_dataset(
     else:
         path = str(locate_version(declared.tfds or "", declared.data_dir or "", dataset=name))
     directory = open_version(path, dataset=name)
-    features = directory.features
+    slices = directory.resolve(expression, field=f"{where}.split.{split}")
+    transform = None
+    features: Mapping[str, Feature] = directory.features
+    if declared.transform is not None:
+        transform = bind_transform(declared.transform, features, slices, where=where, dataset=name)
+        features = transform.features
 
     def found(feature_path: str, field: str) -> Feature:
         return find_feature(features, feature_path, field=f"{where}.{field}", dataset=name)
@@ -187,7 +202,6 @@ def _resolve_dataset(
         )
     sample = spec.sample_of(name)
     _check_relative(sample, fields, where)
-    slices = directory.resolve(expression, field=f"{where}.split.{split}")
     keep = None
     if declared.keep is not None:
         keep = Keep(declared.keep, features, language, slices, where=where, dataset=name)
@@ -205,6 +219,7 @@ def _resolve_dataset(
         state=fields.get("state"),
         language=language,
         keep=keep,
+        transform=transform,
     )
 
 

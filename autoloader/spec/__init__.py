@@ -19,6 +19,7 @@ from autoloader.spec.model import (
     ValidationSpec,
 )
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
+from autoloader.spec.transform import TransformSpec
 
 __all__ = [
     "AnyOf",
@@ -39,6 +40,7 @@ __all__ = [
     "RangesSpec",
     "SampleOverride",
     "SampleSpec",
+    "TransformSpec",
     "ValidationSpec",
     "parse_expression",
 ]

@@ -17,6 +17,7 @@ from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Choice, Expression
 from autoloader.spec.keep import KeepSpec
 from autoloader.spec.normalise import NormalizeSpec
+from autoloader.spec.transform import TransformSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
@@ -130,6 +131,9 @@ class DatasetSpec(Block):
     stride: int = Field(1, ge=1, description="5 takes every fifth frame")
     sample: SampleOverride = Field(default_factory=SampleOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
+    transform: TransformSpec | None = Field(
+        None, description="a function that rewrites each episode first"
+    )
 
     @field_validator("split", mode="before")
     @classmethod
@@ -149,6 +153,13 @@ class DatasetSpec(Block):
             raise wrong(
                 f"dataset {self.name!r} keeps what has language, and names no language",
                 "name the dataset's language feature, or leave keep.language out",
+            )
+        if self.keep is not None and self.transform is not None:
+            raise wrong(
+                f"dataset {self.name!r} has keep and transform: keep speaks of the steps on disk, "
+                "which a transform may move",
+                "let the function drop episodes (return None) and bar steps (valid), or leave one "
+                "of the two out",
             )
         return self
 

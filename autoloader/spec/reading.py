@@ -17,7 +17,6 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec.model import DatasetSpec, PipelineSpec
 
 _LATER = {
-    "datasets.*.transform": "the transform hook",
     "datasets.*.num_samples": "sizes of remote data",
 }
 _LATER |= {

@@ -50,6 +50,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
         "sample": dataset.sample.model_dump(mode="json", exclude={"per_episode"}),
         "keep": dataset.keep.identity if dataset.keep else None,
+        "transform": dataset.transform.identity if dataset.transform else None,
         "said": {key: value for key, value in said.items() if key not in _OTHER},
     }
     text = json.dumps(identity, sort_keys=True, ensure_ascii=True)

@@ -39,8 +39,13 @@ def dataset_statistics(index: DatasetIndex) -> DatasetStatistics:
         action=_field_statistics(index, "action") if dataset.action else None,
         state=_field_statistics(index, "state") if dataset.state else None,
         transitions=int(samples_per_episode(every, strided, index.kept()).sum()),
-        trajectories=index.episodes,
+        trajectories=_trajectories(index),
     )
+
+
+def _trajectories(index: DatasetIndex) -> int:
+    """Episodes; those that a transform dropped are none."""
+    return index.episodes if index.dataset.transform is None else int((index.steps > 0).sum())
 
 
 def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) -> FieldStatistics:

@@ -73,6 +73,7 @@ def samples_of(
     stride: int = 1,
     keep: Mapping[str, Any] | None = None,
     ranges: Mapping[str, Sequence[tuple[int, int]]] | None = None,
+    valid: Sequence[bool] | None = None,
 ) -> dict[int, Sample]:
     """Samples by t, in the order in which an episode gives them.
 
@@ -84,6 +85,7 @@ def samples_of(
         stride: every how many steps.
         keep: the spec's ``keep``.
         ranges: what its file holds.
+        valid: which steps before the stride may be t.
     """
     strided = Episode(
         {camera: frames[::stride] for camera, frames in episode.frames.items()},
@@ -96,7 +98,9 @@ def samples_of(
     valid = [
         t
         for t in range(steps)
-        if _fits(t, steps, sample) and kept(episode, t * stride, keep or {}, ranges or {})
+        if _fits(t, steps, sample)
+        and kept(episode, t * stride, keep or {}, ranges or {})
+        and (valid is None or valid[t * stride])
     ]
     valid.sort(key=lambda t: splitmix64(t ^ key))
     if sample["per_episode"] != "all":

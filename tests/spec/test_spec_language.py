@@ -341,9 +341,8 @@ def test_a_missing_field_is_named(place: str) -> None:
 
 
 LATER = [
-    ("datasets.0.transform", {"call": "lab:f"}),
     ("datasets.0.num_samples", 1000),
-    ("defaults.transform", {"call": "lab:f"}),
+    ("defaults.num_samples", 1000),
 ]
 
 
