@@ -35,6 +35,7 @@ from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import find_neighbours, find_ranks
 from autoloader.runtime.ring import Lender, RingMemory
+from autoloader.sampling import hook
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
@@ -141,6 +142,7 @@ class AutoLoader:
             ranks_here=neighbours.local_world_size,
             joining=isolation == "process" and is_up(neighbours),
         )
+        hook.remote.close()
         check_ranks(self.plan, self._ranks.world_size)
         for note in self.plan.notes:
             logger.info("%s", note)

@@ -20,7 +20,6 @@ from autoloader.index.chains import why_unchained
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
-from autoloader.sampling import hook
 from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.order import MixtureOrder, mixture_order
 from autoloader.sampling.resolve import ResolvedMixture, normalised, resolve
@@ -128,7 +127,6 @@ def plan_loader(
     counts = count_mixture(mixture, probe_only=probe_only)
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
-    hook.remote.close()
     notes += _transform_notes(mixture, chosen.reader)
     notes += _chain_notes(mixture, chosen.reader, why)
     order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})

@@ -6,7 +6,8 @@ repeated for every step, beside ``_len``. What comes back is NumPy again; of the
 value counts, and names that begin with "_" are left out.
 
 ``enter`` lets this process run them itself. As ``python -m autoloader.graph.hooks`` it
-is the process that others ask (``sampling.hook``): pickled questions on stdin, answers on stdout.
+is the process that others ask (``sampling.hook``): pickled questions on stdin, answers on stdout,
+and the descriptor that functions may print to as its argument.
 
 Not here: what is asked (``sampling.transform``).
 """
@@ -68,6 +69,7 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def serve() -> None:
     """Answer questions until the one who asks is gone."""
+    os.dup2(int(sys.argv[1]), 2)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a function prints is no answer
     questions = sys.stdin.buffer
@@ -79,7 +81,9 @@ def serve() -> None:
         return
 
 
-def _answered(question: str, spec: Mapping[str, Any], arguments: tuple[Any, ...]) -> Any:
+def _answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
+    if question == "prepare":
+        return None
     asked = transform.describe_here if question == "describe" else transform.apply_here
     try:
         return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)

@@ -11,6 +11,7 @@ Not here: the pool that decodes in a run (``runtime.pool``), what is made of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from autoloader.catalog.tfrecord import (
 )
 from autoloader.clock import Clock
 from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
+from autoloader.sampling import hook
 from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
@@ -68,6 +70,9 @@ def probe_decode(
         reached in time, is absent.
     """
     cv2.setNumThreads(1)
+    for framework in {d.transform.spec.framework for d in mixture.datasets if d.transform}:
+        with contextlib.suppress(hook.HookFailedError):  # its records then give no samples
+            hook.prepare(framework)
     deadline = clock.now_s() + budget_s
     episodes: dict[str, EpisodeSamples] = {}
     for dataset in mixture.datasets:

@@ -173,14 +173,20 @@ class _Remote:
             self._end()
 
     def _start(self) -> None:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+        # Functions may print; what TensorFlow prints while it is imported is nobody's business.
+        screen = os.dup(2)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "autoloader.graph.hooks", str(screen)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(screen,),
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            )
+        finally:
+            os.close(screen)
         self._owner = os.getpid()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "autoloader.graph.hooks"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
         send(self._pipe("stdin"), import_path())
 
     def _pipe(self, name: str) -> IO[bytes]:
@@ -204,6 +210,16 @@ class _Remote:
 
 remote = _Remote()
 atexit.register(remote.close)
+
+
+def prepare(framework: str) -> None:
+    """Have the process started that functions of ``framework`` need, if they need one.
+
+    Raises:
+        HookFailedError: it ended.
+    """
+    if framework not in CALLERS:
+        remote.ask(("prepare", None, ()))
 
 
 def send(pipe: IO[bytes], message: object) -> None:

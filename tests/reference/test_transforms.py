@@ -319,7 +319,7 @@ def test_keep_and_transform_together_are_refused(data: Data) -> None:
 
 
 @pytest.mark.slow
-def test_the_other_process_is_started_again_where_it_ended(data: Data) -> None:
+def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Data) -> None:
     class Gone:
         def __reduce__(self) -> Any:
             return (exit, (0,))
