@@ -23,11 +23,14 @@ def small_mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_spec(small_mix: Path) -> PipelineSpec:
-    """A spec of small frames, so that batches are cheap."""
+    """A spec of small frames, so that batches are cheap, and of passes that end together."""
     spec = PipelineSpec.from_yaml(small_mix)
     plain = spec.model_dump(mode="json")
     plain["cameras"]["primary"]["size"] = [32, 32]
     plain["batch"]["size"] = 16
+    plain["weights"] = "natural_scaled"
+    for dataset in plain["datasets"]:
+        dataset["weight"] = 1.0
     return PipelineSpec.from_mapping(plain)
 
 
