@@ -197,7 +197,7 @@ def _cameras(cameras: Mapping[str, list[str]]) -> str:
 
 
 def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "TensorFlow", format_bytes(found["framework"])
+    yield "libraries", format_bytes(found["framework"])
     yield "open streams", format_bytes(found["streams"])
     yield "encoded episodes", format_bytes(found["queued"])
     yield "ring", format_bytes(found["ring"])
