@@ -31,6 +31,9 @@ from autoloader.catalog.demo import ensure_demo
 from bench.data import ensure_data
 from bench.host import load
 
+HELD: dict[str, Any] = {"output": "numpy", "profile": "local_dev", "controller": False}
+"""Knobs move where a check moves them, and nowhere else."""
+
 START: dict[str, Any] = {"ring_slots": 8, "queue_samples": 32, "reader": "stream"}
 
 
@@ -83,7 +86,7 @@ def run_epochs(
 ) -> tuple[Counted, AutoLoader, int]:
     """Read ``epochs`` passes, acting on the loader about every so many batches."""
     drawn, acted, number = random.Random(7), 0, 0
-    with AutoLoader(passes_mixture(), output="numpy", knobs=START, profile="local_dev") as loader:
+    with AutoLoader(passes_mixture(), **HELD, knobs=START) as loader:
         counted = Counted(loader)
         for _ in range(epochs):
             for batch in loader:
@@ -143,7 +146,7 @@ def kills() -> list[dict[str, Any]]:
         os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
 
     drawn, killed = random.Random(11), 0
-    with AutoLoader(passes_mixture(), output="numpy", knobs=START, profile="local_dev") as loader:
+    with AutoLoader(passes_mixture(), **HELD, knobs=START) as loader:
         counted = Counted(loader)
         slot_bytes = loader.plan.mixture.layout.slot_bytes
         most_pages = 0
@@ -272,7 +275,7 @@ def state_size() -> list[dict[str, Any]]:
 
 
 def ring() -> list[dict[str, Any]]:
-    with AutoLoader(ensure_demo(), output="numpy", knobs={"ring_slots": 16}) as loader:
+    with AutoLoader(ensure_demo(), **HELD, knobs={"ring_slots": 16}) as loader:
         batches = iter(loader)
         for _ in range(60):
             next(batches)
@@ -294,7 +297,7 @@ def work() -> list[dict[str, Any]]:
     told, rows = {}, []
     for name in ("even_1", "even_29"):
         knobs = {"reader": "indexed"}
-        with AutoLoader(ensure_data(name), output="numpy", knobs=knobs) as loader:
+        with AutoLoader(ensure_data(name), **HELD, knobs=knobs) as loader:
             batches = (batch for _ in itertools.count() for batch in loader)
             for _ in range(20):
                 next(batches)
@@ -371,7 +374,7 @@ def decode_kills() -> list[dict[str, Any]]:
         drawn, killed = random.Random(5), 0
         found: list[tuple[int, ...]] = []
         knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
-        with AutoLoader(passes_mixture(), output="numpy", knobs=knobs) as loader:
+        with AutoLoader(passes_mixture(), **HELD, knobs=knobs) as loader:
             every = max(1, len(loader) // (kills + 1))
             for number, batch in enumerate(loader):
                 found += map(tuple, batch["provenance"].tolist())
