@@ -152,10 +152,14 @@ def test_a_script_that_forgets_to_close_ends_cleanly(small_mix: Path, ending: st
 def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> None:
     process = script(
         """
+        import signal
+        # Where the tests run in a shell's background, its children ignore Ctrl-C.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         make()
         print(loader.statistics().worker_pids[0], flush=True)
-        for batch in loader:
-            pass
+        while True:
+            for batch in loader:
+                pass
         """,
         small_mix,
     )
