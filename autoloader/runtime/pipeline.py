@@ -13,6 +13,7 @@ Not here: choosing knobs (``profile``, ``controller``), tensors (``batch``).
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from autoloader.runtime.mixer import Mixer
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import BadRecord, Quarantine
 from autoloader.runtime.queues import SampleQueue
-from autoloader.runtime.readers import OPENING_AT_ONCE, Reader
+from autoloader.runtime.readers import Reader, opening_at_once
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
 from autoloader.sampling.order import MixtureOrder
@@ -84,7 +85,7 @@ class Pipeline:
             )
             for dataset in mixture.datasets
         ]
-        opening = threading.Semaphore(OPENING_AT_ONCE)
+        opening = threading.Semaphore(opening_at_once(len(os.sched_getaffinity(0))))
         self._readers = [
             Reader(
                 dataset,

@@ -3,8 +3,8 @@
 Theory of operation. A reader thread folds what it has put into the queue into a cursor of its own.
 To change a stream knob it has a new generation of its source opened at that cursor (the cut), on a
 thread of its own, and reads on from the old one until the new one has its first episode; what both
-give, the cursor knows, and it is passed over. At most ``OPENING_AT_ONCE`` readers reopen at a time,
-so that a retune of all datasets does not take all cores; at start-up all open side by side.
+give, the cursor knows, and it is passed over. At most ``opening_at_once`` readers reopen at a time,
+so that a retune of all datasets leaves cores to decoding; at start-up all open side by side.
 
 An exception reaches the pipeline with its dataset and stage; the stream never just ends.
 
@@ -27,7 +27,14 @@ from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
 
-OPENING_AT_ONCE = 2
+
+def opening_at_once(cpus: int) -> int:
+    """Readers that may reopen at a time: two, never more than half of the processors.
+
+    Measured on two processors with 29 streams: the largest gap between batches while all reopen is
+    0.20 s with one at a time and 0.24 to 0.60 s with two.
+    """
+    return max(1, min(2, cpus // 2))
 
 
 class Reader:

@@ -20,6 +20,7 @@ from autoloader.clock import ManualClock
 from autoloader.errors import PipelineError, SourceError
 from autoloader.knobs import Knobs
 from autoloader.runtime import assembler as assembler_module
+from autoloader.runtime import pipeline as pipeline_module
 from autoloader.runtime import readers as readers_module
 from autoloader.runtime.decode import FrameDecoder
 from autoloader.runtime.mixer import MAX_DEBT, Mixer
@@ -429,7 +430,11 @@ def test_a_dataset_that_gives_nothing_lets_the_rest_go_first_and_is_repaid(tmp_p
 # --- threads ------------------------------------------------------------------------------------
 
 
-def test_at_most_two_readers_open_anew_at_a_time(tmp_path: Path) -> None:
+def test_at_most_two_readers_open_anew_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [readers_module.opening_at_once(cpus) for cpus in (1, 2, 4, 64)] == [1, 1, 2, 2]
+    monkeypatch.setattr(pipeline_module, "opening_at_once", lambda cpus: 2)
     mixture = build(tmp_path, "a", "b", "c", "d", "e")
     lock, now, most = threading.Lock(), [0], [0]
     both = threading.Event()
@@ -457,7 +462,7 @@ def test_at_most_two_readers_open_anew_at_a_time(tmp_path: Path) -> None:
         running.pipeline.retune(Knobs.build({"ring_slots": 4, "stream_prefetch": 5}))
         while min(a.generations for a in running.pipeline.activity().datasets.values()) < 2:
             running.batch()
-    assert most[0] == readers_module.OPENING_AT_ONCE == 2
+    assert most[0] == 2
 
 
 def test_closing_ends_all_threads_also_with_full_queues_and_a_full_ring(tmp_path: Path) -> None:
@@ -474,7 +479,6 @@ def test_closing_ends_all_threads_also_with_full_queues_and_a_full_ring(tmp_path
 def test_closing_does_not_wait_for_a_source_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autoloader.runtime import pipeline as pipeline_module
 
     monkeypatch.setattr(pipeline_module, "CLOSE_S", 0.05)
     mixture = build(tmp_path, "a")
