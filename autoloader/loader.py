@@ -150,7 +150,7 @@ class AutoLoader:
         self._wrap = wrapper(output)
         self._meter = ConsumerMeter()
         self._closed = False
-        self._baseline_bytes = loader_bytes()
+        self._baseline_bytes = loader_bytes() if isolation == "thread" else 0
         self._progress = Progress(
             self.plan.mixture,
             self.plan.order,

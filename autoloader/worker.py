@@ -60,8 +60,7 @@ from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import resolve, resolve_plain
-from autoloader.spec import PipelineSpec
+from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +77,7 @@ class _Served:
         self,
         trainer: _Trainer,
         start: Start,
+        mixture: ResolvedMixture,
         memory: RingMemory,
         page: ControlPage,
         worker: Worker,
@@ -86,8 +86,6 @@ class _Served:
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
-        extend_import_path(start.import_path)
-        mixture = resolve_plain(start.spec, start.split, start.statistics)
         order = MixtureOrder.from_plain(start.order)
         cursors = []
         for dataset, state in zip(mixture.datasets, start.cursors, strict=True):
@@ -260,10 +258,10 @@ class _Trainer:
         if earlier is not None:
             earlier.close()
         try:
-            spec = PipelineSpec.model_validate(message.spec)
-            layout = resolve(spec, message.split).layout
-            memory = RingMemory(layout, descriptor=ring)
-            served = _Served(self, message, memory, self._page, self._worker)
+            extend_import_path(message.import_path)
+            mixture = resolve_plain(message.spec, message.split, message.statistics)
+            memory = RingMemory(mixture.layout, descriptor=ring)
+            served = _Served(self, message, mixture, memory, self._page, self._worker)
         except AutoloaderError as error:
             self.send(Failed.of(message.pipeline, error))
             return

@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
+from autoloader.catalog.cache import keep_whole
 from autoloader.catalog.example import decode_varints, parse_example, read_varint
 from autoloader.catalog.features import Feature
 from autoloader.catalog.metadata import ShardSlice
@@ -430,17 +430,12 @@ def _save(path: str, witnesses: tuple[Feature, ...], lengths: NDArray[np.int32])
     values = np.append(lengths, np.array([_checksum(lengths), LAYOUT_VERSION], np.int32))
     try:
         place = _cache_file(path, witnesses)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".lengths-")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                np.save(file, values, allow_pickle=False)
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
     except OSError as error:
-        logger.debug("episode lengths are not cached: %s", error)
+        logger.debug("episode lengths not kept: %s", error)
+        return
+    keep_whole(
+        place, lambda file: np.save(file, values, allow_pickle=False), what="episode lengths"
+    )
 
 
 def _checksum(lengths: NDArray[np.int32]) -> np.int32:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import platformdirs
+from autoloader.catalog.cache import cache_root
 
 BESIDE_FOLDER = ".autoloader-index"
 SUFFIX = ".index"
@@ -35,9 +35,7 @@ logger = logging.getLogger(__name__)
 
 def index_directory() -> Path:
     """The cache directory of indexes: below ``AUTOLOADER_CACHE_DIR`` if set, else the user's."""
-    own = os.environ.get("AUTOLOADER_CACHE_DIR")
-    root = Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
-    return root / "index"
+    return cache_root() / "index"
 
 
 def cached_place(shard: str, fingerprint: bytes, directory: Path) -> Path:

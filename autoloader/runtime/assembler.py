@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from autoloader.clock import Clock
-from autoloader.runtime.batch_line import BatchLine, Slots
+from autoloader.runtime.batch_line import STALL_S, BatchLine, Slots
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
@@ -26,8 +26,6 @@ from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.layout import BatchLayout
 
 logger = logging.getLogger(__name__)
-
-STALL_S = 5.0
 
 
 class Turns(Protocol):
@@ -108,7 +106,9 @@ class Assembler(BatchLine):
             memory=memory,
             slots=slots,
             quarantine=quarantine,
+            condition=condition,
             names=names,
+            clock=clock,
             first_number=first_number,
             failed=failed,
         )
@@ -116,8 +116,6 @@ class Assembler(BatchLine):
         self._mixer = mixer
         self._submit = pool.submit
         self._decoders = decoders
-        self._condition = condition
-        self._clock = clock
         self._min_ready = min_ready
         self._cut = cut
 
@@ -166,10 +164,6 @@ class Assembler(BatchLine):
             name = self._names[dataset]
             self._submit(RowJob(dataset, row, filling, episode, number, self._decoders, name))
 
-    def _wake(self) -> None:
-        with self._condition:
-            self._condition.notify_all()
-
     def _next_dataset(self) -> int | None:
         queues = self._queues
 
@@ -179,24 +173,19 @@ class Assembler(BatchLine):
         dataset = self._mixer.next(ready)
         if dataset is not None:
             return dataset
-        started = named = self._clock.now_s()
-        with self._condition:
-            while not self._closed:
-                dataset = self._mixer.next(ready)
-                if dataset is not None:
-                    self.wait_s += self._clock.now_s() - started
-                    return dataset
-                self._condition.wait(0.5)
-                late = self._mixer.waiting_for
-                if late is not None and self._clock.now_s() - named >= STALL_S:
-                    named = self._clock.now_s()
-                    self.stalls[late] += 1
-                    logger.warning(
-                        "dataset %s has given nothing for %.0f s; the mixture waits for it",
-                        self._names[late],
-                        named - started,
-                    )
-        return None
+        return self._wait_for(lambda: self._mixer.next(ready), self._stalled)
+
+    def _stalled(self, waited_s: float) -> bool:
+        late = self._mixer.waiting_for
+        if late is None:
+            return False
+        self.stalls[late] += 1
+        logger.warning(
+            "dataset %s has given nothing for %.0f s; the mixture waits for it",
+            self._names[late],
+            waited_s,
+        )
+        return True
 
     def _write_row(
         self, filling: Filling, row: int, episode: EpisodeSamples, number: int, text_at: int

@@ -15,14 +15,18 @@ from __future__ import annotations
 import abc
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.runtime.filled import FilledBatch, languages
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import Filling, fault_of
 from autoloader.sampling.layout import BatchLayout
+
+STALL_S = 5.0
+_Found = TypeVar("_Found")
 
 
 class Slots(Protocol):
@@ -40,7 +44,9 @@ class BatchLine(abc.ABC):
         layout: of the batches.
         memory, slots: the ring.
         quarantine: told of undecodable frames.
+        condition: told when samples are there, shared with whoever brings them.
         names: dataset names.
+        clock: for stalls.
         first_number: number of the first batch.
         failed: told of the exception that ends the thread.
     """
@@ -52,7 +58,9 @@ class BatchLine(abc.ABC):
         memory: RingMemory,
         slots: Slots,
         quarantine: Quarantine,
+        condition: threading.Condition,
         names: Sequence[str],
+        clock: Clock,
         first_number: int,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -60,7 +68,9 @@ class BatchLine(abc.ABC):
         self._memory = memory
         self._slots = slots
         self._quarantine = quarantine
+        self._condition = condition
         self._names = names
+        self._clock = clock
         self._failed = failed
         self._closed = False
         self._order: list[Filling] = []
@@ -83,9 +93,27 @@ class BatchLine(abc.ABC):
     def _fill(self, filling: Filling) -> None:
         """Have all rows filled; returns early once closed."""
 
-    @abc.abstractmethod
-    def _wake(self) -> None:
-        """Wake the thread where it waits for samples."""
+    def _wait_for(
+        self, attempt: Callable[[], _Found | None], stalled: Callable[[float], bool]
+    ) -> _Found | None:
+        """What ``attempt`` gives as soon as it gives anything; ``None`` once closed.
+
+        Args:
+            attempt: tried again whenever the condition is told.
+            stalled: called every ``STALL_S`` with the seconds waited; whether it had a word to say.
+        """
+        started = named = self._clock.now_s()
+        with self._condition:
+            while not self._closed:
+                found = attempt()
+                if found is not None:
+                    self.wait_s += self._clock.now_s() - started
+                    return found
+                self._condition.wait(0.5)
+                now = self._clock.now_s()
+                if now - named >= STALL_S and stalled(now - started):
+                    named = now
+        return None
 
     def start(self) -> None:
         """Begin to mix."""
@@ -125,7 +153,8 @@ class BatchLine(abc.ABC):
     def close(self) -> None:
         """Stop; what is under way is dropped."""
         self._closed = True
-        self._wake()
+        with self._condition:
+            self._condition.notify_all()
         with self._order_changed:
             self._order_changed.notify_all()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from autoloader.clock import Clock
 from autoloader.runtime.batch_line import BatchLine, Slots
-from autoloader.runtime.planned import PlannedReader, PlannedRun
+from autoloader.runtime.planned import PlannedReader
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
@@ -26,8 +26,6 @@ from autoloader.runtime.row_jobs import Chains, Decoder, Filling, RowJob
 from autoloader.sampling.layout import BatchLayout
 
 logger = logging.getLogger(__name__)
-
-STALL_S = 5.0
 
 
 class RunAssembler(BatchLine):
@@ -70,7 +68,9 @@ class RunAssembler(BatchLine):
             memory=memory,
             slots=slots,
             quarantine=quarantine,
+            condition=condition,
             names=names,
+            clock=clock,
             first_number=0,
             failed=failed,
         )
@@ -81,8 +81,6 @@ class RunAssembler(BatchLine):
         if self._chains is not None:
             self._submit = self._chains.add
         self._decoders = decoders
-        self._condition = condition
-        self._clock = clock
 
     def _begin(self) -> None:
         """A batch waits for its own run; nothing else must be there."""
@@ -92,7 +90,7 @@ class RunAssembler(BatchLine):
 
     def _fill(self, filling: Filling) -> None:
         rows = filling.batch.rows
-        taken = self._take(rows)
+        taken = self._wait_for(lambda: self._reader.take(rows), self._stalled)
         if taken is None:
             return
         run, first = taken
@@ -109,22 +107,10 @@ class RunAssembler(BatchLine):
         if self._chains is not None:
             self._chains.flush()
 
-    def _take(self, rows: int) -> tuple[PlannedRun, int] | None:
-        taken = self._reader.take(rows)
-        if taken is not None:
-            return taken
-        started = named = self._clock.now_s()
-        with self._condition:
-            while not self._closed:
-                taken = self._reader.take(rows)
-                if taken is not None:
-                    self.wait_s += self._clock.now_s() - started
-                    return taken
-                self._condition.wait(0.5)
-                if self._clock.now_s() - named >= STALL_S:
-                    named = self._clock.now_s()
-                    logger.warning("the files have given nothing for %.0f s", named - started)
-        return None
+    @staticmethod
+    def _stalled(waited_s: float) -> bool:
+        logger.warning("the files have given nothing for %.0f s", waited_s)
+        return True
 
     @staticmethod
     def _write_texts(filling: Filling, texts: Sequence[bytes]) -> None:
@@ -139,7 +125,3 @@ class RunAssembler(BatchLine):
         joined = np.frombuffer(b"".join(texts), np.uint8)
         filling.views["language_text"][: len(joined)] = joined
         filling.views["language_end"][: len(ends)] = ends
-
-    def _wake(self) -> None:
-        with self._condition:
-            self._condition.notify_all()

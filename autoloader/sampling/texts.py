@@ -16,9 +16,7 @@ Not here: the rules (``keep``), the index's own texts (``index.build``).
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -33,6 +31,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, ShardSlice
+from autoloader.catalog.cache import keep_whole
 from autoloader.catalog.example import FeatureValue, parse_example
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
@@ -49,8 +48,6 @@ WINDOW_BYTES = 4096
 ALL_STEPS = 2**31 - 1
 """Steps that a text of the whole episode covers."""
 _IO_THREADS = 4
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +223,4 @@ def _save(place: Path, found: Sequence[TextRuns]) -> None:
         arrays[f"runs{k}"] = one.runs
         arrays[f"ends{k}"] = np.cumsum([len(text) for text in one.texts], dtype=np.int64)
         arrays[f"bytes{k}"] = np.frombuffer(b"".join(one.texts), dtype=np.uint8)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".texts-")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        logger.debug("texts are not cached: %s", error)
+    keep_whole(place, lambda file: np.savez(file, **arrays), what="texts")  # type: ignore[arg-type]

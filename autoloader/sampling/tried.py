@@ -10,21 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
-import platformdirs
-
 from autoloader.catalog import Feature
+from autoloader.catalog.cache import cache_root, keep_whole
 
 LAYOUT_VERSION = 1
-
-logger = logging.getLogger(__name__)
 
 
 class Tried(NamedTuple):
@@ -56,24 +50,11 @@ def load(key: tuple[object, ...]) -> Tried | None:
 
 def save(key: tuple[object, ...], tried: Tried) -> None:
     """Keep ``tried`` under ``key``, whole at any time."""
-    place = _place(key)
     document = {**tried._asdict(), "features": [asdict(one) for one in tried.features.values()]}
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".tried-")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(document, file)
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        logger.debug("what a transform gave is not kept: %s", error)
+    text = json.dumps(document)
+    keep_whole(_place(key), lambda file: file.write(text.encode()), what="what a transform gave")
 
 
 def _place(key: tuple[object, ...]) -> Path:
-    own = os.environ.get("AUTOLOADER_CACHE_DIR")
-    root = Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
     name = hashlib.sha256(repr((LAYOUT_VERSION, key)).encode(errors="surrogateescape")).hexdigest()
-    return root / "transforms" / f"{name[:40]}.json"
+    return cache_root() / "transforms" / f"{name[:40]}.json"

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import tempfile
 from pathlib import Path
 
-import platformdirs
-
+from autoloader.catalog.cache import cache_root, keep_whole
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import DatasetSpec
@@ -28,8 +24,6 @@ _OTHER = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
 )  # fmt: skip
 """What a dataset's spec says that changes no number of action and state, or is asked elsewhere."""
-
-logger = logging.getLogger(__name__)
 
 
 def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
@@ -67,22 +61,9 @@ def load(key: str) -> DatasetStatistics | None:
 
 def save(key: str, statistics: DatasetStatistics) -> None:
     """Keep statistics under ``key``, whole at any time."""
-    place = _place(key)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".statistics-")
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                json.dump(statistics.plain(), file)
-            Path(temporary).replace(place)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        logger.debug("statistics are not cached: %s", error)
+    text = json.dumps(statistics.plain())
+    keep_whole(_place(key), lambda file: file.write(text.encode()), what="statistics")
 
 
 def _place(key: str) -> Path:
-    own = os.environ.get("AUTOLOADER_CACHE_DIR")
-    root = Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
-    return root / "statistics" / f"{key}.json"
+    return cache_root() / "statistics" / f"{key}.json"
