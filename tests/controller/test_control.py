@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from leftovers import no_thread_left_behind
 from rlds_files import Written, episode, jpeg, write_dataset
 from situations import FLOOR
 from streams import spec_of
@@ -26,12 +26,7 @@ from autoloader.units import GIB, MIB
 
 @pytest.fixture(autouse=True)
 def _no_thread_left_behind() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("autoloader-"):
-            thread.join(30)
-            assert not thread.is_alive(), thread.name
+    yield from no_thread_left_behind()
 
 
 @pytest.fixture(scope="module")

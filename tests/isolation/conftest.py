@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from leftovers import loader_children
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -60,14 +60,5 @@ def loader(small_spec: PipelineSpec, isolation: str, reader: str) -> Iterator[Au
 def _nothing_left_behind() -> Iterator[None]:
     """Every test ends without a child of the loader."""
     yield
-    left = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes()
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if b"autoloader.worker" in command and parent == os.getpid():
-                left.append(entry.name)
+    left = loader_children()
     assert not left, f"children left behind: {left}"

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
 
@@ -43,18 +44,8 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def wait_until_gone(pid: int) -> bool:
-    """Whether a process that is no child of ours ends within 2 s (watched by its pidfd)."""
-    import select
-
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    gone = bool(poll.poll(2000))
-    os.close(descriptor)
-    return gone
+    """Whether a process that is no child of ours ends within 2 s."""
+    return ends_within(pid, 2)
 
 
 def checksum(array: np.ndarray[Any, Any]) -> int:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from left_behind import children
+from leftovers import loader_children
 from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
@@ -37,7 +37,7 @@ def _nothing_left_behind() -> Iterator[None]:
     """Every test ends without a child or a thread of the loader."""
     before = set(threading.enumerate())
     yield
-    assert children() == []
+    assert loader_children() == []
     left = [t for t in threading.enumerate() if t.name.startswith("autoloader-")]
     for thread in set(left) - before:
         thread.join(5)

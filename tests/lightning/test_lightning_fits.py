@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from fits import Tiny, data, endless, trainer
-from left_behind import KNOBS, children, places
+from left_behind import KNOBS, places
+from leftovers import loader_children
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from autoloader import PipelineSpec
@@ -96,7 +97,7 @@ def test_both_loaders_live_in_one_child(mix: PipelineSpec) -> None:
 
     class Count(Callback):
         def on_validation_end(self, *_: Any) -> None:
-            counted.append(children())
+            counted.append(loader_children())
 
     fit(mix, "process", max_epochs=1, val_check_interval=5, callbacks=[Count()])
     assert [len(pids) for pids in counted] == [1, 1, 1]
@@ -290,7 +291,7 @@ def test_a_run_that_raises_or_is_interrupted_leaves_a_checkpoint_and_nothing_els
     run = trainer(max_epochs=1, callbacks=[saver, Break()], enable_checkpointing=True)
     with pytest.raises(SystemExit if error is KeyboardInterrupt else error):
         run.fit(model, datamodule=data(mix, isolation))
-    assert children() == []
+    assert loader_children() == []
     (saved,) = tmp_path.glob("*.ckpt")
     resumed = Tiny()
     trainer(max_steps=6).fit(resumed, datamodule=data(mix), ckpt_path=str(saved))

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from leftovers import no_thread_left_behind
 from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset
 from streams import dataset_of, every_sample, spec_of
 
@@ -25,12 +26,7 @@ TOTAL = 21
 
 @pytest.fixture(autouse=True)
 def _no_thread_left_behind() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("autoloader-"):
-            thread.join(30)
-            assert not thread.is_alive(), thread.name
+    yield from no_thread_left_behind()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.controller.headroom import Headroom
@@ -48,15 +48,7 @@ def environment(rank: int, **own: str) -> dict[str, str]:
 
 def gone(pid: int) -> bool:
     """Whether a process ends within ten seconds."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    watch = select.poll()
-    watch.register(descriptor, select.POLLIN)
-    ended = bool(watch.poll(10_000))
-    os.close(descriptor)
-    return ended
+    return ends_within(pid, 10)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from leftovers import no_thread_left_behind
 from record_source import RecordSource, record_sources
 from rlds_files import episode, png, write_dataset
 from streams import Running, dataset_of, every_sample, mixture_of
@@ -49,12 +50,7 @@ def run(mixture: ResolvedMixture, knobs: dict[str, Any] | None = None, **own: An
 
 @pytest.fixture(autouse=True)
 def _no_thread_left_behind() -> Iterator[None]:
-    before = set(threading.enumerate())
-    yield
-    for thread in set(threading.enumerate()) - before:
-        if thread.name.startswith("autoloader-"):
-            thread.join(30)
-            assert not thread.is_alive(), thread.name
+    yield from no_thread_left_behind()
 
 
 # --- what comes out -----------------------------------------------------------------------------
