@@ -53,7 +53,7 @@ from autoloader.sampling.resolve import ResolvedMixture
 logger = logging.getLogger(__name__)
 
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
-"""Environment variable: where the decision log goes; unset: nowhere."""
+"""Environment variable: the decision log's file, or a directory for one a run; unset: none."""
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.003
 
@@ -67,7 +67,8 @@ class ControlOrder:
     Attributes:
         limits: what may not be overstepped.
         moves: whether there is a controller at all: policy and reflex.
-        decisions: where the decision log goes; "" nowhere.
+        decisions: the decision log's file; "": none.
+        run: the trainer in that log.
         visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
         trainer: its process id.
         batch_size: samples of a batch.
@@ -76,6 +77,7 @@ class ControlOrder:
     limits: ControllerLimits
     moves: bool
     decisions: str
+    run: str
     visible_devices: str | None
     trainer: int
     batch_size: int
@@ -189,15 +191,15 @@ class ControlledPipeline:
         batches, waited_ns, _ = page.consumer
         self._page_before = (batches, waited_ns)
         self._own = (0, 0)
-        self._log = self._open_log(order.decisions, number) if order.moves else None
+        self._log = self._open_log(order, number)
 
-    def _open_log(self, path: str, number: int) -> DecisionLog | None:
-        if not path:
+    def _open_log(self, order: ControlOrder, number: int) -> DecisionLog | None:
+        if not (order.moves and order.decisions):
             return None
         try:
-            log = DecisionLog(Path(path), pipeline=number)
+            log = DecisionLog(Path(order.decisions), pipeline=number, run=order.run)
         except OSError as error:
-            logger.warning("no decision log: %s cannot be written: %s", path, error)
+            logger.warning("no decision log: %s cannot be written: %s", order.decisions, error)
             return None
         log.start(self._limits)
         return log

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
+from autoloader.controller.decisions import log_path, run_name
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.oom import named_by_kernel, oom_kills
@@ -27,7 +28,7 @@ from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
 from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader, record_bytes
 from autoloader.runtime.attach import is_up
-from autoloader.runtime.child import Child, describe_run
+from autoloader.runtime.child import Child, describe_run, pipeline_number
 from autoloader.runtime.child_pipeline import ChildPipeline
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
@@ -171,6 +172,7 @@ class AutoLoader:
         self._page = self._child.page if self._child is not None else ControlPage()
         self._control: Control | None = None
         self._controlled: ControlledPipeline | None = None
+        self._number = pipeline_number()
         self._pipeline = self._start_pipeline(self.plan.knobs)
         _open.add(self)
 
@@ -212,6 +214,7 @@ class AutoLoader:
                 record_bytes=record_bytes(mixture),
                 told=lambda *_: True,
                 restart=None,
+                number=self._number,
                 own_process=False,
             )
         pipeline.start()
@@ -220,6 +223,7 @@ class AutoLoader:
     def _control_order(self) -> ControlOrder:
         """What the controller is asked, wherever it runs."""
         mixing = self._spec.mixing
+        wanted, run = os.environ.get(DECISIONS_VARIABLE, ""), run_name()
         return ControlOrder(
             limits=ControllerLimits(
                 ram_floor_bytes=self.plan.ram_floor_bytes,
@@ -229,7 +233,8 @@ class AutoLoader:
                 budget_ratio=1 / self._neighbours.local_world_size,
             ),
             moves=self._controller,
-            decisions=os.environ.get(DECISIONS_VARIABLE, ""),
+            decisions=str(log_path(wanted, run).absolute()) if wanted else "",
+            run=run,
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
             trainer=os.getpid(),
             batch_size=self._spec.batch.size,

@@ -329,7 +329,7 @@ class Worker:
     def _serve(self, trainer: _Trainer) -> None:
         try:
             trainer.serve()
-        except Exception:
+        except Exception:  # the boundary of this thread: one trainer's trouble is no other's
             logger.exception("a trainer's messages cannot be read")
         with self._lock:
             self._trainers.remove(trainer)

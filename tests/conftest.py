@@ -31,6 +31,20 @@ def _own_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def decision_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where every loader of the suite writes its decisions: the last test replays them all."""
+    folder = tmp_path_factory.mktemp("decisions")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOLOADER_DECISIONS", f"{folder}/")
+        yield folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that look at what all others left run last."""
+    items.sort(key=lambda item: item.get_closest_marker("runs_last") is not None)
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command line that ran in a test leaves its level and handlers to no other test."""

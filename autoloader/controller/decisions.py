@@ -10,8 +10,12 @@ Not here: deciding (``policy``), where the file lies (the loader's caller).
 
 from __future__ import annotations
 
+import functools
 import json
+import os
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,18 +39,47 @@ _DECISION = TypeAdapter(Decision)
 Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
 
 
+@functools.lru_cache(maxsize=1)
+def _run_of(pid: int) -> str:
+    host = socket.gethostname().partition(".")[0] or "host"
+    return f"{host}-{pid}-{time.strftime('%Y%m%dT%H%M%S')}"
+
+
+def run_name() -> str:
+    """This process in decision logs: host, process id, and when it was first asked for."""
+    return _run_of(os.getpid())
+
+
+def log_path(wanted: str, run: str) -> Path:
+    """Where a run's log goes.
+
+    Args:
+        wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
+            run has a file of its own, ``decisions-RUN.jsonl``.
+        run: from ``run_name``.
+    """
+    if wanted.endswith("/") or Path(wanted).is_dir():
+        return Path(wanted) / f"decisions-{run}.jsonl"
+    return Path(wanted)
+
+
 class DecisionLog:
-    """Writes one log; any thread. A full disk ends the log, never the run.
+    """Writes one log; any thread, beside any other process. A full disk ends the log, not the run.
 
     Args:
         path: the file; appended to, made with its directory where it is missing.
         pipeline: which pipeline of the run.
+        run: whose.
     """
 
-    def __init__(self, path: Path, *, pipeline: int = 0) -> None:
+    def __init__(self, path: Path, *, pipeline: int = 0, run: str = "") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
-        self._pipeline = pipeline
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o666)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")  # a writer before was killed in the middle of a line
+        self._whose = {"run": run, "pipeline": pipeline}
         self._lock = threading.Lock()
         self.failed: str | None = None
 
@@ -74,17 +107,20 @@ class DecisionLog:
         )
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; may be called twice."""
         with self._lock:
-            self._file.close()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        text = json.dumps({"pipeline": self._pipeline, **line}, allow_nan=False)
+        data = (json.dumps({**self._whose, **line}, allow_nan=False) + "\n").encode()
         with self._lock:
-            if self._file.closed or self.failed is not None:
+            if self._descriptor < 0 or self.failed is not None:
                 return
             try:
-                self._file.write(text + "\n")
+                if os.write(self._descriptor, data) < len(data):
+                    self.failed = "no room for a whole line"
             except OSError as error:
                 self.failed = str(error)
 
@@ -125,20 +161,20 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
     Raises:
         UsageError: the log cannot be read: which line, and why.
     """
-    limits: dict[int, ControllerLimits] = {}
+    limits: dict[tuple[str, int], ControllerLimits] = {}
     decisions = changes = 0
     differences: list[Difference] = []
     for number, record in _records(lines, origin):
-        pipeline = int(record.get("pipeline", 0))
+        whose = (str(record.get("run", "")), int(record.get("pipeline", 0)))
         try:
             if record.get("kind") == "start":
-                limits[pipeline] = _LIMITS.validate_python(record["limits"])
+                limits[whose] = _LIMITS.validate_python(record["limits"])
             if record.get("kind") != "decision":
                 continue
             state = _STATE.validate_python(record["state"])
             seen = _SEEN.validate_python(record["observation"])
             recorded = record["decision"]
-            held = limits[pipeline]
+            held = limits[whose]
         except (KeyError, ValidationError, KnobError) as error:
             raise UsageError(
                 f"{origin}, line {number}: not a record of this schema: {_first_line(error)}",
@@ -156,14 +192,21 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
 
 
 def _records(lines: Iterable[str], origin: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Parsed lines; a last line that was cut off by the end of its writer is left out."""
+    """Parsed lines; those that were cut off by the end of their writer are left out.
+
+    A cut line is the last one, or the one before a ``start``: the next writer's.
+    """
     held: tuple[int, str] | None = None
     for number, line in enumerate(lines, start=1):
-        if held is not None:
+        if held is not None and not (_is_cut(held[1]) and '"kind": "start"' in line):
             yield held[0], _parsed(*held, origin)
         held = (number, line) if line.strip() else None
     if held is not None and held[1].endswith("\n"):
         yield held[0], _parsed(*held, origin)
+
+
+def _is_cut(line: str) -> bool:
+    return line.startswith("{") and not line.rstrip().endswith("}")
 
 
 def _parsed(number: int, line: str, origin: str) -> dict[str, Any]:

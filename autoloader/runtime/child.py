@@ -50,6 +50,11 @@ _LOG_BYTES = 8192
 _numbers = itertools.count()
 
 
+def pipeline_number() -> int:
+    """A number that no other pipeline of this process has had."""
+    return next(_numbers)
+
+
 class Client(Protocol):
     """A loader's side of one pipeline in the child."""
 
@@ -163,7 +168,7 @@ class Child:
     def join(self, client: Client) -> int:
         """Register a loader; returns its pipeline number."""
         with self._lock:
-            number = next(_numbers)
+            number = pipeline_number()
             self._clients[number] = _Inbox(client)
             return number
 

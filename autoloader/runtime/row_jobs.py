@@ -106,7 +106,7 @@ class RowJob:
         except UndecodableFrameError as error:
             place = self.episode.place_at(self.number)
             self.filling.bad.append((self.row, place, str(error)))
-        except Exception as error:
+        except Exception as error:  # decoders raise whatever the bytes provoke
             raise fault_of(error, self.name, "decode") from error
         self.filling.row_done()
         return decoded

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,4 +150,19 @@ def test_nothing_but_the_command_line_prints() -> None:
         inside = path.relative_to(ROOT / "autoloader").parts
         if inside[0] != "cli" and "\n    print(" in path.read_text(encoding="utf-8"):
             found.append(str(path))
+    assert found == []
+
+
+def test_whoever_catches_everything_says_why() -> None:
+    found = []
+    for path in sorted(
+        p for top in ("autoloader", "training", "bench") for p in (ROOT / top).rglob("*.py")
+    ):
+        lines = path.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if re.match(r"\s*except( \(?(Base)?Exception\b|:)", line):
+                reason = line.partition("#")[2].replace("noqa: BLE001", "").strip(" ()")
+                again = any(then.strip() == "raise" for then in lines[number + 1 : number + 6])
+                if not reason and not again:
+                    found.append(f"{path.relative_to(ROOT)}:{number + 1}")
     assert found == []

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from situations import growing, limits, seen
 
 from autoloader.cli.app import main
-from autoloader.controller.decisions import SCHEMA_VERSION, DecisionLog, replay
+from autoloader.controller.decisions import (
+    SCHEMA_VERSION,
+    DecisionLog,
+    log_path,
+    replay,
+    run_name,
+)
+from autoloader.controller.observation import Reading
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
 from autoloader.testing import SCENARIOS, simulate
 from autoloader.testing.scenarios import FLOOR_BYTES
+from autoloader.units import GIB
 
 
 def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:
@@ -83,3 +92,56 @@ def test_a_last_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     whole = replay(text.splitlines(keepends=True))
     cut = replay(text[:-40].splitlines(keepends=True))
     assert cut.decisions == whole.decisions - 1
+
+
+def test_trainers_and_loaders_that_share_a_file_do_not_mix_their_limits(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whose = [("one", 0), ("one", 1), ("two", 0)]
+    logs = [DecisionLog(path, run=run, pipeline=number) for run, number in whose]
+    held = [limits(ram_floor_bytes=n * GIB) for n in (1, 2, 3)]
+    for log, own in zip(logs, held, strict=True):
+        log.start(own)
+    low = seen(headroom_bytes=Reading(2.5 * GIB))
+    for log, own in zip(logs, held, strict=True):
+        log.decision(growing(), low, decide(growing(), low, own))
+        log.close()
+    with path.open() as lines:
+        found = replay(lines)
+    assert (found.decisions, found.differences) == (3, ())
+
+
+def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins_anew(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log"
+    log_of(path, "steady", "indexed", 10.0)
+    whole = path.read_text()
+    path.write_text(whole[:-40])
+    log_of(path, "steady", "indexed", 10.0)
+    with path.open() as lines:
+        found = replay(lines)
+    assert found.decisions == 2 * 10 - 1
+    assert found.differences == ()
+
+
+def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: Path) -> None:
+    assert log_path(str(tmp_path), "host-7-now") == tmp_path / "decisions-host-7-now.jsonl"
+    assert log_path(f"{tmp_path}/new/", "run").parent == tmp_path / "new"
+    assert log_path(str(tmp_path / "mine.jsonl"), "run") == tmp_path / "mine.jsonl"
+    assert run_name() == run_name()
+    assert f"-{os.getpid()}-" in run_name()
+
+
+def test_the_command_replays_all_logs_below_a_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "b").mkdir(parents=True)
+    log_of(tmp_path / "runs" / "a.jsonl", "steady", "indexed", 5.0)
+    log_of(tmp_path / "runs" / "b" / "b.jsonl", "steady", "stream", 5.0)
+    assert main(["replay", str(tmp_path / "runs"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["logs"], found["decisions"]) == (2, 10)
+    assert main(["replay", str(tmp_path / "runs")]) == 0
+    assert "a.jsonl: 5 decisions" in capsys.readouterr().out
+    (tmp_path / "none").mkdir()
+    assert main(["replay", str(tmp_path / "none")]) == 2
