@@ -28,6 +28,7 @@ def _own_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        patch.delenv("AUTOLOADER_CACHE_DIR", raising=False)
         yield
 
 

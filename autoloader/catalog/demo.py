@@ -55,8 +55,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import platformdirs
 
+from autoloader.catalog.cache import cache_root
 from autoloader.catalog.demo_datasets import (
     CODE_POINTS,
     DATASETS,
@@ -79,7 +79,7 @@ SIZE_BINS_KB = (5, 10, 15, 20, 25, 30, 35, 40, 45)
 def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
     """Where the user's cache keeps the demo mixture of these arguments; may not exist yet."""
     key = hashlib.sha256(json.dumps(_identity(datasets, scale, seed)).encode()).hexdigest()[:12]
-    return platformdirs.user_cache_path("autoloader") / "demo" / key
+    return cache_root() / "demo" / key
 
 
 def ensure_demo(

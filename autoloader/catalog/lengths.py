@@ -31,10 +31,9 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
-from autoloader.catalog.cache import keep_whole
+from autoloader.catalog.cache import cache_root, keep_whole
 from autoloader.catalog.example import decode_varints, parse_example, read_varint
 from autoloader.catalog.features import Feature
 from autoloader.catalog.metadata import ShardSlice
@@ -409,7 +408,7 @@ def _cache_file(path: str, witnesses: tuple[Feature, ...]) -> Path:
     asked = [(feature.key, _step_values(feature)) for feature in witnesses]
     identity = repr((str(place), stat.st_size, stat.st_mtime_ns, LAYOUT_VERSION, asked))
     name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:40]
-    return platformdirs.user_cache_path("autoloader") / "lengths" / f"{name}.npy"
+    return cache_root() / "lengths" / f"{name}.npy"
 
 
 def _load(path: str, witnesses: tuple[Feature, ...]) -> NDArray[np.int32] | None:

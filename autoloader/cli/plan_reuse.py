@@ -66,18 +66,17 @@ def dataset_reuse(
 
 
 def _table(dataset: ResolvedDataset) -> DatasetTable:
-    found = episode_lengths(
-        dataset.slices, dataset.directory.features, probe_only=dataset.keep is None
-    )
+    keep = dataset.keep if dataset.transform is None else None  # else it asks the index
+    found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=keep is None)
     slices = [np.full(len(part), number) for number, part in enumerate(found.lengths)]
     records = [np.arange(len(part)) for part in found.lengths]
     steps = np.concatenate(found.lengths)
     known = steps >= 0
     kept = None
-    if dataset.keep is not None:
+    if keep is not None:
         strided = -(-steps[known].astype(np.int64) // dataset.stride)
         rows = np.flatnonzero(known)
-        kept, _ = valid_t(dataset.keep, dataset.sample, dataset.stride, rows, strided)
+        kept, _ = valid_t(keep, dataset.sample, dataset.stride, rows, strided)
     return DatasetTable(
         key=dataset.key,
         sample=dataset.sample,

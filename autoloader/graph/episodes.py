@@ -144,7 +144,7 @@ class EpisodeStream:
         wanted = self._wanted()
         dropped = tf.zeros([], tf.bool)
         if dataset.transform is not None:
-            raw, dropped = self._transformed(dataset.transform, raw, list(wanted))
+            raw, dropped = self._transformed(dataset.transform, raw, list(wanted), dataset.keep)
             wanted[VALID_KEY] = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
         parsed = tf.io.parse_single_example(raw, wanted)
         cameras = {
@@ -172,16 +172,19 @@ class EpisodeStream:
         return element
 
     @staticmethod
-    def _transformed(transform: Transform, raw: Any, keys: list[str]) -> tuple[Any, Any]:
+    def _transformed(
+        transform: Transform, raw: Any, keys: list[str], keep: Keep | None
+    ) -> tuple[Any, Any]:
         """(the record as the transform leaves it, whether it is dropped).
 
+        Which steps rules leave is in the record too, since the texts are that they look at.
         A record on which it fails has no step either, and is looked at with the missing ones.
         """
         hooks.enter()
 
         def rewrite(record: bytes) -> tuple[bytes, bool]:
             try:
-                return transform.rewritten(record, keys)
+                return transform.rewritten(record, keys, keep)
             except MalformedRecordError:
                 return transform.dropped(keys), False
 

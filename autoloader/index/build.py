@@ -187,7 +187,7 @@ def _count(value: FeatureValue | None, feature: IndexedFeature) -> int:
             "one step"
         )
     count //= feature.width
-    if not feature.per_step and (count > 1 or (count == 0 and feature.role == "points")):
+    if not feature.per_step and (count > 1 or (count == 0 and feature.role != "text")):
         raise MalformedRecordError(f"{feature.path} has {count} values for one episode")
     return count
 
@@ -213,6 +213,8 @@ def _texts(
         rows = _numbers(value, feature).astype(np.int64).reshape(-1, feature.width)
         ids, different = _numbered(row.tobytes() for row in rows)
         return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
+    if feature.role == "number":
+        return _numbered(str(int(one)).encode() for one in _numbers(value, feature).tolist())
     ranges = value.ranges if value is not None else []
     if not feature.per_step and not ranges:
         return np.zeros(1, np.int32), [b""]

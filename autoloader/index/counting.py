@@ -31,7 +31,8 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
         return counts.count_dataset(dataset, probe_only=probe_only)
     if not probe_only:
         return count_indexed(open_dataset_index(dataset))
-    found = counts.count_dataset(dataset, probe_only=True)
+    # Rules speak of what the function gives: none of them is asked of the files.
+    found = counts.count_dataset(replace(dataset, keep=None), probe_only=True)
     return replace(
         found,
         frames=max(1, round(found.frames * transform.kept_ratio)),

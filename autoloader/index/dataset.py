@@ -40,7 +40,7 @@ from autoloader.index.format import (
 )
 from autoloader.index.schema import IndexSchema
 from autoloader.index.shard import ShardIndex
-from autoloader.index.transformed import count_transformed, valid_ranges_of
+from autoloader.index.transformed import count_transformed, kept_transformed
 from autoloader.sampling.counts import DatasetCount, counted_episodes
 from autoloader.sampling.keep import valid_t
 from autoloader.sampling.ranges import Ranges
@@ -198,6 +198,27 @@ class DatasetIndex:
         """E, the readable episodes."""
         return len(self.steps)
 
+    def text_ids(
+        self, feature_path: str
+    ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]:
+        """By slice: its episodes, ids of a text of them, and what tells the text of an id.
+
+        The ids are those of every step, one episode's behind another's, or of every episode.
+
+        Raises:
+            KeyError: no such text is indexed.
+        """
+        number = self._numbers["language", feature_path]
+        for slice_, shard in enumerate(self._shards):
+            mine = slice(*self._first[slice_ : slice_ + 2].tolist())
+            ids, records = shard.section(Section.TEXT_IDS, number), self.record_of[mine]
+            if self._numbers.per_step[number]:
+                begin = int(shard.section(Section.FIRST_ROWS)[records[0]]) if len(records) else 0
+                ids = ids[begin : begin + int(self.steps[mine].sum(dtype=np.int64))]
+            else:
+                ids = ids[records]
+            yield mine, ids, shard.text
+
     @property
     def nbytes(self) -> int:
         """Bytes of the index files."""
@@ -220,7 +241,7 @@ class DatasetIndex:
         """The valid t of each episode where some are left out, else ``None``."""
         dataset = self.dataset
         if dataset.transform is not None:
-            return valid_ranges_of(self)
+            return kept_transformed(self)
         if dataset.keep is None:
             return None
         strided = -(-self.steps.astype(np.int64) // dataset.stride)

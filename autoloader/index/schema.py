@@ -20,7 +20,7 @@ from autoloader.sampling.fields import is_text
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.transform import VALID_KEY, Transform
 
-Role = Literal["frames", "column", "text", "points"]
+Role = Literal["frames", "column", "text", "points", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class IndexedFeature:
 
     Attributes:
         role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32), "text"
-            (stored as bytes) or "points" (stored as Unicode code points, indexed as UTF-8).
+            (stored as bytes), "points" (stored as Unicode code points, indexed as UTF-8) or
+            "number" (an integer of the episode, indexed as decimal text).
         key: its key in the ``tf.train.Example``.
         path: as users name it.
         list_kind: the list that the record must hold: "bytes", "float" or "int64".
@@ -66,8 +67,11 @@ class IndexSchema:
             found |= {_indexed(feature, "frames") for feature in choices}
         found |= {_indexed(feature, "column") for feature in dataset.numeric_features().values()}
         for feature in dataset.language:
-            found.add(_indexed(feature, "text" if is_text(feature) else "points"))
+            found.add(_indexed(feature, text_role(feature)))
         if dataset.transform is not None:
+            # What rules look at lies in no file; of other datasets, rules read the files.
+            asked = dataset.keep.features if dataset.keep is not None else ()
+            found |= {_indexed(feature, text_role(feature)) for feature in asked}
             found.add(IndexedFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
         return cls(features, dataset.transform)
@@ -100,6 +104,13 @@ class IndexSchema:
     def keys(self) -> frozenset[str]:
         """Every key that has to be parsed."""
         return frozenset(one.key for one in self.features)
+
+
+def text_role(feature: Feature) -> Role:
+    """How the texts of a feature are indexed."""
+    if is_text(feature):
+        return "text"
+    return "points" if feature.shape else "number"
 
 
 def _indexed(feature: Feature, role: Role) -> IndexedFeature:

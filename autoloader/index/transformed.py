@@ -1,9 +1,11 @@
 """What the index of a transformed dataset says of its episodes: which t are valid, what was lost.
 
-A dropped episode is one without a step; which steps may be t is a column (``VALID_KEY``).
+A dropped episode is one without a step; which steps may be t is a column (``VALID_KEY``). The
+rules of ``keep`` are no part of the index, which has the texts that they look at: a rule that
+changes runs no function anew.
 
 Not here: running the transform (``index.build``, ``sampling.transform``), datasets that are read as
-they lie (``sampling.counts``).
+they lie (``sampling.counts``), what rules leave (``sampling.keep``).
 """
 
 from __future__ import annotations
@@ -12,16 +14,61 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoloader.catalog import Feature
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
-from autoloader.sampling.keep import RuleLoss
+from autoloader.sampling.keep import RuleLoss, left_by_rules
 from autoloader.sampling.ranges import Ranges
+from autoloader.sampling.texts import ALL_STEPS, TextRuns
 from autoloader.sampling.windows import valid_ranges
 
 if TYPE_CHECKING:
     from autoloader.index.dataset import DatasetIndex
 
 
-def valid_ranges_of(index: DatasetIndex) -> Ranges | None:
+def kept_transformed(index: DatasetIndex) -> Ranges | None:
+    """The valid t of each episode, or ``None`` where transform and rules leave out no step."""
+    left = _allowed_by_function(index)
+    return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
+
+
+def _left_by_rules(
+    index: DatasetIndex, allowed: Ranges | None
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    dataset = index.dataset
+    assert dataset.keep is not None
+    texts = {one.key: _texts_of(index, one) for one in dataset.keep.features}
+    sets = dataset.keep.sets_of(index.episodes, texts)
+    if allowed is None:
+        strided = -(-index.steps.astype(np.int64) // dataset.stride)
+        allowed = Ranges.spans(*valid_ranges(dataset.sample, strided))
+    return left_by_rules(allowed, sets, dataset.stride)
+
+
+def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
+    """An indexed text of every episode."""
+    known: dict[bytes, int] = {}
+    parts = [np.empty((0, 4), dtype=np.int64)]
+    for mine, ids, text_of in index.text_ids(feature.path):
+        steps = index.steps[mine].astype(np.int64)
+        if feature.per_step:
+            episode = np.repeat(np.arange(mine.start, mine.stop), steps)
+            step = np.arange(len(ids)) - np.repeat(np.cumsum(steps) - steps, steps)
+            begins = np.ones(len(ids), dtype=np.bool_)
+            begins[1:] = (ids[1:] != ids[:-1]) | (step[1:] == 0)
+            at = np.flatnonzero(begins)
+            length = np.diff(at, append=len(ids))
+            part = np.stack([episode[at], step[at], step[at] + length, ids[at]], axis=1)
+        else:
+            whole = np.full(len(ids), ALL_STEPS)
+            part = np.stack([np.arange(mine.start, mine.stop), 0 * whole, whole, ids], axis=1)
+        different, which = np.unique(part[:, 3], return_inverse=True)
+        new = [known.setdefault(text_of(one), len(known)) for one in different.tolist()]
+        part[:, 3] = np.asarray(new, dtype=np.int64)[which]
+        parts.append(part)
+    return TextRuns(np.concatenate(parts), tuple(known))
+
+
+def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where the transform bars no step."""
     valid = index.valid_steps()
     if valid.all():
@@ -48,7 +95,7 @@ def count_transformed(index: DatasetIndex) -> DatasetCount:
     steps = index.steps.astype(np.int64)
     strided = -(-steps // dataset.stride)
     every = samples_per_episode(dataset.sample, strided)
-    kept = valid_ranges_of(index)
+    kept = _allowed_by_function(index)
     left = every if kept is None else samples_per_episode(dataset.sample, strided, kept)
     dropped = int((steps == 0).sum())
     lost = []
@@ -57,6 +104,10 @@ def count_transformed(index: DatasetIndex) -> DatasetCount:
     if kept is not None:
         whole = int(((every > 0) & (left == 0)).sum())
         lost.append(RuleLoss("transform.valid", whole, int((every - left).sum())))
+    if dataset.keep is not None:
+        kept, by_rule = _left_by_rules(index, kept)
+        left = samples_per_episode(dataset.sample, strided, kept)
+        lost += by_rule
     return DatasetCount(
         episodes=index.episodes,
         frames=int(steps.sum()),

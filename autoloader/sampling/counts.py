@@ -120,7 +120,9 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
 
 
 def _rules(dataset: ResolvedDataset) -> str:
-    return "keep" if dataset.transform is None else "transform"
+    named = {"transform": dataset.transform, "keep": dataset.keep}
+    given = [name for name, one in named.items() if one is not None]
+    return " and ".join(given) + (" leave" if len(given) == 2 else " leaves")
 
 
 def count_mixture(
@@ -145,7 +147,7 @@ def count_mixture(
         if not found.samples and not found.estimated:
             if any(rule.samples or rule.episodes for rule in found.lost):
                 raise SourceError(
-                    f"dataset {dataset.name!r}: {_rules(dataset)} leaves no sample of "
+                    f"dataset {dataset.name!r}: {_rules(dataset)} no sample of "
                     f"its {found.episodes} episodes: "
                     + ", ".join(
                         f"{r.rule} takes {r.samples} samples, {r.episodes} episodes whole"

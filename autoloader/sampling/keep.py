@@ -7,6 +7,10 @@ the result, so that they cannot differ. It is worked out once in a process, at f
 
 Rules speak of steps before the stride: t is kept where step t · stride is.
 
+With a transform they speak of what it gives: its features, its steps. Those lie in no file: the
+index holds the texts of all episodes (``sets_of``), and who rewrites a record asks for that one
+(``allows``).
+
 Not here: the language (``spec.keep``), reading texts (``texts``).
 """
 
@@ -18,9 +22,10 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +34,7 @@ from autoloader.catalog import Feature, ShardSlice
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.sampling.fields import check_language, find_feature
 from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.texts import ALL_STEPS, TextRuns, read_texts
+from autoloader.sampling.texts import ALL_STEPS, TextRuns, read_texts, runs_of_episode
 from autoloader.sampling.windows import valid_ranges
 from autoloader.spec import KeepSpec, SampleSpec
 from autoloader.spec.keep import key_parts
@@ -58,9 +63,9 @@ class Keep:
 
     Args:
         spec: the rules.
-        features: of the dataset.
+        features: of the dataset, or those that its transform gives.
         language: the features that its language is drawn from.
-        slices: records of the split.
+        slices: records of the split; none where a transform gives the texts.
         where: path of the dataset in the spec.
         dataset: its name.
 
@@ -86,7 +91,7 @@ class Keep:
         self._sets: tuple[tuple[str, Ranges], ...] | None = None
         self._identity = ""
         self._asked: list[Feature] = []
-        self._rules: list[tuple[str, Callable[[Mapping[str, TextRuns]], Ranges]]] = []
+        self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
 
         def asked(path: str, field: str) -> Feature:
             feature = find_feature(features, path, field=f"{where}.{field}", dataset=dataset)
@@ -125,6 +130,11 @@ class Keep:
         return self._identity
 
     @property
+    def features(self) -> tuple[Feature, ...]:
+        """Those whose texts the rules look at."""
+        return tuple(dict.fromkeys(self._asked))
+
+    @property
     def rows(self) -> int:
         """Records of the split."""
         return int(self._rows[-1])
@@ -142,16 +152,41 @@ class Keep:
         """
         with self._lock:
             if self._sets is None:
-                features = list(dict.fromkeys(self._asked))
+                features = self.features
                 found = read_texts(self._slices, features, dataset=self._dataset)
                 texts = {one.key: runs for one, runs in zip(features, found, strict=True)}
-                left: Ranges | None = None
-                sets: dict[str, Ranges] = {}
-                for name, rule in self._rules:
-                    one = rule(texts)
-                    left = sets[name] = one if left is None else left.both(one)
-                self._sets = tuple(sets.items())
+                self._sets = self.sets_of(self.rows, texts)
             return self._sets
+
+    def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
+        """``sets`` of any episodes.
+
+        Args:
+            rows: how many.
+            texts: of each of ``features``, by key.
+        """
+        left: Ranges | None = None
+        sets: dict[str, Ranges] = {}
+        for name, rule in self._rules:
+            one = rule(rows, texts)
+            left = sets[name] = one if left is None else left.both(one)
+        return tuple(sets.items())
+
+    def allows(self, steps: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """[T] which of an episode's ``steps`` the rules leave.
+
+        Args:
+            steps: T.
+            values: of each of ``features``, by key: byte strings, or integers, flat.
+
+        Raises:
+            MalformedRecordError: a text is missing.
+        """
+        texts = {one.key: runs_of_episode(values.get(one.key), one) for one in self.features}
+        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, steps, np.int64))
+        kept = np.zeros(steps, dtype=np.bool_)
+        kept[self.sets_of(1, texts)[-1][1].both(whole).numbers(0)] = True
+        return kept
 
     def steps(self) -> Ranges:
         """Steps that all rules leave of each record, before the stride."""
@@ -163,40 +198,42 @@ class Keep:
         window = Ranges.spans(np.full(1, first, np.int64), np.full(1, stop, np.int64))
         return self.steps().take(row).strided(stride).both(window).numbers(0)
 
+    @staticmethod
     def _matching(
-        self, feature: Feature, pattern: re.Pattern[str], texts: Mapping[str, TextRuns]
+        feature: Feature, pattern: re.Pattern[str], rows: int, texts: Mapping[str, TextRuns]
     ) -> Ranges:
         found = texts[feature.key]
         fits = [pattern.search(one.decode("utf-8", "replace")) is not None for one in found.texts]
         kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
-        return Ranges.of(self.rows, kept[:, 0], kept[:, 1], kept[:, 2])
+        return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
 
+    @staticmethod
     def _listed(
-        self,
         parts: Sequence[tuple[str, Feature | None]],
         listed: Mapping[str, Pairs],
+        rows: int,
         texts: Mapping[str, TextRuns],
     ) -> Ranges:
-        keys = [""] * self.rows
-        whole = np.ones(self.rows, dtype=np.bool_)
+        keys = [""] * rows
+        whole = np.ones(rows, dtype=np.bool_)
         for text, feature in parts:
             keys = [key + text for key in keys]
             if feature is None:
                 continue
             found = texts[feature.key]
             words = [one.decode("utf-8", "replace") for one in found.texts]
-            there = np.zeros(self.rows, dtype=np.bool_)
+            there = np.zeros(rows, dtype=np.bool_)
             for row, word in found.runs[:, [0, 3]].tolist():
                 keys[row] += words[word]
                 there[row] = True
             whole &= there
-        rows = [
+        found_ranges = [
             (row, start, stop)
             for row in np.flatnonzero(whole).tolist()
             for start, stop in listed.get(keys[row], ())
         ]
-        columns = np.asarray(rows, dtype=np.int64).reshape(-1, 3)
-        return Ranges.of(self.rows, columns[:, 0], columns[:, 1], columns[:, 2])
+        columns = np.asarray(found_ranges, dtype=np.int64).reshape(-1, 3)
+        return Ranges.of(rows, columns[:, 0], columns[:, 1], columns[:, 2])
 
 
 def valid_t(
@@ -211,10 +248,23 @@ def valid_t(
         rows: [E] which records of the split, ascending.
         strided: [E] frames of each after the stride.
     """
-    left = Ranges.spans(*valid_ranges(sample, strided))
-    windows, before, losses = left, left.counts(), []
-    for rule, steps in keep.sets():
-        left = windows.both(steps.take(rows).strided(stride))
+    windows = Ranges.spans(*valid_ranges(sample, strided))
+    return left_by_rules(windows, [(rule, steps.take(rows)) for rule, steps in keep.sets()], stride)
+
+
+def left_by_rules(
+    windows: Ranges, sets: Iterable[tuple[str, Ranges]], stride: int
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    """What rules leave of t, and what each of them left out.
+
+    Args:
+        windows: the valid t without them.
+        sets: (rule, steps that it and those before it leave), in order.
+        stride: every how many steps.
+    """
+    left, before, losses = windows, windows.counts(), []
+    for rule, steps in sets:
+        left = windows.both(steps.strided(stride))
         counts = left.counts()
         episodes = int(((before > 0) & (counts == 0)).sum())
         losses.append(RuleLoss(rule, episodes, int((before - counts).sum())))

@@ -39,7 +39,7 @@ def samples_of_record(
     keys = {feature.key for feature in (*numeric.values(), *dataset.language)}
     keys |= {feature.key for features in cameras.values() for feature in features}
     if dataset.transform is not None:
-        payload, _ = dataset.transform.rewritten(payload, keys)
+        payload, _ = dataset.transform.rewritten(payload, keys, dataset.keep)
         keys.add(VALID_KEY)
     values = parse_example(payload, only=keys)
     arrays = {path: _numbers(values.get(feature.key), feature) for path, feature in numeric.items()}
@@ -88,7 +88,7 @@ def draw_t(
         dataset: whose episode.
         place: where it lies.
         steps: strided frames.
-        valid: [T] which steps before the stride may be t; default all.
+        valid: [T] which steps before the stride may be t, rules included; default: as these say.
     """
     first, stop = valid_range(dataset.sample, steps)
     key = episode_key(dataset, place)

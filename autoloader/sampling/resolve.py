@@ -204,7 +204,9 @@ def _resolve_dataset(
     _check_relative(sample, fields, where)
     keep = None
     if declared.keep is not None:
-        keep = Keep(declared.keep, features, language, slices, where=where, dataset=name)
+        # Of transformed episodes the files tell nothing.
+        records = slices if transform is None else ()
+        keep = Keep(declared.keep, features, language, records, where=where, dataset=name)
     return ResolvedDataset(
         name=name,
         index=index,

@@ -27,11 +27,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, ShardSlice
-from autoloader.catalog.cache import keep_whole
+from autoloader.catalog.cache import cache_root, keep_whole
 from autoloader.catalog.example import FeatureValue, parse_example
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
@@ -120,8 +119,7 @@ def _texts_of_file(path: str, features: Sequence[Feature]) -> list[TextRuns]:
 def _read_file(path: str, features: Sequence[Feature]) -> list[TextRuns]:
     keys = {feature.key for feature in features}
     whole = not all(is_text(feature) for feature in features)
-    runs: list[list[tuple[int, int, int, int]]] = [[] for _ in features]
-    ids: list[dict[bytes, int]] = [{} for _ in features]
+    found = [_Runs(feature.per_step) for feature in features]
     with opened(path) as fd:
         size = os.fstat(fd).st_size
         if hasattr(os, "posix_fadvise"):
@@ -134,30 +132,66 @@ def _read_file(path: str, features: Sequence[Feature]) -> list[TextRuns]:
             try:
                 payload = read_record(fd, at, length) if whole else _Payload(fd, at, length)
                 values = parse_example(payload, only=keys)
-                texts = [_texts(payload, values.get(one.key), one) for one in features]
+                texts = [_texts(_values(payload, values.get(f.key), f), f) for f in features]
             except MalformedRecordError:
                 continue
-            for k, found in enumerate(texts):
-                step = 0
-                for text, same in groupby(found):
-                    stop = step + len(list(same)) if features[k].per_step else ALL_STEPS
-                    runs[k].append((record, step, stop, ids[k].setdefault(text, len(ids[k]))))
-                    step = stop
-    return [
-        TextRuns(np.asarray(rows, dtype=np.int64).reshape(-1, 4), tuple(known))
-        for rows, known in zip(runs, ids, strict=True)
-    ]
+            for runs, each in zip(found, texts, strict=True):
+                runs.add(record, each)
+    return [runs.whole() for runs in found]
 
 
-def _texts(payload: Any, value: FeatureValue | None, feature: Feature) -> list[bytes]:
-    """The text of every step, or the episode's one; absent is empty."""
+def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
+    """The texts of one episode, which is record 0.
+
+    Args:
+        values: of the feature: byte strings, or integers, flat; ``None`` where it has none.
+        feature: whose.
+
+    Raises:
+        MalformedRecordError: they are none, or not as many as steps need.
+    """
+    runs = _Runs(feature.per_step)
+    runs.add(0, _texts(values, feature))
+    return runs.whole()
+
+
+class _Runs:
+    """Grows the runs of one feature, record by record."""
+
+    def __init__(self, per_step: bool) -> None:
+        self._per_step = per_step
+        self._runs: list[tuple[int, int, int, int]] = []
+        self._ids: dict[bytes, int] = {}
+
+    def add(self, record: int, texts: Sequence[bytes]) -> None:
+        """The texts of a record's steps, or its one text."""
+        step = 0
+        for text, same in groupby(texts):
+            stop = step + len(list(same)) if self._per_step else ALL_STEPS
+            self._runs.append((record, step, stop, self._ids.setdefault(text, len(self._ids))))
+            step = stop
+
+    def whole(self) -> TextRuns:
+        """What was added."""
+        return TextRuns(np.asarray(self._runs, np.int64).reshape(-1, 4), tuple(self._ids))
+
+
+def _values(payload: Any, value: FeatureValue | None, feature: Feature) -> Any:
+    """Byte strings or numbers of a feature, as the record holds them."""
     if is_text(feature):
         ranges = value.ranges if value is not None else []
-        texts = [bytes(payload[start:stop]) for start, stop in ranges]
+        return [bytes(payload[start:stop]) for start, stop in ranges]
+    return None if value is None else value.values
+
+
+def _texts(values: Any, feature: Feature) -> list[bytes]:
+    """The text of every step, or the episode's one; absent is empty."""
+    if is_text(feature):
+        texts = list(values or ())
         return texts if feature.per_step or texts else [b""]
-    if value is None or value.values is None:
+    if values is None:
         raise MalformedRecordError(f"{feature.path} is missing or holds no numbers")
-    numbers = value.values.astype(np.int64, copy=False)
+    numbers = values.astype(np.int64, copy=False)
     if not feature.shape:
         return [str(number).encode() for number in numbers.tolist()]
     width = int(feature.shape[0] or 1)
@@ -201,7 +235,7 @@ def _cache_file(path: str, features: Sequence[Feature]) -> Path:
     asked = [(one.key, one.kind, one.dtype, one.shape, one.per_step) for one in features]
     identity = repr((str(place), stat.st_size, stat.st_mtime_ns, LAYOUT_VERSION, asked))
     name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:40]
-    return platformdirs.user_cache_path("autoloader") / "texts" / f"{name}.npz"
+    return cache_root() / "texts" / f"{name}.npz"
 
 
 def _load(place: Path, features: int) -> list[TextRuns] | None:

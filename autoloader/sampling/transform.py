@@ -37,6 +37,7 @@ from autoloader.catalog.tfrecord import (
 from autoloader.errors import SourceError, SpecError
 from autoloader.sampling import hook, tried
 from autoloader.sampling.hook import Caller, HookFailedError
+from autoloader.sampling.keep import Keep
 from autoloader.sampling.rlds import (
     HookResultError,
     Spans,
@@ -102,24 +103,31 @@ class Transform:
         except (HookFailedError, HookResultError) as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
-    def rewritten(self, payload: bytes, keys: Collection[str]) -> tuple[bytes, bool]:
+    def rewritten(
+        self, payload: bytes, keys: Collection[str], keep: Keep | None = None
+    ) -> tuple[bytes, bool]:
         """(the record as the function leaves it, whether it is dropped).
 
-        It holds these keys of the transformed features, and ``VALID_KEY``.
+        It holds these keys of the transformed features, and ``VALID_KEY``: which steps may be t, by
+        the function and by the rules of ``keep``.
 
         Raises:
-            MalformedRecordError: as ``apply``.
+            MalformedRecordError: as ``apply``, or a text that the rules look at is missing.
         """
-        found, spans = self.apply(payload, only=keys)
+        asked = {feature.key for feature in keep.features} if keep is not None else set()
+        found, spans = self.apply(payload, only={*keys, *asked})
         pictures = {feature.key for feature in self.features.values() if feature.kind == "image"}
         values = {
             key: [payload[a:b] for a, b in spans_of(value, spans).tolist()]
             if key in pictures
             else value
             for key, value in found.values.items()
+            if key in keys
         }
-        valid = found.valid.astype(np.int64)
-        return write_example({**values, VALID_KEY: valid}), not found.steps
+        valid = found.valid
+        if keep is not None and found.steps:
+            valid = valid & keep.allows(found.steps, found.values)
+        return write_example({**values, VALID_KEY: valid.astype(np.int64)}), not found.steps
 
     def dropped(self, keys: Collection[str]) -> bytes:
         """A record without a step."""

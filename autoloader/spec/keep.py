@@ -1,6 +1,7 @@
 """``keep``: which episodes and steps of a dataset give samples.
 
-Rules restrict t only: windows may reach what is not kept. All rules given must hold.
+Rules restrict t only: windows may reach what is not kept. All rules given must hold. They speak of
+the episode as a transform leaves it, where there is one.
 
 Not here: whether the features exist, and what the rules leave (``sampling.keep``).
 """
@@ -36,7 +37,9 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
 class RangesSpec(Block):
     """Ranges of steps from a JSON file: a mapping of keys to lists of [start, end)."""
 
-    file: str = Field(description="JSON: key → [[start, end), …] in steps before the stride")
+    file: str = Field(
+        description="JSON: key → [[start, end), …] in steps (before stride, after transform)"
+    )
     key: str = Field(description="an episode's key in it, from {features} of the episode")
 
     @field_validator("key")

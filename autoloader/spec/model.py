@@ -154,13 +154,6 @@ class DatasetSpec(Block):
                 f"dataset {self.name!r} keeps what has language, and names no language",
                 "name the dataset's language feature, or leave keep.language out",
             )
-        if self.keep is not None and self.transform is not None:
-            raise wrong(
-                f"dataset {self.name!r} has keep and transform: keep speaks of the steps on disk, "
-                "which a transform may move",
-                "let the function drop episodes (return None) and bar steps (valid), or leave one "
-                "of the two out",
-            )
         return self
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,12 +126,21 @@ WINDOW: dict[str, Any] = {
 
 
 def mixture_with(
-    data: Data, call: str, sample: Mapping[str, Any] = WINDOW, *, stride: int = 1, **own: Any
+    data: Data,
+    call: str,
+    sample: Mapping[str, Any] = WINDOW,
+    *,
+    stride: int = 1,
+    keep: Mapping[str, Any] | None = None,
+    language: str | None = None,
+    **own: Any,
 ) -> ResolvedMixture:
     name = call.partition(":")[2]
     declared = {
         "images": {"primary": "observation/image", "wrist": "observation/wrist"},
         **FIELDS.get(name, {}),
+        **({} if keep is None else {"keep": keep}),
+        **({} if language is None else {"language": language}),
         "stride": stride,
         "transform": {"call": call, "kwargs": BY_HAND.get(name, ({}, None))[0], **own},
     }
@@ -138,7 +148,12 @@ def mixture_with(
 
 
 def wanted_by(
-    data: Data, mixture: ResolvedMixture, hand: Hand, sample: Mapping[str, Any], stride: int = 1
+    data: Data,
+    mixture: ResolvedMixture,
+    hand: Hand,
+    sample: Mapping[str, Any],
+    stride: int = 1,
+    **rules: Any,
 ) -> dict[Key, Sample]:
     (dataset,) = mixture.datasets
     wanted = {}
@@ -148,7 +163,7 @@ def wanted_by(
             continue
         for pass_ in range(PASSES):
             found = samples_of(
-                made, sample, (pass_, *place), key=dataset.key, stride=stride, valid=valid
+                made, sample, (pass_, *place), key=dataset.key, stride=stride, valid=valid, **rules
             )
             wanted |= {(pass_, *place, t): each for t, each in found.items()}
     return wanted
@@ -199,6 +214,96 @@ def test_a_failing_assertion_of_tensorflow_quarantines_its_episode(data: Data) -
     assert all("octo_hooks:fails_late raised Invalid" in one.reason for one in index.damaged)
     assert index.steps.tolist() == [5, 0, 7]
     remote.close()
+
+
+# --- rules of keep: over the episode as the function leaves it ------------------------------------
+
+
+def relabelled(one: Episode) -> tuple[Episode | None, Sequence[bool]]:
+    number = int(one.state[0, 0])
+    if number == 4:
+        return None, []
+    one = taken(one, slice(1, None))
+    steps = range(len(one.action))
+    words = [" " if (number + t) % 4 == 0 else f"pick {t // 2}" for t in steps]
+    metadata = {
+        "episode_metadata/name": f"/new/{number}",
+        "episode_metadata/number": str(10 * number),
+    }
+    new = replace(one, language=words, texts={"said": words}, metadata=metadata)
+    return new, [t % 5 != 1 for t in steps]
+
+
+RANGES = {
+    "/new/0|0": [[0, 2], [3, 9]],
+    "/new/2|20": [[5, 6], [1, 4]],
+    "/new/3|3": [[0, 9]],
+    "/new/5|50": [[2, 900]],
+    "/lab/5|50": [[0, 1]],
+}
+MATCHES = {"episode_metadata/name": "^/new/[0235]$", "said": "[02]$"}
+
+
+def keeping(data: Data, keep: dict[str, Any], sample: Any, stride: int) -> ResolvedMixture:
+    if "ranges" in keep:
+        file = data.written.path.parent / "ranges.json"
+        file.write_text(json.dumps(RANGES))
+        key = "{episode_metadata/name}|{episode_metadata/number}"
+        keep["ranges"] = {"file": str(file), "key": key}
+    call = "lab_hooks:relabelled"
+    return mixture_with(data, call, sample, stride=stride, language="said", keep=keep)
+
+
+def wanted_with(data: Data, mixture: ResolvedMixture, keep: Any, sample: Any, stride: int) -> Any:
+    own = {"keep": keep, "ranges": RANGES}
+    return wanted_by(data, mixture, relabelled, sample, stride, **own)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> dict[str, Any]:
+    keep: dict[str, Any] = {"match": {p: MATCHES[p] for p in MATCHES if draw(st.booleans())}}
+    if draw(st.booleans()):
+        keep["language"] = "required"
+    if draw(st.booleans()) or len(keep) == 1:
+        keep["ranges"] = {}
+    return keep
+
+
+@given(samples(), st.integers(1, 3), rules())
+@settings(max_examples=30)
+def test_keep_speaks_of_the_episode_as_the_function_leaves_it_by_index(
+    data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any]
+) -> None:
+    mixture = keeping(data, keep, sample, stride)
+    check(wanted_with(data, mixture, keep, sample, stride), read_from_index(mixture))
+
+
+def test_keep_speaks_of_the_episode_as_the_function_leaves_it_in_streams(data: Data) -> None:
+    keep: dict[str, Any] = {"match": MATCHES, "language": "required", "ranges": {}}
+    mixture = keeping(data, keep, WINDOW, 1)
+    wanted = wanted_with(data, mixture, keep, WINDOW, 1)
+    assert {key[1:] for key in wanted} == {(0, 2, 5), (2, 0, 4), (2, 0, 5)}
+    check(wanted, read_from_stream(mixture))
+
+
+def test_what_function_and_rules_take_is_told_in_order(data: Data) -> None:
+    keep: dict[str, Any] = {"match": MATCHES, "language": "required", "ranges": {}}
+    count = count_dataset(keeping(data, keep, {}, 1).datasets[0])
+    rules_ = ["keep.language", *(f"keep.match.{path}" for path in MATCHES), "keep.ranges"]
+    assert [one.rule for one in count.lost] == ["transform", "transform.valid", *rules_]
+    left = sum(length - 1 for length in (5, 1, 7, 6, 9)) - sum(one.samples for one in count.lost)
+    assert count.samples == left > 0
+
+
+def test_another_rule_runs_no_function_anew(data: Data) -> None:
+    lab_hooks.calls.clear()
+    found = []
+    for pattern in ("[0-2]$", "5$"):
+        keep = {"match": {"episode_metadata/file_path": pattern}}
+        mixture = mixture_with(data, "lab_hooks:counted", version=9, keep=keep)
+        found.append(count_dataset(mixture.datasets[0]).samples)
+    assert found == [5 + 1 + 7, 9]
+    assert len(lab_hooks.calls) == 1 + len(data.episodes)
 
 
 # --- dropped, barred, failed --------------------------------------------------------------------
@@ -309,13 +414,11 @@ def test_a_transform_that_drops_everything_is_a_source_error(data: Data) -> None
         mixture_of(dataset_of(data.written, transform={"call": "lab_hooks:drops_all"}))
 
 
-def test_keep_and_transform_together_are_refused(data: Data) -> None:
-    own: dict[str, Any] = {
-        "keep": {"language": "required"},
-        "transform": {"call": "lab_hooks:same"},
-    }
-    with pytest.raises(SpecError, match="keep and transform"):
-        mixture_of(dataset_of(data.written, **own))
+def test_rules_over_what_the_function_does_not_give_are_refused(data: Data) -> None:
+    keep = {"match": {"episode_metadata/file_path": "lab"}}
+    with pytest.raises(SpecError, match=r"keep\.match\.episode_metadata/file_path") as error:
+        mixture_with(data, "lab_hooks:relabelled", keep=keep)
+    assert "episode_metadata/name" in error.value.remedy
 
 
 @pytest.mark.slow

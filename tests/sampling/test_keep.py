@@ -11,6 +11,7 @@ import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, example, numbers, write_dataset, write_records
 from streams import dataset_of, mixture_of
 
+from autoloader.catalog.demo import demo_directory
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
@@ -214,6 +215,20 @@ def test_texts_are_read_once_and_a_damaged_cache_is_read_past(
     write_records(own.files[0], [example(record(n, 6), FEATURES) for n in (0, 2)])
     assert samples() == 9
     assert len(read) == 3
+
+
+def test_everything_that_is_kept_lies_below_the_cache_directory_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "mine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
+    own = write_dataset(tmp_path, [[record(0, 4), record(2, 4)]], features=FEATURES)
+    (dataset,) = keeping(own, {"match": {PATH: "."}}).datasets
+    count_dataset(dataset)
+    open_dataset_index(dataset)
+    assert {file.name for file in (tmp_path / "mine").iterdir()} == {"index", "lengths", "texts"}
+    assert demo_directory().is_relative_to(tmp_path / "mine")
+    assert not (tmp_path / "users").exists()
 
 
 def test_a_record_that_cannot_be_walked_has_no_texts(tmp_path: Path) -> None:
