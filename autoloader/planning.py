@@ -7,7 +7,6 @@ Not here: running it (``loader``, ``worker``).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from autoloader.errors import SpecError
 from autoloader.index.chains import why_unchained
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.processors import CgroupProcessors
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.order import MixtureOrder, mixture_order
@@ -212,8 +212,7 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
 
 def cores_of_rank(ranks_here: int) -> int:
     """Cores that one of so many ranks may count on: a launcher may have bound it to its own."""
-    mine = len(os.sched_getaffinity(0))
-    return min(mine, max(1, (os.cpu_count() or mine) // ranks_here))
+    return CgroupProcessors().read().shared_by(ranks_here)
 
 
 def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:

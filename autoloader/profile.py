@@ -41,6 +41,7 @@ from ruamel.yaml.error import YAMLError
 
 from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.processors import usable_processors
 from autoloader.units import GIB, Bytes, format_bytes, parse_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class _Part(BaseModel):
 class HostFacts(_Part):
     """What a machine is, as far as a loader cares."""
 
-    cpus: int = Field(ge=1, description="processors a process may run on")
+    cpus: int = Field(ge=1, description="processors a process may use: affinity and CPU quota")
     memory_bytes: Size = Field(description="main memory, such as 62.5GiB")
     cgroup_limit_bytes: Size | None = Field(
         None, description="memory limit of the job or container; absent when there is none"
@@ -399,19 +400,13 @@ def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
     ranks = environment.get("SLURM_NTASKS_PER_NODE") or environment.get("LOCAL_WORLD_SIZE") or "1"
     leading = re.match(r"[1-9]\d*", ranks)
     return HostFacts(
-        cpus=_cpus(),
+        cpus=usable_processors(),
         memory_bytes=_rounded(_memory_total_bytes()),
         cgroup_limit_bytes=None if cgroup_limit_bytes is None else _rounded(cgroup_limit_bytes),
         gpus=_gpu_names(),
         scheduler="slurm" if "SLURM_JOB_ID" in environment else "none",
         ranks_per_node=int(leading[0]) if leading else 1,
     )
-
-
-def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory_total_bytes() -> int:

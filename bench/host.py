@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from autoloader.processors import usable_processors
+
 PACKAGES = (
     "autoloader-rlds",
     "numpy",
@@ -33,7 +35,7 @@ def fingerprint() -> dict[str, Any]:
             versions[name] = "not installed"
     return {
         "processor": _after("/proc/cpuinfo", "model name"),
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": usable_processors(),
         "memory_kib": _after("/proc/meminfo", "MemTotal").split()[0],
         "kernel": platform.release(),
         "python": platform.python_version(),

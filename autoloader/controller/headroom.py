@@ -13,7 +13,6 @@ never taken off.
 
 What a container cannot see is bounded where possible: v1 reports the least limit of all ancestors,
 visible or not (``hierarchical_memory_limit``), v2 ancestors outside the namespace stay unknown.
-A cgroup path that leaves the namespace ("/../..") stands for the mount point itself.
 
 A source whose files are missing is unknown: it is left out, and logged once. When no source at all
 can be read there is no number to give, and ``read`` raises, because unknown is not free.
@@ -21,29 +20,26 @@ can be read there is no number to give, and ``read`` raises, because unknown is 
 Cost: a few ``pread`` of open descriptors, about 0.05 ms; limits are read anew each time, since
 they may shrink. Any thread may call ``read``; a process that moves to another cgroup is followed.
 
-Not here: what processes hold (``process_memory``), what to do about it (policy and admission).
+Not here: which cgroups bind (``cgroups``), what processes hold (``process_memory``), what to do
+about it (policy and admission).
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import re
 import threading
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 import psutil
 
+from autoloader.cgroups import ROOT, Cgroup, OpenFile, ancestry, number, number_after
 from autoloader.errors import PipelineError
 
 _LOG = logging.getLogger(__name__)
 
-_READ_BYTES = 16384
 _V1_NO_LIMIT_BYTES = 2**60
-_STANDARD_ROOT = PurePosixPath("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +108,13 @@ class HeadroomProbe:
     def __init__(
         self,
         proc: Path = Path("/proc"),
-        cgroup_root: Path = Path("/sys/fs/cgroup"),
+        cgroup_root: Path = ROOT,
         pid: int | str = "self",
     ) -> None:
         self._proc = proc
         self._root = cgroup_root
-        self._meminfo = _OpenFile(proc / "meminfo")
-        self._membership = _OpenFile(proc / str(pid) / "cgroup")
+        self._meminfo = OpenFile(proc / "meminfo")
+        self._membership = OpenFile(proc / str(pid) / "cgroup")
         self._lock = threading.Lock()
         self._levels: list[_Level] = []
         self._levels_for: bytes | None = None
@@ -164,7 +160,7 @@ class HeadroomProbe:
 
     def _host_bytes(self, key: bytes) -> int | None:
         content = self._meminfo.read()
-        kib = _number_after(content, key + b":") if content is not None else None
+        kib = number_after(content, key + b":") if content is not None else None
         if kib is not None:
             return kib * 1024
         self._tell(f"{self._proc}/meminfo has no {key.decode()}")
@@ -183,13 +179,13 @@ class HeadroomProbe:
         own = _limit_of(content)
         if level.has_unseen_ancestors:
             stat = level.stat.read()
-            inherited = _number_after(stat or b"", b"hierarchical_memory_limit")
+            inherited = number_after(stat or b"", b"hierarchical_memory_limit")
             if inherited is not None and inherited < _V1_NO_LIMIT_BYTES:
                 own = inherited if own is None else min(own, inherited)
         return own
 
     def _room(self, level: _Level, limit: int) -> int | None:
-        usage = _number(level.usage.read())
+        usage = number(level.usage.read())
         if usage is None:
             self._tell(f"{level.label}: its usage cannot be read")
             return None
@@ -197,7 +193,7 @@ class HeadroomProbe:
         if stat is None:
             self._tell(f"{level.label}: no memory.stat, so its page cache counts as taken")
             stat = b""
-        reclaimable = sum(_number_after(stat, key) or 0 for key in level.reclaimable)
+        reclaimable = sum(number_after(stat, key) or 0 for key in level.reclaimable)
         return limit - max(0, usage - reclaimable)
 
     def _current_levels(self) -> list[_Level]:
@@ -206,8 +202,16 @@ class HeadroomProbe:
             self._tell(f"{self._membership.path} cannot be read: cgroup limits are unknown")
             return []
         if membership != self._levels_for:
-            mounts = _cgroup_mounts(self._proc / "self" / "mountinfo", self._root)
-            self._levels = _levels(membership.decode(errors="replace"), mounts)
+            groups = ancestry(
+                membership.decode(errors="replace"),
+                "memory",
+                mountinfo=self._proc / "self" / "mountinfo",
+                root=self._root,
+            )
+            levels = (_level(group) for group in groups)
+            self._levels = [level for level in levels if level is not None]
+            if groups and not self._levels:
+                _LOG.info("headroom: no memory controller files for %s", groups[0].label)
             self._levels_for = membership
         return self._levels
 
@@ -217,166 +221,46 @@ class HeadroomProbe:
             _LOG.warning("headroom: %s", what)
 
 
-class _OpenFile:
-    """A small kernel file that stays open and is read from its start each time."""
-
-    __slots__ = ("_descriptor", "path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-
-    def read(self) -> bytes | None:
-        """The content, or ``None`` when there is none to be had (now)."""
-        try:
-            if self._descriptor is None:
-                self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._descriptor, _READ_BYTES, 0)
-        except OSError:
-            self._close()
-            return None
-
-    def _close(self) -> None:
-        if self._descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._descriptor)
-            self._descriptor = None
-
-    def __del__(self) -> None:
-        self._close()
-
-
 @dataclass(frozen=True, slots=True)
 class _Level:
     """One cgroup on the way from the process's own up to the mount point."""
 
     label: str
-    limit: _OpenFile
-    usage: _OpenFile
-    stat: _OpenFile
+    limit: OpenFile
+    usage: OpenFile
+    stat: OpenFile
     reclaimable: tuple[bytes, ...]
     has_unseen_ancestors: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    """A cgroup hierarchy: its version, the cgroup its mount point shows, and where that is."""
-
-    version: int
-    shown: PurePosixPath
-    point: Path
-
-
-def _cgroup_mounts(mountinfo: Path, root: Path) -> list[_Mount]:
-    """Mounts that may hold memory controller files; conventional places without mountinfo."""
-    try:
-        lines = mountinfo.read_text(errors="replace").splitlines()
-    except OSError:
-        guesses = [_Mount(1, PurePosixPath("/"), root / "memory")]
-        guesses += [_Mount(2, PurePosixPath("/"), place) for place in (root, root / "unified")]
-        return [mount for mount in guesses if mount.point.is_dir()]
-    mounts = []
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        places, kind = before.split(), after.split()
-        if len(places) < 5 or len(kind) < 3:
-            continue
-        shown, point = (_unescaped(text) for text in places[3:5])
-        if kind[0] == "cgroup2":
-            version = 2
-        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            version = 1
-        else:
-            continue
-        pure = PurePosixPath(point)
-        inside = pure.is_relative_to(_STANDARD_ROOT)
-        place = root / pure.relative_to(_STANDARD_ROOT) if inside else Path(point)
-        mounts.append(_Mount(version, PurePosixPath(shown), place))
-    return mounts
-
-
-def _levels(membership: str, mounts: list[_Mount]) -> list[_Level]:
-    """Every cgroup that may bind the process, its own first, for each hierarchy with memory."""
-    levels: list[_Level] = []
-    for line in membership.splitlines():
-        number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:
-            version = 2
-        elif "memory" in controllers.split(","):
-            version = 1
-        else:
-            continue
-        candidates = [mount for mount in mounts if mount.version == version]
-        if not candidates:
-            continue
-        mount = next((m for m in candidates if _below(m, path) is not None), candidates[0])
-        below = _below(mount, path) or PurePosixPath()
-        levels += _climb(mount, below, path)
-    return levels
-
-
-def _below(mount: _Mount, path: str) -> PurePosixPath | None:
-    """``path`` relative to what the mount shows; ``None`` when it lies elsewhere."""
-    pure = PurePosixPath(path)
-    if ".." in pure.parts or not pure.is_relative_to(mount.shown):
-        return None
-    return pure.relative_to(mount.shown)
-
-
-def _climb(mount: _Mount, below: PurePosixPath, path: str) -> list[_Level]:
-    levels = []
-    own = below
-    for step in (below, *below.parents) if below.parts else (below,):
-        directory = mount.point / step
-        label = f"cgroup v{mount.version} /{step}" if step.parts else f"cgroup v{mount.version} /"
-        if mount.version == 2:
-            level = _Level(
-                label,
-                limit=_OpenFile(directory / "memory.max"),
-                usage=_OpenFile(directory / "memory.current"),
-                stat=_OpenFile(directory / "memory.stat"),
-                reclaimable=(b"inactive_file", b"active_file", b"slab_reclaimable"),
-                has_unseen_ancestors=False,
-            )
-        else:
-            apart = _OpenFile(directory / "memory.use_hierarchy")
-            if step != own and _number(apart.read()) == 0:
-                continue  # an old kernel's cgroup that does not count its children
-            level = _Level(
-                label,
-                limit=_OpenFile(directory / "memory.limit_in_bytes"),
-                usage=_OpenFile(directory / "memory.usage_in_bytes"),
-                stat=_OpenFile(directory / "memory.stat"),
-                reclaimable=(b"total_inactive_file", b"total_active_file"),
-                has_unseen_ancestors=not step.parts,
-            )
-        if level.limit.read() is not None:  # no such file: the controller is off at this level
-            levels.append(level)
-    if not levels and mount.version == 1:
-        _LOG.info("headroom: no memory controller files for cgroup %s at %s", path, mount.point)
-    return levels
+def _level(group: Cgroup) -> _Level | None:
+    """Where a group's memory is read; ``None`` where it does not bind."""
+    directory = group.directory
+    if group.version == 2:
+        level = _Level(
+            group.label,
+            limit=OpenFile(directory / "memory.max"),
+            usage=OpenFile(directory / "memory.current"),
+            stat=OpenFile(directory / "memory.stat"),
+            reclaimable=(b"inactive_file", b"active_file", b"slab_reclaimable"),
+            has_unseen_ancestors=False,
+        )
+    else:
+        if not group.own and number(OpenFile(directory / "memory.use_hierarchy").read()) == 0:
+            return None  # an old kernel's cgroup that does not count its children
+        level = _Level(
+            group.label,
+            limit=OpenFile(directory / "memory.limit_in_bytes"),
+            usage=OpenFile(directory / "memory.usage_in_bytes"),
+            stat=OpenFile(directory / "memory.stat"),
+            reclaimable=(b"total_inactive_file", b"total_active_file"),
+            has_unseen_ancestors=group.at_mount_point,
+        )
+    # No such file: the controller is off at this level.
+    return level if level.limit.read() is not None else None
 
 
 def _limit_of(content: bytes) -> int | None:
     """A limit file's number; ``None`` for "max" and v1's huge number."""
-    limit = _number(content)
+    limit = number(content)
     return None if limit is None or limit >= _V1_NO_LIMIT_BYTES else limit
-
-
-def _number(content: bytes | None) -> int | None:
-    stripped = (content or b"").strip()
-    return int(stripped) if stripped.isdigit() else None
-
-
-def _number_after(content: bytes, key: bytes) -> int | None:
-    """The number behind ``key`` at the start of a line."""
-    start = 0 if content.startswith(key + b" ") else content.find(b"\n" + key + b" ") + 1
-    if start == 0 and not content.startswith(key + b" "):
-        return None
-    words = content[start + len(key) :].split(None, 1)
-    return _number(words[0]) if words else None
-
-
-def _unescaped(text: str) -> str:
-    """Undo mountinfo's octal escapes, which hide spaces in paths."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from autoloader.cgroups import ancestry
+
 
 def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
     """Whether the kernel's log says that it killed this process for memory.
@@ -35,29 +37,11 @@ def memory_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc")) -> str
     """Directory of the process's memory cgroup, v1 or v2; "" where there is none to be seen."""
     try:
         membership = (proc / str(pid) / "cgroup").read_text()
-        mounts = (proc / "self" / "mountinfo").read_text()
     except OSError:
         return ""
-    paths = {}
-    for line in membership.splitlines():
-        number, controllers, path = line.split(":", 2)
-        if "memory" in controllers.split(","):
-            paths["v1"] = path
-        elif number == "0":
-            paths["v2"] = path
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
-        root, mount = left.split(" ")[3:5]
-        version = "v2" if kind == "cgroup2" else "v1" if kind == "cgroup" else ""
-        if version == "v1" and "memory" not in options.split(" ")[-1].split(","):
-            continue
-        if version in paths:
-            below = paths[version].removeprefix(root if root != "/" else "")
-            directory = Path(mount) / below.lstrip("/")
-            if oom_kills(str(directory)) is not None:
-                return str(directory)
-    return ""
+    groups = ancestry(membership, "memory", mountinfo=proc / "self" / "mountinfo")
+    own = (str(group.directory) for group in groups if group.own)
+    return next((directory for directory in own if oom_kills(directory) is not None), "")
 
 
 def oom_kills(directory: str) -> int | None:

@@ -4,19 +4,23 @@
 of memory. Many kernels and containers have it not: then it is unknown.
 
 Idle processors are those this process may run on (its affinity), less what anybody used since the
-last reading; waiting for a disk counts as idle. A cgroup's CPU quota is not seen here: threads that
-only get throttled do not pay, and verification takes them back.
+last reading; waiting for a disk counts as idle. Under a CPU quota they are at most what its cgroup
+has left of that: quota less what the group used (or, where that is not counted, this process).
 
-Not here: headroom (``headroom``), what is made of it (``policy``).
+Not here: headroom (``headroom``), how many there are (``processors``), what is made of it
+(``policy``).
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 
 import psutil
+
+from autoloader.processors import CgroupProcessors, Processors, ProcessorSource
 
 _SOME_AVG10 = re.compile(rb"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
 
@@ -41,19 +45,41 @@ class PressureProbe:
 
 
 class ProcessorProbe:
-    """Counts idle processors since the reading before, or since it was made."""
+    """Counts idle processors since the reading before, or since it was made.
 
-    def __init__(self) -> None:
+    Args:
+        source: says how many may be used.
+    """
+
+    def __init__(self, source: ProcessorSource | None = None) -> None:
+        self._source = source or CgroupProcessors()
         self._before = self._times()[:2]
+        self._used_before = self._used(self._source.read())
 
     def read(self) -> float | None:
         """Idle processors of those this process may use; ``None`` where no time has passed."""
         idle, whole, count = self._times()
         before, self._before = self._before, (idle, whole)
+        processors = self._source.read()
+        used = self._used(processors)
+        used_before, self._used_before = self._used_before, used
         if whole <= before[1]:
             return None
         ratio = (idle - before[0]) / (whole - before[1])
-        return max(0.0, min(1.0, ratio)) * count
+        free = max(0.0, min(1.0, ratio)) * count
+        if processors.quota is None or used[0] != used_before[0]:
+            return free
+        # All processors' time passes side by side: a count-th of it is the clock's.
+        passed_s = (whole - before[1]) / max(1, count)
+        taken = max(0.0, used[1] - used_before[1]) / passed_s
+        return max(0.0, min(free, processors.quota - taken))
+
+    @staticmethod
+    def _used(processors: Processors) -> tuple[str, float]:
+        """(who, CPU seconds used): the quota's cgroup, else this process."""
+        if processors.used_s is None:
+            return "", time.process_time()
+        return processors.source, processors.used_s
 
     @staticmethod
     def _times() -> tuple[float, float, int]:

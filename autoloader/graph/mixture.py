@@ -19,7 +19,6 @@ Not here: counting what came, reopening after damage or for other knobs (``runti
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from autoloader.graph.episodes import still_options
 from autoloader.graph.samples import SampleStream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import Knobs
+from autoloader.processors import usable_processors
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
@@ -170,4 +170,4 @@ def _places(dataset: int, noted: bytes) -> Sequence[Place]:
 
 def _threads(knobs: Knobs) -> int:
     """Threads of the graph's own pool: parsing and decoding; interleaves bring theirs."""
-    return max(len(os.sched_getaffinity(0)), knobs.decode_threads)
+    return max(usable_processors(), knobs.decode_threads)

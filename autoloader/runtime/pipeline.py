@@ -13,7 +13,6 @@ Not here: choosing knobs (``profile``, ``controller``), tensors (``batch``).
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from collections.abc import Callable, Sequence
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.knobs import Knobs
+from autoloader.processors import usable_processors
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
 from autoloader.runtime.assembler import Assembler
 from autoloader.runtime.decode import FrameDecoder
@@ -85,7 +85,7 @@ class Pipeline:
             )
             for dataset in mixture.datasets
         ]
-        opening = threading.Semaphore(opening_at_once(len(os.sched_getaffinity(0))))
+        opening = threading.Semaphore(opening_at_once(usable_processors()))
         self._readers = [
             Reader(
                 dataset,
