@@ -79,6 +79,8 @@ def text_at(step: Step, path: str) -> str:
     value = value_at(step, path)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
+    if isinstance(value, str):
+        return value
     return "".join(chr(point) for point in np.asarray(value).tolist() if point)
 
 

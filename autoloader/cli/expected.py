@@ -1,21 +1,23 @@
-"""What a sample should hold, from an episode's plain steps: written out value by value.
+"""What a sample should hold, and whether there should be one: from an episode's plain steps.
 
-On purpose slow and straightforward, and none of the loader's own arithmetic (``sampling``): it is
-what ``autoloader verify`` holds the loader against.
+Written out value by value: on purpose slow and straightforward, and none of the loader's own
+arithmetic (``sampling``): it is what ``autoloader verify`` holds the loader against.
 
 Not here: reading the steps (``catalog.witness``), comparing (``cli.verify``).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.witness import Step, value_at
-from autoloader.spec import FieldExpression, FieldNormalizeSpec, SampleSpec
+from autoloader.catalog.witness import Step, text_at, value_at
+from autoloader.spec import FieldExpression, FieldNormalizeSpec, KeepSpec, SampleSpec
+from autoloader.spec.keep import key_parts
 
 Rows = NDArray[np.float64]
 
@@ -110,6 +112,39 @@ def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:
                 part = part * np.float32(op.values[0])
         parts.append(part)
     return np.concatenate(parts)
+
+
+def why_not_kept(
+    keep: KeepSpec, language: Sequence[str], step: Step, number: int, listed: Mapping[str, Any]
+) -> str | None:
+    """The rule that a step breaks, or ``None``.
+
+    Args:
+        keep: the rules.
+        language: the dataset's language features.
+        step: which step.
+        number: its place in the episode, before the stride.
+        listed: what the file of ranges holds.
+    """
+    if keep.language == "required" and not all(text_at(step, one).strip() for one in language):
+        return "keep.language"
+    for path, pattern in keep.match.items():
+        if re.search(pattern, text_at(step, path)) is None:
+            return f"keep.match.{path}"
+    if keep.ranges is not None:
+        key = "".join(
+            text + ("" if path is None else _key_text(step, path))
+            for text, path in key_parts(keep.ranges.key)
+        )
+        if not any(start <= number < stop for start, stop in listed.get(key, ())):
+            return "keep.ranges"
+    return None
+
+
+def _key_text(step: Step, path: str) -> str:
+    value = np.asarray(value_at(step, path))
+    whole = value.ndim == 0 and value.dtype.kind in "iu"
+    return str(int(value)) if whole else text_at(step, path)
 
 
 def normalised_rows(

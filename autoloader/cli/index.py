@@ -5,12 +5,12 @@ Not here: building it (``index.dataset``).
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.spec_file import SpecFile
 from autoloader.units import format_bytes
 
 SHOWN_DAMAGE = 20
@@ -18,7 +18,7 @@ SHOWN_DAMAGE = 20
 
 
 def index(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     split: Annotated[str, typer.Option(help="The spec's split to index.")] = "train",
     beside: Annotated[
         bool,

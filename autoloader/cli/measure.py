@@ -6,12 +6,12 @@ Not here: how it is measured (``tune.measurement``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
+from autoloader.cli.spec_file import SpecFile
 from autoloader.errors import UsageError
 from autoloader.units import format_bytes, parse_bytes, parse_seconds
 
@@ -23,7 +23,7 @@ ENOUGH_BATCHES = 160
 
 
 def measure(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     profile: Annotated[
         str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
     ] = None,

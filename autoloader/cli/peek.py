@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, progress_bar
+from autoloader.cli.spec_file import SpecFile
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
 
 def peek(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     out: Annotated[Path, typer.Option(help="The sheet: a .png, .html, .svg or .pdf file.")] = Path(
         "contact-sheet.png"
     ),

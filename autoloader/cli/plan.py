@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autoloader.cli.measure import parse_sets
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
+from autoloader.cli.spec_file import SpecFile
 from autoloader.units import format_bytes, parse_bytes
 
 PROBE_S = 1.0
@@ -21,7 +21,7 @@ PROBE_S = 1.0
 
 
 def plan(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     profile: Annotated[
         str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
     ] = None,

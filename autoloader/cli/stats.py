@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.spec_file import SpecFile
 
 
 def stats(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     out: Annotated[
         Path | None, typer.Option(help="Where to write them, for normalize.statistics.")
     ] = None,

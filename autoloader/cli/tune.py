@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from autoloader.cli.output import JsonFlag, emit_json, note, progress_bar
+from autoloader.cli.spec_file import DemoOrSpecFile
 from autoloader.units import parse_bytes, parse_seconds
 
 
@@ -27,9 +28,7 @@ def tune(
     ram_floor: Annotated[
         str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
     ] = None,
-    spec: Annotated[
-        Path | None, typer.Option(help="The mixture's spec file; default: the demo mixture.")
-    ] = None,
+    spec: DemoOrSpecFile = None,
     trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
     budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "6m",
     storage: Annotated[

@@ -1,10 +1,12 @@
 """``autoloader verify``: samples of a loader against plain TFDS, on the user's own data.
 
-Not here: reading with TFDS (``catalog.witness``), what a sample should hold (``cli.expected``).
+Not here: reading with TFDS (``catalog.witness``), transforms (``cli.by_hand``), what a sample
+should hold and whether there should be one (``cli.expected``).
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,6 +18,7 @@ import numpy as np
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.spec_file import SpecFile
 
 DIFFERS = 4
 """Exit code where a value differs."""
@@ -26,7 +29,7 @@ _BATCH = 8
 
 
 def verify(
-    spec: Annotated[Path, typer.Option(help="The mixture's spec file.")],
+    spec: SpecFile,
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, help="Samples, shared over all datasets.")
     ] = 200,
@@ -43,6 +46,10 @@ def verify(
     from autoloader.spec import PipelineSpec
 
     declared = evenly(PipelineSpec.from_yaml(spec))
+    if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
+        from autoloader.graph import hooks
+
+        hooks.enter()  # TensorFlow comes here anyway, with TFDS
     found = Comparison()
     with AutoLoader(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
@@ -55,7 +62,6 @@ def verify(
                 advance(done + 1, len(rows))
     document = {
         "samples": dict(found.samples),
-        "skipped": dict(found.skipped),
         "numbers": found.numbers,
         "frames": found.frames,
         "texts": found.texts,
@@ -72,8 +78,6 @@ def verify(
             if not found.differences
             else f"{len(found.differences)} differences"
         )
-    for name in found.skipped:
-        note(f"{name}: not compared: its transform rebuilds what TFDS reads")
     for difference in found.differences[:SHOWN]:
         note(f"differs: {difference}")
     if len(found.differences) > SHOWN:
@@ -104,7 +108,6 @@ class Comparison:
     """What was compared, and what differs."""
 
     samples: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
     numbers: int = 0
     frames: int = 0
     texts: int = 0
@@ -143,7 +146,8 @@ class _Comparer:
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
         self._witnesses = [Witness(dataset.directory) for dataset in self._mixture.datasets]
-        self._episode: tuple[tuple[int, int, int], list[Any]] | None = None
+        self._episode: tuple[tuple[int, int, int], tuple[list[Any], list[bool]]] | None = None
+        self._ranges: dict[str, Any] = {}
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Compare one sample."""
@@ -152,24 +156,56 @@ class _Comparer:
         index, _, shard, record, t = row["provenance"].tolist()
         dataset = self._mixture.datasets[index]
         declared = self._spec.dataset(dataset.name)
-        if getattr(declared, "transform", None) is not None:
-            self._found.skipped[dataset.name] += 1  # TFDS knows nothing of the hook
-            return
-        steps = self._steps(index, shard, record)[:: dataset.stride]
-        expected = ExpectedSample(steps, t, dataset.sample, declared.action, declared.state)
+        every, valid = self._steps(index, shard, record)
+        steps = every[:: dataset.stride]
         where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
         self._found.samples[dataset.name] += 1
+        if t >= len(steps):
+            self._differs(where, "t", f"there are {len(steps)} steps")
+            return
+        expected = ExpectedSample(steps, t, dataset.sample, declared.action, declared.state)
+        self._allowed(declared, every, t * dataset.stride, valid, where)
         for name in ("action", "state"):
             self._numbers(row, name, expected, dataset.name, where)
         self._frames(row, expected, declared, dataset.sample, steps, t, where)
         self._language(row, declared, steps[t], where)
 
-    def _steps(self, index: int, shard: int, record: int) -> list[Any]:
+    def _steps(self, index: int, shard: int, record: int) -> tuple[list[Any], list[bool]]:
+        """(steps before the stride, which of them a transform lets be t)."""
+        from autoloader.cli.by_hand import ByHand
+
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
-            piece = self._mixture.datasets[index].slices[shard]
-            self._episode = key, self._witnesses[index].episode(piece, record)
+            dataset = self._mixture.datasets[index]
+            steps = self._witnesses[index].episode(dataset.slices[shard], record)
+            valid = [True] * len(steps)
+            transform = self._spec.dataset(dataset.name).transform
+            if transform is not None:
+                made = ByHand(steps, dataset.directory.features, transform)
+                steps, valid = made.steps, made.valid
+            self._episode = key, (steps, valid)
         return self._episode[1]
+
+    def _allowed(
+        self, declared: Any, steps: list[Any], number: int, valid: list[bool], where: str
+    ) -> None:
+        """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
+        from autoloader.cli.expected import why_not_kept
+
+        if not valid[number]:
+            self._differs(where, "transform.valid", "the function bars this step")
+        if declared.keep is None:
+            return
+        listed = {}
+        if declared.keep.ranges is not None:
+            file = declared.keep.ranges.file
+            if file not in self._ranges:
+                self._ranges[file] = json.loads(Path(file).read_text(encoding="utf-8"))
+            listed = self._ranges[file]
+        language = declared.language.paths if declared.language else ()
+        rule = why_not_kept(declared.keep, language, steps[number], number, listed)
+        if rule is not None:
+            self._differs(where, rule, f"step {number} does not keep this rule")
 
     def _numbers(
         self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str

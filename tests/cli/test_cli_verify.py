@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from rlds_files import (
     PLAIN,
+    TEXT,
     episode,
     example,
     image,
@@ -29,6 +32,11 @@ pytestmark = pytest.mark.slow
 def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:
     code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "1MB", "--json"])
     return code, json.loads(capsys.readouterr().out)
+
+
+def verified_error(mix: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["verify", "--spec", str(mix), "-n", "8", "--ram-floor", "1MB"]) == 4
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
@@ -71,6 +79,108 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
     assert found["samples"] == {"first": 8, "second": 8}
     assert (found["texts"], found["frames"]) == (16, 16 * 2 * 4)
     assert found["largest_frame_difference"] <= 2
+
+
+HOOKS = """
+import numpy as np
+import tensorflow as tf
+
+
+def tidied(episode):
+    observation = episode["observation"]
+    rows = slice(1, None, 2)
+    number = int(observation["state"][0, 0])
+    if number == 1:
+        return None
+    steps = range(len(episode["action"][rows]))
+    return {
+        "observation": {"head": observation["image"][rows], "pose": observation["state"][rows, :2]},
+        "action": 2 * episode["action"][rows],
+        "task": np.array([f"é {number}" if t % 3 else " " for t in steps]),
+        "valid": np.arange(len(steps)) != 2,
+        "episode_metadata": {"name": f"/new/{number}".encode(), "number": np.int64(number)},
+    }
+
+
+def standardised(trajectory):
+    for key in ("image", "state"):
+        trajectory["observation"][key] = trajectory["observation"][key][1:]
+    action = trajectory["action"][1:]
+    grip = tf.clip_by_value(action[:, -1:], 0, 1)
+    trajectory["action"] = tf.concat([action[:, :1], 1 - grip], axis=-1)
+    trajectory["language_instruction"] = trajectory["language_instruction"][1:]
+    trajectory["traj_metadata"]["episode_metadata"]["file_path"] = tf.strings.upper(
+        trajectory["traj_metadata"]["episode_metadata"]["file_path"]
+    )
+    return trajectory
+"""
+
+
+def test_transforms_are_applied_by_hand_and_rules_are_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {**PLAIN, "episode_metadata/file_path": TEXT}
+    episodes = [
+        episode(n, 9 + n, **{"episode_metadata/file_path": [b"/lab/%d" % n]}) for n in range(4)
+    ]
+    written = write_dataset(tmp_path, [episodes[:2], episodes[2:]], features=features)
+    module = "hooks_beside_the_spec"
+    (tmp_path / f"{module}.py").write_text(HOOKS)
+    (tmp_path / "keep.json").write_text(json.dumps({"/new/0|0": [[1, 4]], "/new/3|3": [[0, 9]]}))
+    common = {"path": str(written.path), "action": "action"}
+    key = "{episode_metadata/name}|{episode_metadata/number}"
+    plain = {
+        "datasets": [
+            {"name": "tidied", "images": {"primary": "observation/head"}, "language": "task",
+             "state": "observation/pose", "transform": {"call": f"{module}:tidied"}, **common,
+             "keep": {"language": "required", "match": {"task": "é"},
+                      "ranges": {"file": "keep.json", "key": key}}},
+            {"name": "standardised", "images": {"primary": "observation/image"}, **common,
+             "transform": {"call": f"{module}:standardised", "framework": "tensorflow"},
+             "keep": {"match": {"episode_metadata/file_path": "^/LAB/[0-2]$"}},
+             "language": "language_instruction", "stride": 2},
+        ],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "sample": {"frame_offsets": [0, 1], "action_horizon": 2},
+        "normalize": {"action": {"method": "mean_std"}},
+    }  # fmt: skip
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(yaml.safe_dump(plain))
+    code, found = verified(mix, capsys, 16)
+    assert (code, found["differences"]) == (0, [])
+    assert found["samples"] == {"tidied": 8, "standardised": 8}
+
+
+def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 8)]])
+    (tmp_path / "changing_hook.py").write_text(
+        "def twice(episode):\n    return {**episode, 'action': 2 * episode['action']}\n"
+    )
+    plain = {
+        "datasets": [
+            {"name": "robot", "path": str(written.path), "action": "action", "state":
+             "observation/state", "language": "language_instruction", "keep": {"match":
+             {"language_instruction": "ep"}}, "transform": {"call": "changing_hook:twice"},
+             "images": {"primary": "observation/image"}}
+        ],
+        "cameras": {"primary": {"size": [12, 16]}},
+    }  # fmt: skip
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(yaml.safe_dump(plain))
+    assert verified(mix, capsys, 8)[0] == 0
+    # The index has what the function was; what is called by hand is another one.
+    hooks = sys.modules["changing_hook"]
+    monkeypatch.setattr(hooks, "twice", lambda e: {**e, "language_instruction": e["none"]})
+    assert "KeyError: 'none'" in verified_error(mix, capsys)
+    monkeypatch.setattr(
+        hooks, "twice", lambda e: {**e, "language_instruction": np.array(["nothing"] * 8)}
+    )
+    code, found = verified(mix, capsys, 8)
+    assert code == 4
+    told = {one.split(": ")[1] for one in found["differences"]}
+    assert told == {"action", "language", "keep.match.language_instruction"}
 
 
 def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(

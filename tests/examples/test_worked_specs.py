@@ -89,7 +89,6 @@ def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
     found = answer(["verify", "--spec", str(folder / f"{name}.yaml"), "-n", "20"], capsys)
     assert found["differences"] == []
     assert sum(found["samples"].values()) == 20
-    assert not found["skipped"]
 
 
 @pytest.mark.slow
