@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from bench.data import ensure_data
 from bench.figures import Figure, work_out
 from bench.host import fingerprint, load
+from bench.peers import missing, prepare
 from bench.report import RESULTS, document, save, show
 from bench.runner import Patience, TurnFailedError, run_scenario
 from bench.scenario import Scenario, load_scenarios
@@ -32,7 +33,7 @@ def main() -> int:
         for one in scenarios.values():
             print(f"{one.name:12} {one.about}")
         return 0
-    chosen = [scenarios[name] for name in arguments.only or scenarios]
+    chosen = _able([scenarios[name] for name in arguments.only or scenarios])
     patience = Patience(arguments.patience, arguments.retakes)
     with _progress() as progress:
         try:
@@ -49,6 +50,18 @@ def main() -> int:
     return 0
 
 
+def _able(scenarios: list[Scenario]) -> list[Scenario]:
+    """The scenarios without who cannot run here; why not goes to stderr."""
+    lacking = {one.kind: missing(one.kind) for scenario in scenarios for one in scenario.contenders}
+    for why in filter(None, lacking.values()):
+        print(f"bench: {why}", file=sys.stderr)
+    left = (
+        scenario.without({one.name for one in scenario.contenders if lacking[one.kind]})
+        for scenario in scenarios
+    )
+    return [scenario for scenario in left if scenario is not None]
+
+
 def _run(
     chosen: list[Scenario], pairs: int | None, patience: Patience, progress: Progress
 ) -> tuple[dict[str, Any], list[Figure]]:
@@ -59,6 +72,9 @@ def _run(
 
     names = {one.data_of(contender) for one in chosen for contender in one.contenders}
     data = {name: ensure_data(name, built) for name in sorted(names)}
+    for kind, name in sorted({(c.kind, one.data_of(c)) for one in chosen for c in one.contenders}):
+        progress.update(bar, description=f"data of {kind}")
+        prepare(kind, data[name])
     before = 0
     total = sum(len(one.contenders) * _rounds(one, pairs) for one in chosen)
 

@@ -57,6 +57,8 @@ LESS_IS_BETTER = (
     "peak_bytes",
     "cpu_ms_per_sample",
     "decodes_per_sample",
+    "storage_correlation",
+    "same_episode_ratio",
 )
 
 

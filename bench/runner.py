@@ -13,9 +13,7 @@ Not here: the turn itself (``bench.window``), figures (``bench.figures``).
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -23,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.child import environment
 from bench.figures import QUIET_CPUS
 from bench.host import load
 from bench.paired import in_turn
+from bench.peers import interpreter, missing
 from bench.processes import PeakMemory
 from bench.scenario import ContenderSpec, Scenario
 
@@ -119,18 +119,13 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
         "count_samples": scenario.count_samples,
         "started_s": time.monotonic(),
     }
-    environment = {
-        **os.environ,
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
-        ),
-    }
-    command = [sys.executable, "-m", "bench.window", json.dumps(job)]
+    python = interpreter(contender.kind)
+    if python is None:
+        raise TurnFailedError(missing(contender.kind))
+    command = [python, "-m", "bench.window", json.dumps(job)]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
         )
         try:
             with PeakMemory(child.pid) as memory:

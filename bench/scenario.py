@@ -5,12 +5,14 @@ Not here: running one (``bench.runner``), working out its figures (``bench.figur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from ruamel.yaml import YAML
+
+from bench.peers import KINDS
 
 FOLDER = Path(__file__).with_name("scenarios")
 
@@ -21,6 +23,9 @@ Measure = Literal[
     "peak_bytes",
     "cpu_ms_per_sample",
     "decodes_per_sample",
+    "distinct_episodes",
+    "storage_correlation",
+    "same_episode_ratio",
 ]
 
 
@@ -32,9 +37,16 @@ class ContenderSpec(_Strict):
     """Who takes part."""
 
     name: str = Field(description="as the table calls it")
-    kind: Literal["autoloader", "plain_tfdata", "decode_alone"]
+    kind: str = Field(description="of `bench.peers.KINDS`")
     data: str | None = Field(None, description="mixture, where it is not the scenario's")
     settings: Mapping[str, Any] = Field(default_factory=dict)
+
+    @field_validator("kind")
+    @classmethod
+    def _kind_exists(cls, kind: str) -> str:
+        if kind not in KINDS:
+            raise ValueError(f"there is no kind {kind!r}; there are {', '.join(KINDS)}")
+        return kind
 
 
 class FigureSpec(_Strict):
@@ -53,7 +65,7 @@ class FigureSpec(_Strict):
     stretch: Literal["running", "whole", "window"] = "whole"
     at_least: float | None = None
     at_most: float | None = None
-    unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes"] = "×"
+    unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes", "episodes", ""] = "×"
 
 
 class Scenario(_Strict):
@@ -80,6 +92,21 @@ class Scenario(_Strict):
                 if name not in known:
                     raise ValueError(f"figure {figure.title!r} names {name!r}, no contender")
         return self
+
+    def without(self, names: Collection[str]) -> Scenario | None:
+        """The scenario without some contenders and the figures that need them.
+
+        A figure against several keeps those that take part. ``None`` where nobody is left.
+        """
+        left = [one for one in self.contenders if one.name not in names]
+        figures = []
+        for figure in self.figures:
+            against = tuple(name for name in figure.against if name not in names)
+            if figure.of not in names and (against or not figure.against):
+                figures.append(figure.model_copy(update={"against": against}))
+        if not left:
+            return None
+        return self.model_copy(update={"contenders": tuple(left), "figures": tuple(figures)})
 
     def data_of(self, contender: ContenderSpec) -> str:
         """The mixture a contender reads."""

@@ -9,6 +9,9 @@ The warm-up ends after ``warmup_batches`` and, except where a dataset does not t
 ``window_s`` long and ends with a batch. Time to the first batch counts from the moment at which the
 runner started this process, imports included; ``opened_batch_s`` from the call that opens it.
 
+Where batches say which episode and step each sample is of, the window's samples are held against
+their order in storage (``bench.shuffle``). A limit that has no frames (reading alone) gives none.
+
 Not here: who runs when (``bench.runner``).
 """
 
@@ -23,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+from bench.shuffle import shuffle_quality
 
 MOST_WARMUP = 80
 
@@ -71,12 +77,14 @@ def _measure(
     batch = next(batches)
     first_s = time.monotonic() - job["started_s"]
     opened_s = time.monotonic() - job["opening_s"]
-    shape, levels = list(batch["images"].shape), []
+    shape = list(batch["images"].shape) if "images" in batch else None
+    levels: list[float] = []
     seen: set[int] = set()
     taken = 0
     while True:
         seen.update(batch["dataset_index"].tolist())
-        levels.append(float(batch["images"].mean(dtype=np.float64)))
+        if shape is not None:
+            levels.append(float(batch["images"].mean(dtype=np.float64)))
         taken += 1
         opened = len(seen) == datasets or taken >= MOST_WARMUP
         if taken >= job["warmup_batches"] and opened:
@@ -87,15 +95,22 @@ def _measure(
     all_before, cpu_s = load(), tree_cpu_s(os.getpid())
     began = last = time.perf_counter()
     arrivals: list[float] = []
+    places: list[NDArray[np.int64]] = []
     samples = 0
     while last - began < job["window_s"]:
         batch = next(batches)
         last = time.perf_counter()
         arrivals.append(last - began)
         samples += len(batch["dataset_index"])
+        if "episode_index" in batch:
+            where = (batch["dataset_index"], batch["episode_index"], batch["step"])
+            places.append(np.stack(where, axis=1).astype(np.int64))
         del batch
     used_s = tree_cpu_s(os.getpid()) - cpu_s
     others_s = load()["busy_cpu_s"] - all_before["busy_cpu_s"] - used_s
+    seen_frames: dict[str, Any] = {}
+    if shape is not None:
+        seen_frames = {"frames_shape": shape, "grey_level": float(np.mean(levels))}
     return {
         "first_batch_s": first_s,
         "opened_batch_s": opened_s,
@@ -107,8 +122,8 @@ def _measure(
         "samples": samples,
         "warmup_batches": taken,
         "datasets_seen": len(seen),
-        "frames_shape": shape,
-        "grey_level": float(np.mean(levels)),
+        **seen_frames,
+        **shuffle_quality(places),
         "arrivals_s": [round(at, 5) for at in arrivals],
     }
 

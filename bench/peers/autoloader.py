@@ -53,7 +53,13 @@ class Loader:
                 index = batch.get("dataset_index")
                 # Without metadata nobody is told which dataset a row is of.
                 known = np.zeros(len(images), np.int64) if index is None else np.asarray(index)
-                yield {**batch, "images": images, "dataset_index": known}
+                given = {**batch, "images": images, "dataset_index": known}
+                if "provenance" in batch:
+                    where = np.asarray(batch["provenance"])
+                    # Shard and episode within it, as one number that rises as they are stored.
+                    given["episode_index"] = (where[:, 2] << 32) + where[:, 3]
+                    given["step"] = where[:, 4]
+                yield given
 
     @property
     def shares(self) -> list[float]:

@@ -4,8 +4,7 @@ Threads take samples from a pool drawn by weight, decode each sample's frames wi
 integer DCT) and resize with OpenCV into batches that are used over and over. No reading, no
 mixing, no ring, no waiting for a consumer.
 
-Not here: the loader's own decoding; it is written again here because the bench knows the loader by
-its front door only.
+Not here: decoding a frame (``bench.peers.pictures``).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from bench.mixture import Mixture, read_mixture
+from bench.peers.pictures import decode_into
 from bench.records import parse_example, read_records
 
 POOL_SAMPLES = 3000
@@ -75,32 +74,12 @@ class DecodeAlone:
                 if id(frame) in decoded:
                     out[f] = out[decoded[id(frame)]]
                     continue
-                scratch = _decode(frame, out[f], scratch)
+                scratch = decode_into(frame, out[f], scratch)
                 decoded[id(frame)] = f
             with self._changed:
                 self._done += 1
                 if self._done % batch == 0:
                     self._changed.notify()
-
-
-def _decode(encoded: bytes, out: NDArray[np.uint8], scratch: NDArray[np.uint8]) -> Any:
-    height, width = out.shape[:2]
-    if encoded[:3] == b"\xff\xd8\xff":
-        own_height, own_width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
-        if (own_height, own_width) == (height, width):
-            simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
-            return scratch
-        if scratch.size < own_height * own_width * 3:
-            scratch = np.empty(own_height * own_width * 3, np.uint8)
-        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=scratch)
-    else:
-        data = np.frombuffer(encoded, np.uint8)
-        picture = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB), np.uint8)
-    if picture.shape[:2] == (height, width):
-        out[:] = picture
-    else:
-        cv2.resize(picture, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
-    return scratch
 
 
 def _pool(mixture: Mixture) -> tuple[NDArray[np.int64], list[list[bytes]]]:
