@@ -18,7 +18,7 @@ from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("octo", "openvla", "droid", "stage2", "validation")
+NAMES = ("octo", "openvla", "droid", "stage2", "validation", "transforms")
 SMALL = {"datasets": 29, "scale": 0.01, "seed": 0}
 
 
@@ -30,8 +30,8 @@ def folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
     name = f"{demo_directory(**SMALL).name}-{os.getuid()}"
     place = tmp_path_factory.mktemp("examples")
     (place / "data").symlink_to(ensure_demo(kept / name, **SMALL).parent)
-    for one in NAMES:
-        (place / f"{one}.yaml").write_text((EXAMPLES / f"{one}.yaml").read_text())
+    for path in (*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*.py")):
+        (place / path.name).write_text(path.read_text())
     return place
 
 
