@@ -8,17 +8,18 @@ from __future__ import annotations
 from autoloader.index.dataset import (
     DamagedRecord,
     DatasetIndex,
-    EpisodeView,
     count_indexed,
     open_dataset_index,
     open_indexes,
 )
+from autoloader.index.episodes import EpisodesView, EpisodeView
 from autoloader.index.schema import IndexSchema
 
 __all__ = [
     "DamagedRecord",
     "DatasetIndex",
     "EpisodeView",
+    "EpisodesView",
     "IndexSchema",
     "count_indexed",
     "open_dataset_index",

@@ -29,6 +29,7 @@ from autoloader.catalog.tfrecord import opened
 from autoloader.errors import SourceError
 from autoloader.index import places
 from autoloader.index.build import SourceChangedError, index_shard
+from autoloader.index.episodes import EpisodesView, EpisodeView, FeatureNumbers
 from autoloader.index.format import (
     REST_OF_FILE,
     Front,
@@ -68,91 +69,6 @@ class DamagedRecord(NamedTuple):
     reason: str
 
 
-class EpisodeView:
-    """One episode over its shard's index; made without parsing anything.
-
-    Attributes:
-        path: the shard file.
-        slice, record: the slice of the dataset and the record in the slice's file, as in a
-            provenance.
-        steps: raw (unstrided) steps T.
-    """
-
-    __slots__ = ("_numbers", "_shard", "path", "record", "slice", "steps")
-
-    def __init__(
-        self, shard: ShardIndex, slice_: int, record: int, steps: int, numbers: _Numbers
-    ) -> None:
-        self.path = shard.path
-        self.slice = slice_
-        self.record = record
-        self.steps = steps
-        self._shard = shard
-        self._numbers = numbers
-
-    def frames(self, feature_path: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Where the encoded frames lie: [T] byte offsets in ``path`` and [T] lengths, read-only.
-
-        Raises:
-            KeyError: the spec names no such camera feature.
-        """
-        number, rows = self._numbers["frames", feature_path], self._rows()
-        return (
-            self._shard.section(Section.FRAME_OFFSETS, number)[rows],
-            self._shard.section(Section.FRAME_LENGTHS, number)[rows],
-        )
-
-    def column(self, feature_path: str) -> NDArray[np.float32]:
-        """[T, width] float32 values of a numeric feature, read-only.
-
-        Raises:
-            KeyError: the spec names no such numeric feature.
-        """
-        number = self._numbers["column", feature_path]
-        return self._shard.section(Section.COLUMN, number)[self._rows()]
-
-    def language(self, feature_path: str, steps: NDArray[np.int64]) -> list[bytes]:
-        """UTF-8 texts at these raw steps; the one text where only the episode has one.
-
-        Raises:
-            KeyError: the spec names no such language feature.
-        """
-        number, shard = self._numbers["language", feature_path], self._shard
-        ids = shard.section(Section.TEXT_IDS, number)
-        if not self._numbers.per_step[number]:
-            return [shard.text(int(ids[self.record]))]
-        wanted = ids[self._rows()][steps].tolist()
-        texts = {one: shard.text(one) for one in set(wanted)}
-        return [texts[one] for one in wanted]
-
-    def payload(self) -> tuple[int, int]:
-        """Byte offset and length of the whole record's payload in ``path``."""
-        return (
-            int(self._shard.section(Section.RECORD_OFFSETS)[self.record]),
-            int(self._shard.section(Section.RECORD_LENGTHS)[self.record]),
-        )
-
-    def _rows(self) -> slice:
-        first = int(self._shard.section(Section.FIRST_ROWS)[self.record])
-        return slice(first, first + self.steps)
-
-
-class _Numbers(dict[tuple[str, str], int]):
-    """Feature numbers by use ("frames", "column", "language") and path, "steps/" or not."""
-
-    def __init__(self, schema: IndexSchema) -> None:
-        super().__init__()
-        self.per_step = tuple(feature.per_step for feature in schema.features)
-        for number, feature in enumerate(schema.features):
-            use = feature.role if feature.role in ("frames", "column") else "language"
-            self[use, feature.path] = number
-            self[use, "steps/" + feature.path] = number
-
-    def __missing__(self, key: tuple[str, str]) -> int:
-        known = sorted(path for use, path in self if use == key[0] and path[:6] != "steps/")
-        raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
-
-
 class DatasetIndex:
     """Every readable episode of a dataset's slices, ordered by slice and record; thread-safe.
 
@@ -175,7 +91,7 @@ class DatasetIndex:
         self.dataset = dataset
         self.schema = schema
         self._shards = tuple(shards)
-        self._numbers = _Numbers(schema)
+        self._numbers = FeatureNumbers(schema)
         steps: list[NDArray[np.int32]] = []
         records: list[NDArray[np.int64]] = []
         damaged: list[DamagedRecord] = []
@@ -229,6 +145,16 @@ class DatasetIndex:
         number = int(self.slice_of[e])
         shard, record = self._shards[number], int(self.record_of[e])
         return EpisodeView(shard, number, record, int(self.steps[e]), self._numbers)
+
+    def episodes_at(self, numbers: NDArray[np.int64]) -> EpisodesView:
+        """Episodes ``numbers`` [n], which ascend; any may come more than once."""
+        return EpisodesView(
+            self._shards,
+            self.slice_of[numbers],
+            self.record_of[numbers],
+            self.steps[numbers],
+            self._numbers,
+        )
 
     def rows(self) -> NDArray[np.int64]:
         """[E] which record of the split each episode is, ascending."""

@@ -88,6 +88,13 @@ class ShardIndex:
         starts = self.section(Section.TEXT_STARTS)
         return self.section(Section.TEXT_BYTES)[starts[number] : starts[number + 1]].tobytes()
 
+    def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
+        """Texts by their ids [n]."""
+        starts = self.section(Section.TEXT_STARTS)
+        data = self.section(Section.TEXT_BYTES).data
+        pairs = zip(starts.take(numbers).tolist(), starts.take(numbers + 1).tolist(), strict=True)
+        return [bytes(data[start:stop]) for start, stop in pairs]
+
     def verify(self) -> None:
         """Checks every section now; a damaged index is built anew."""
         for key in self.front.entries():

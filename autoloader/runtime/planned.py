@@ -26,17 +26,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
-from autoloader.sampling.layout import PROVENANCE, BatchLayout
-from autoloader.sampling.planned import FrameRange, PlannedGroup, plan_group
+from autoloader.sampling.planned import PlannedRun, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
 
 RUN_SAMPLES = 256
@@ -48,6 +45,8 @@ Spans = Sequence[tuple[int, int]]
 LEAST_RUN_SAMPLES = 64
 OPEN_FILES = 256
 _MERGE_GAP_BYTES = 16_384
+_FILE_BITS = 44
+"""Room for an offset in a file: 16 TiB."""
 
 
 def run_samples(ranks_here: int) -> int:
@@ -92,9 +91,10 @@ class FileCache:
 class _SharedFile:
     """A descriptor and how many are reading from it."""
 
-    __slots__ = ("descriptor", "retired", "users")
+    __slots__ = ("descriptor", "path", "retired", "users")
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.users = 0
@@ -105,26 +105,6 @@ class _SharedFile:
         if not self.users and self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-@dataclass(slots=True)
-class PlannedRun:
-    """Samples read together, in order.
-
-    Attributes:
-        positions, datasets: [n] of each sample.
-        numbers: [n] of each sample in its dataset's group.
-        groups: dataset → its samples, with their frames.
-        columns: array of the batch → [n, …] its values.
-        texts: [n] UTF-8 languages.
-    """
-
-    positions: list[int]
-    datasets: list[int]
-    numbers: list[int]
-    groups: dict[int, PlannedGroup]
-    columns: dict[str, NDArray[Any]]
-    texts: list[bytes]
 
 
 class PlannedReader:
@@ -150,9 +130,13 @@ class PlannedReader:
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self._mixture = mixture
         self._plan = plan
-        self._indexes = indexes
+        self._planner = RunPlanner(
+            mixture.datasets,
+            mixture.layout,
+            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+            plan.chained,
+        )
         self._files = FileCache()
         self._condition = condition
         self._room = threading.Condition()
@@ -223,13 +207,13 @@ class PlannedReader:
                 self._room.notify_all()
         run, first = self._run, self._at
         self._at += count
-        if self._at >= len(run.datasets):
+        if self._at >= len(run):
             self._run = None
         return run, first
 
     def ready_samples(self) -> int:
         """Samples of runs that are read and not yet begun."""
-        return sum(len(run.datasets) for run in list(self._ready.values()))
+        return sum(len(run) for run in list(self._ready.values()))
 
     def close(self) -> None:
         """End the threads after the run in hand."""
@@ -280,94 +264,64 @@ class PlannedReader:
         return None
 
     def _read(self, spans: Spans) -> PlannedRun:
-        planned = self._plan.spans(spans)
-        groups: dict[int, PlannedGroup] = {}
-        columns = _columns(self._mixture.layout, len(planned))
-        numbers = np.empty(len(planned), np.int64)
-        texts = [b""] * len(planned)
-        wanted: list[tuple[FrameRange, list[bytes], int]] = []
-        for dataset in np.unique(planned.dataset).tolist():
-            rows = np.flatnonzero(planned.dataset == dataset)
-            index, t = self._indexes[dataset], planned.t[rows]
-            episodes, passes = planned.episode[rows], planned.pass_[rows]
-            group = plan_group(
-                self._mixture.datasets[dataset],
-                self._mixture.layout,
-                [index.episode(e) for e in episodes.tolist()],
-                passes.tolist(),
-                t,
-                chained=self._plan.chained[dataset],
-            )
-            for camera, ranges in group.ranges.items():
-                frames = [b""] * len(ranges)
-                group.frames[camera] = frames
-                wanted.extend((found, frames, at) for at, found in enumerate(ranges))
-            groups[dataset] = group
-            numbers[rows] = np.arange(len(rows))
-            for row, text in zip(rows.tolist(), group.language, strict=True):
-                texts[row] = text
-            for name in ("action", "action_mask", "state", "state_mask", "frame_offset"):
-                columns[name][rows] = getattr(group, name)
-            for camera in group.frames:
-                columns[f"frame_mask/{camera}"][rows] = group.frame_mask
-            places = (dataset, passes, index.slice_of[episodes], index.record_of[episodes], t, 1)
-            for column, values in enumerate(places):
-                columns["ledger"][rows, column] = values
-        columns["provenance"][:] = columns["ledger"][:, : len(PROVENANCE)]
-        columns["dataset_index"][:] = planned.dataset
-        self._read_frames(wanted)
-        positions = [position for start, stop in spans for position in range(start, stop)]
-        return PlannedRun(
-            positions, planned.dataset.tolist(), numbers.tolist(), groups, columns, texts
-        )
+        run = self._planner.run(self._plan.spans(spans))
+        self._read_frames(run)
+        run.positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        return run
 
-    def _read_frames(self, wanted: list[tuple[FrameRange, list[bytes], int]]) -> None:
+    def _read_frames(self, run: PlannedRun) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""
-        wanted.sort(key=lambda item: (item[0].path, item[0].offset))
-        at = 0
-        while at < len(wanted):
-            first = wanted[at][0]
-            stop, end = first.offset + first.length, at + 1
-            while end < len(wanted) and wanted[end][0].path == first.path:
-                following = wanted[end][0]
-                if following.offset > stop + _MERGE_GAP_BYTES:
-                    break
-                stop = max(stop, following.offset + following.length)
-                end += 1
-            data = self._pread(first.path, first.offset, stop - first.offset)
-            for found, frames, k in wanted[at:end]:
-                begin = found.offset - first.offset
-                frames[k] = data[begin : begin + found.length]
-            at = end
-
-    def _pread(self, path: str, offset: int, length: int) -> bytes:
+        for camera, ranges in run.ranges.items():
+            run.frames[camera] = [None] * len(ranges.file)
+        frames = list(run.frames.values())
+        if not frames:
+            return
+        wanted = [np.flatnonzero(ranges.file >= 0) for ranges in run.ranges.values()]
+        camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])
+        pairs = list(zip(run.ranges.values(), wanted, strict=True))
+        file = np.concatenate([ranges.file[rows] for ranges, rows in pairs])
+        offset = np.concatenate([ranges.offset[rows] for ranges, rows in pairs])
+        length = np.concatenate([ranges.length[rows] for ranges, rows in pairs])
+        order = np.lexsort((offset, file))
+        file, offset, length = file[order], offset[order], length[order]
+        # Places in one long row of all files, so that one running maximum tells where reads end.
+        base = file.astype(np.int64) << _FILE_BITS
+        reach = np.maximum.accumulate(base + offset + length)
+        apart = base[1:] + offset[1:] > reach[:-1] + _MERGE_GAP_BYTES
+        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(order)]
+        starts, lengths = offset.tolist(), length.tolist()
+        stops, files = (reach - base).tolist(), file.tolist()
+        targets, rows = camera_of[order].tolist(), np.concatenate(wanted)[order].tolist()
+        shared, path = None, ""
         try:
-            shared = self._files.borrow(path)
-            try:
-                data = os.pread(shared.descriptor, length, offset)
-                while len(data) < length:
-                    more = os.pread(shared.descriptor, length - len(data), offset + len(data))
-                    if not more:
-                        break
-                    data += more
-            finally:
-                self._files.give_back(shared)
+            for begin, end in pairwise(edges):
+                if shared is None or run.files[files[begin]] != path:
+                    if shared is not None:
+                        self._files.give_back(shared)
+                        shared = None
+                    path = run.files[files[begin]]
+                    shared = self._files.borrow(path)
+                first, stop = starts[begin], stops[end - 1]
+                data = self._pread(shared, first, stop - first)
+                for k in range(begin, end):
+                    at = starts[k] - first
+                    frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
         except OSError as error:
             raise _unreadable(path, error.strerror or str(error)) from error
-        if len(data) < length:
-            raise _unreadable(path, f"it ends before byte {offset + length}")
-        self.bytes_read += length
+        finally:
+            if shared is not None:
+                self._files.give_back(shared)
+
+    def _pread(self, shared: _SharedFile, offset: int, length: int) -> bytes:
+        data = os.pread(shared.descriptor, length, offset)
         self.reads += 1
+        while len(data) < length:
+            more = os.pread(shared.descriptor, length - len(data), offset + len(data))
+            if not more:
+                raise _unreadable(shared.path, f"it ends before byte {offset + length}")
+            data += more
+        self.bytes_read += length
         return data
-
-
-def _columns(layout: BatchLayout, samples: int) -> dict[str, NDArray[Any]]:
-    """Room for what a batch's rows hold beside pictures and text; zero."""
-    return {
-        name: np.zeros((samples, *array.shape[1:]), array.dtype)
-        for name, array in layout.arrays.items()
-        if not name.startswith(("images/", "language_"))
-    }
 
 
 def _unreadable(path: str, reason: str) -> SourceError:

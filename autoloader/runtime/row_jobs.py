@@ -25,10 +25,10 @@ from autoloader.runtime.decode import UndecodableFrameError
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.pool import Job
 from autoloader.sampling.episode import EpisodeSamples, Place
-from autoloader.sampling.planned import PlannedGroup
+from autoloader.sampling.planned import PlannedRun
 
-Samples = EpisodeSamples | PlannedGroup
-"""Samples that were read together: of one episode, or of one dataset's part of a planned run."""
+Samples = EpisodeSamples | PlannedRun
+"""Samples that were read together: of one episode, or of a planned run."""
 
 
 class Decoder(Protocol):
@@ -114,20 +114,21 @@ class RowJob:
     def _decode(
         self,
         decoder: Decoder,
-        frames: Sequence[bytes],
+        frames: Sequence[bytes | None],
         out: np.ndarray,
         seen: dict[int, np.ndarray],
     ) -> int:
         zeroed = self.episode.frame_zeroed[self.number]
         decoded = 0
         for f, at in enumerate(self.episode.frame_row[self.number].tolist()):
-            if zeroed[f]:
+            encoded = frames[at]
+            if zeroed[f] or encoded is None:
                 out[f] = 0
             elif at in seen:
                 out[f] = seen[at]
             else:
                 picture = out[f]
-                decoder.decode_into(frames[at], picture)
+                decoder.decode_into(encoded, picture)
                 seen[at] = picture
                 decoded += 1
         return decoded
@@ -179,7 +180,7 @@ class Chains:
 
 def _follows(job: RowJob, last: RowJob) -> bool:
     group = job.episode
-    if group is not last.episode or not isinstance(group, PlannedGroup):
+    if group is not last.episode or not isinstance(group, PlannedRun):
         return False
     return group.linked is not None and group.linked[job.number]
 

@@ -98,12 +98,11 @@ class RunAssembler(BatchLine):
         for name, column in run.columns.items():
             filling.views[name][:rows] = column[stretch]
         self._write_texts(filling, run.texts[stretch])
-        filling.batch.mixer = {"position": run.positions[first + rows - 1] + 1}
-        samples = zip(run.datasets[stretch], run.numbers[stretch], strict=True)
-        for row, (dataset, number) in enumerate(samples):
+        filling.batch.mixer = {"position": int(run.positions[first + rows - 1]) + 1}
+        for row, dataset in enumerate(run.datasets[stretch]):
             self.taken[dataset] += 1
-            group, name = run.groups[dataset], self._names[dataset]
-            self._submit(RowJob(dataset, row, filling, group, number, self._decoders, name))
+            name = self._names[dataset]
+            self._submit(RowJob(dataset, row, filling, run, first + row, self._decoders, name))
         if self._chains is not None:
             self._chains.flush()
 

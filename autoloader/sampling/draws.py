@@ -111,6 +111,11 @@ def choose(key: int, count: int) -> int:
     return splitmix64(key) % count
 
 
+def choose_array(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
+    """``choose`` for each of ``keys`` [n]."""
+    return (splitmix64_array(keys) % np.uint64(count)).astype(np.int64)
+
+
 def unit(key: int) -> float:
     """A number in [0, 1)."""
     return (splitmix64(key) >> 11) * 2.0**-53

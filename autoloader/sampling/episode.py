@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 from autoloader.sampling import windows
 from autoloader.sampling.draws import PURPOSE_ORDER, fold
 from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.resolve import ResolvedDataset
-
-FieldName = Literal["action", "state"]
+from autoloader.sampling.resolve import FieldName, ResolvedDataset
+from autoloader.spec import SampleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ def _field(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     width = layout.action_width if name == "action" else layout.state_width
     rows = layout.action_rows if name == "action" else layout.state_rows
-    if (dataset.action if name == "action" else dataset.state) is None:
+    if dataset.bound(name) is None:
         shape = (len(t), rows, width)
         return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
     return field_rows(dataset, name, t, steps, columns, width)
@@ -174,24 +172,22 @@ def field_rows(
         width: to pad to.
     """
     sample = dataset.sample
-    bound = dataset.action if name == "action" else dataset.state
+    bound = dataset.bound(name)
     assert bound is not None
     values = bound.evaluate(columns, steps)
-    window = windows.rows(t, field_offsets(dataset, name), steps, sample)
+    window = windows.rows(t, field_offsets(sample, name), steps, sample)
     dims, base = sample.action_relative_to_state if name == "action" else (), None
     if dims and dataset.state is not None:
         base = dataset.state.evaluate(columns, steps)[t]
     summed = name == "action" and sample.action_reduce == "sum"
-    reduced = windows.summed_values if summed else windows.window_values
-    found, mask = reduced(values, window, width, dims=dims, base=base)
+    found, mask = windows.window_values(values, window, width, dims=dims, base=base, summed=summed)
     if name in dataset.scaling:
         dataset.scaling[name].apply(found, ~mask[..., 0] if summed else window.zeroed)
     return found, mask
 
 
-def field_offsets(dataset: ResolvedDataset, name: FieldName) -> NDArray[np.int64]:
+def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:
     """[R] int64: which rows relative to t a field takes, before any sum."""
-    sample = dataset.sample
     if name == "state":
         return np.asarray(sample.state_offsets, dtype=np.int64)
     return sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)

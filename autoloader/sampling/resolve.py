@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory, locate_version, open_version
 from autoloader.errors import SpecError, nearest
@@ -26,6 +26,8 @@ from autoloader.sampling.scaling import Scaling, scaling_of
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.sampling.transform import Transform, bind_transform
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+
+FieldName = Literal["action", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,10 @@ class ResolvedDataset:
     def features(self) -> Mapping[str, Feature]:
         """The features that its fields name: the files', or those that its transform gives."""
         return self.directory.features if self.transform is None else self.transform.features
+
+    def bound(self, name: FieldName) -> NumericField | None:
+        """``action`` or ``state``."""
+        return self.action if name == "action" else self.state
 
     def numeric_features(self) -> dict[str, Feature]:
         """Every feature that ``action`` and ``state`` read, by the path used in their terms."""

@@ -138,6 +138,7 @@ def window_values(
     *,
     dims: Sequence[int] = (),
     base: NDArray[np.float32] | None = None,
+    summed: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
 
@@ -145,20 +146,17 @@ def window_values(
         column: the field's values.
         window: which rows of it.
         width: columns to pad to.
-        dims: columns that are differences to ``base``.
-        base: [n, ≥ w] float32, what is taken away from every row of a sample.
+        dims: as of ``finished_values``.
+        base: as there.
+        summed: as there.
     """
     shape = (*window.index.shape, width)
     values = np.zeros(shape, dtype=np.float32)
     mask = np.zeros(shape, dtype=np.bool_)
     own = column.shape[1]
     values[..., :own] = column[window.index]
-    if dims and base is not None:
-        chosen = list(dims)
-        values[..., chosen] -= base[:, None, chosen]
-    values[window.zeroed] = 0.0
     mask[..., :own] = window.inside[..., None]
-    return values, mask
+    return finished_values(values, mask, window, dims=dims, base=base, summed=summed)
 
 
 def summed_values(
@@ -169,10 +167,34 @@ def summed_values(
     dims: Sequence[int] = (),
     base: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """The sum over a window's rows inside the episode: [n, 1, width] and its mask.
+    """``window_values`` whose rows inside the episode are added up: [n, 1, width] and its mask."""
+    return window_values(column, window, width, dims=dims, base=base, summed=True)
 
-    Arguments as of ``window_values``; differences are summed.
+
+def finished_values(
+    values: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    window: Rows,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
+    summed: bool = False,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Values as differences, edges and sums leave them, and their mask.
+
+    Args:
+        values: [n, R, width] float32, at the rows of ``window``; written to.
+        mask: [n, R, width] bool, where they lie inside.
+        window: the rows.
+        dims: columns that are differences to ``base``.
+        base: [n, ≥ w] float32, what is taken away from every row of a sample.
+        summed: add a sample's rows inside to one: [n, 1, width]. Differences are summed.
     """
-    values, mask = window_values(column, window, width, dims=dims, base=base)
+    if dims and base is not None:
+        chosen = list(dims)
+        values[..., chosen] -= base[:, None, chosen]
+    values[window.zeroed] = 0.0
+    if not summed:
+        return values, mask
     values = np.where(mask, values, np.float32(0)).sum(axis=1, keepdims=True, dtype=np.float32)
     return values, np.asarray(mask.any(axis=1, keepdims=True), dtype=np.bool_)

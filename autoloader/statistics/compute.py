@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from autoloader.index import DatasetIndex
 from autoloader.sampling import windows
 from autoloader.sampling.counts import samples_per_episode
-from autoloader.sampling.episode import FieldName, field_offsets, field_rows
+from autoloader.sampling.episode import field_offsets, field_rows
+from autoloader.sampling.resolve import FieldName
 from autoloader.sampling.statistics import DatasetStatistics, FieldStatistics
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) ->
 
 def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
     dataset = index.dataset
-    bound = dataset.action if name == "action" else dataset.state
+    bound = dataset.bound(name)
     assert bound is not None
     relative = bool(name == "action" and dataset.sample.action_relative_to_state)
     terms = [*bound.terms, *(dataset.state.terms if relative and dataset.state else ())]
@@ -81,7 +82,7 @@ def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
             found = values[mask[..., 0]]
             weights.append(np.ones(len(found), np.int64))
         else:
-            window = windows.rows(t, field_offsets(dataset, name), steps, dataset.sample)
+            window = windows.rows(t, field_offsets(dataset.sample, name), steps, dataset.sample)
             times = np.bincount(window.index[window.inside], minlength=steps)
             used = np.flatnonzero(times)
             found = bound.evaluate(columns, steps)[used]

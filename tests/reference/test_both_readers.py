@@ -22,7 +22,7 @@ from autoloader.index.counting import count_dataset
 from autoloader.index.plan import SamplePlan, table_of
 from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import PlannedGroup, plan_group
+from autoloader.sampling.planned import PlannedRun, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
@@ -124,7 +124,7 @@ def wanted_of(
     }
 
 
-def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedGroup, int]]:
+def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedRun, int]]:
     """What the indexed reader plans for the first passes; frames are read at their ranges."""
     (dataset,) = mixture.datasets
     index = open_dataset_index(dataset)
@@ -135,20 +135,18 @@ def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedGrou
         return
     order = mixture_order(mixture, {dataset.name: table.samples})
     planned = SamplePlan(order, [table]).samples(0, PASSES * table.samples)
-    group = plan_group(
-        dataset,
-        mixture.layout,
-        [index.episode(e) for e in planned.episode.tolist()],
-        planned.pass_.tolist(),
-        planned.t,
-    )
-    for camera, places in group.ranges.items():
-        files = {place.path: Path(place.path).read_bytes() for place in places}
-        group.frames[camera] = [
-            files[place.path][place.offset : place.offset + place.length] for place in places
+    run = RunPlanner(
+        [dataset], mixture.layout, lambda _, numbers: index.episodes_at(numbers), [False]
+    ).run(planned)
+    contents = [Path(path).read_bytes() for path in run.files]
+    for camera, ranges in run.ranges.items():
+        lists = (each.tolist() for each in (ranges.file, ranges.offset, ranges.length))
+        run.frames[camera] = [
+            None if file < 0 else contents[file][offset : offset + length]
+            for file, offset, length in zip(*lists, strict=True)
         ]
-    for k, place in enumerate(group.places):
-        yield (place.pass_, place.shard, place.record, int(group.t[k])), group, k
+    for k, (_, pass_, shard, record, t, _) in enumerate(run.columns["ledger"].tolist()):
+        yield (pass_, shard, record, t), run, k
 
 
 def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, EpisodeSamples, int]]:
@@ -163,9 +161,21 @@ def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, EpisodeSam
                 assert item.reason is None
 
 
+def arrays_of(group: EpisodeSamples | PlannedRun, k: int) -> tuple[dict[str, np.ndarray], bytes]:
+    """Sample k beside its frames: arrays by their name in a batch, and its text."""
+    if isinstance(group, PlannedRun):
+        return {name: column[k] for name, column in group.columns.items()}, group.texts[k]
+    found = {
+        name: getattr(group, name)[k]
+        for name in ("frame_offset", "action", "action_mask", "state", "state_mask")
+    }
+    found |= {f"frame_mask/{camera}": group.frame_mask[k] for camera in group.frames}
+    return found, group.text(k)
+
+
 def check(
     wanted: Mapping[Key, Sample],
-    found: Iterator[tuple[Key, EpisodeSamples | PlannedGroup, int]],
+    found: Iterator[tuple[Key, EpisodeSamples | PlannedRun, int]],
 ) -> None:
     """Every sample once, and each with the reference's values to the bit."""
     came = []
@@ -179,13 +189,12 @@ def check(
                 None if zero else group.frames[camera][row]
                 for row, zero in zip(rows, zeroed, strict=True)
             ]
-        assert group.frame_mask[k].tolist() == one.frame_mask
-        assert group.frame_offset[k].tolist() == one.frame_offset
-        np.testing.assert_array_equal(group.action[k], one.action)
-        np.testing.assert_array_equal(group.action_mask[k], one.action_mask)
-        np.testing.assert_array_equal(group.state[k], one.state)
-        np.testing.assert_array_equal(group.state_mask[k], one.state_mask)
-        text = group.language[k if len(group.language) > 1 else 0]
+        arrays, text = arrays_of(group, k)
+        for camera in one.frames:
+            assert arrays[f"frame_mask/{camera}"].tolist() == one.frame_mask
+        assert arrays["frame_offset"].tolist() == one.frame_offset
+        for name in ("action", "action_mask", "state", "state_mask"):
+            np.testing.assert_array_equal(arrays[name], getattr(one, name))
         assert text.decode() == one.language
     assert sorted(came) == sorted(wanted)
 

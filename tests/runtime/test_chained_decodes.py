@@ -15,6 +15,7 @@ from rlds_files import episode, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
 from autoloader.index import DatasetIndex, open_dataset_index
+from autoloader.index.plan import PlannedSamples
 from autoloader.knobs import Knobs
 from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
 from autoloader.runtime.filled import FilledBatch, PipelineStart
@@ -25,7 +26,7 @@ from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
 from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import PlannedGroup, plan_group
+from autoloader.sampling.planned import PlannedRun, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
 
 STEPS = 18
@@ -165,38 +166,44 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     return mixture, open_dataset_index(mixture.datasets[0], cache_dir=folder)
 
 
-def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> PlannedGroup:
+def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> PlannedRun:
     """The samples at (episode, t), with their bytes."""
     mixture, index = indexed
-    group = plan_group(
-        mixture.datasets[0],
+    count, episodes = len(rows), np.asarray([e for e, _ in rows], np.int64)
+    planner = RunPlanner(
+        mixture.datasets,
         mixture.layout,
-        [index.episode(e) for e, _ in rows],
-        [0] * len(rows),
-        np.asarray([t for _, t in rows], dtype=np.int64),
-        chained=chained,
+        lambda _, numbers: index.episodes_at(numbers),
+        [chained],
     )
-    for camera, ranges in group.ranges.items():
-        data = [Path(found.path).read_bytes()[found.offset :] for found in ranges]
-        pairs = zip(data, ranges, strict=True)
-        group.frames[camera] = [bytes_[: found.length] for bytes_, found in pairs]
-    return group
+    t = np.asarray([t for _, t in rows], np.int64)
+    run = planner.run(
+        PlannedSamples(np.zeros(count, np.int32), np.zeros(count, np.int64), episodes, t)
+    )
+    data = [Path(path).read_bytes() for path in run.files]
+    for camera, ranges in run.ranges.items():
+        lists = (each.tolist() for each in (ranges.file, ranges.offset, ranges.length))
+        run.frames[camera] = [
+            data[file][offset : offset + length]
+            for file, offset, length in zip(*lists, strict=True)
+        ]
+    return run
 
 
 def decoded(
-    indexed: Indexed, groups: Sequence[PlannedGroup], *, gathered: bool
+    indexed: Indexed, groups: Sequence[PlannedRun], *, gathered: bool
 ) -> tuple[np.ndarray, int, list[Job]]:
     """Pictures of all rows of the groups in one batch, decodes, jobs."""
     mixture, _ = indexed
     decoder = CountingDecoder(mixture)
-    rows = sum(len(group.t) for group in groups)
+    rows = sum(len(group) for group in groups)
     images = np.full((rows, 3, 12, 16, 3), 99, np.uint8)
     filling = Filling(FilledBatch(0, rows, 0), {"images/primary": images})
     jobs: list[Job] = []
     chains = Chains(jobs.append)
     row = 0
     for group in groups:
-        for number in range(len(group.t)):
+        for number in range(len(group)):
             job = RowJob(0, row, filling, group, number, {"primary": decoder}, "robot")
             (chains.add if gathered else jobs.append)(job)
             row += 1
@@ -231,8 +238,8 @@ def test_gathered_rows_show_what_rows_alone_show_and_decode_no_frame_of_a_job_tw
     np.testing.assert_array_equal(shared, alone)
     assert counted <= plain
     for group in groups:
-        ranges = group.ranges["primary"]
-        assert len(set(ranges)) == len(ranges)
+        offsets = group.ranges["primary"].offset
+        assert len(set(offsets.tolist())) == len(offsets)
     for job in jobs:
         if isinstance(job, ChainJob):
             decoder = job.jobs[0].decoders["primary"]

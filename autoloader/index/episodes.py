@@ -1,0 +1,182 @@
+"""Episodes over the index files of their shards: one at a time, or n of them gathered together.
+
+Nothing is parsed; every value is a slice or a gathering of mapped sections.
+
+Not here: which episodes there are (``index.dataset``), opening index files (``index.shard``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.index.format import Section
+from autoloader.index.schema import IndexSchema
+from autoloader.index.shard import ShardIndex
+
+
+class FeatureNumbers(dict[tuple[str, str], int]):
+    """Feature numbers by use ("frames", "column", "language") and path, "steps/" or not."""
+
+    def __init__(self, schema: IndexSchema) -> None:
+        super().__init__()
+        self.per_step = tuple(feature.per_step for feature in schema.features)
+        for number, feature in enumerate(schema.features):
+            use = feature.role if feature.role in ("frames", "column") else "language"
+            self[use, feature.path] = number
+            self[use, "steps/" + feature.path] = number
+
+    def __missing__(self, key: tuple[str, str]) -> int:
+        known = sorted(path for use, path in self if use == key[0] and path[:6] != "steps/")
+        raise KeyError(f"{key[1]!r} is not indexed as {key[0]}; indexed are {known}")
+
+
+class EpisodeView:
+    """One episode over its shard's index; made without parsing anything.
+
+    Attributes:
+        path: the shard file.
+        slice, record: the slice of the dataset and the record in the slice's file, as in a
+            provenance.
+        steps: raw (unstrided) steps T.
+    """
+
+    __slots__ = ("_numbers", "_shard", "path", "record", "slice", "steps")
+
+    def __init__(
+        self, shard: ShardIndex, slice_: int, record: int, steps: int, numbers: FeatureNumbers
+    ) -> None:
+        self.path = shard.path
+        self.slice = slice_
+        self.record = record
+        self.steps = steps
+        self._shard = shard
+        self._numbers = numbers
+
+    def frames(self, feature_path: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Where the encoded frames lie: [T] byte offsets in ``path`` and [T] lengths, read-only.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number, rows = self._numbers["frames", feature_path], self._rows()
+        return (
+            self._shard.section(Section.FRAME_OFFSETS, number)[rows],
+            self._shard.section(Section.FRAME_LENGTHS, number)[rows],
+        )
+
+    def column(self, feature_path: str) -> NDArray[np.float32]:
+        """[T, width] float32 values of a numeric feature, read-only.
+
+        Raises:
+            KeyError: the spec names no such numeric feature.
+        """
+        number = self._numbers["column", feature_path]
+        return self._shard.section(Section.COLUMN, number)[self._rows()]
+
+    def language(self, feature_path: str, steps: NDArray[np.int64]) -> list[bytes]:
+        """UTF-8 texts at these raw steps; the one text where only the episode has one.
+
+        Raises:
+            KeyError: the spec names no such language feature.
+        """
+        number, shard = self._numbers["language", feature_path], self._shard
+        ids = shard.section(Section.TEXT_IDS, number)
+        if not self._numbers.per_step[number]:
+            return [shard.text(int(ids[self.record]))]
+        wanted = ids[self._rows()][steps].tolist()
+        texts = {one: shard.text(one) for one in set(wanted)}
+        return [texts[one] for one in wanted]
+
+    def payload(self) -> tuple[int, int]:
+        """Byte offset and length of the whole record's payload in ``path``."""
+        return (
+            int(self._shard.section(Section.RECORD_OFFSETS)[self.record]),
+            int(self._shard.section(Section.RECORD_LENGTHS)[self.record]),
+        )
+
+    def _rows(self) -> slice:
+        first = int(self._shard.section(Section.FIRST_ROWS)[self.record])
+        return slice(first, first + self.steps)
+
+
+class EpisodesView:
+    """n episodes of one dataset, sorted by slice and gathered shard by shard.
+
+    Attributes:
+        slice_of, record_of: [n] int64, as in a provenance.
+        steps: [n] int64 raw (unstrided) steps.
+    """
+
+    __slots__ = ("_first", "_numbers", "_parts", "record_of", "slice_of", "steps")
+
+    def __init__(
+        self,
+        shards: Sequence[ShardIndex],
+        slices: NDArray[np.int32],
+        records: NDArray[np.int64],
+        steps: NDArray[np.int32],
+        numbers: FeatureNumbers,
+    ) -> None:
+        self.slice_of = slices.astype(np.int64)
+        self.record_of = records
+        self.steps = steps.astype(np.int64)
+        self._numbers = numbers
+        of = self.slice_of
+        edges = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+        self._parts = [
+            (slice(start, stop), shards[number])
+            for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
+        ]
+        firsts = [shard.section(Section.FIRST_ROWS)[records[rows]] for rows, shard in self._parts]
+        self._first = np.concatenate(firsts)
+
+    def files(self) -> Iterator[tuple[slice, str]]:
+        """Which of the n lie in which shard file."""
+        for rows, shard in self._parts:
+            yield rows, shard.path
+
+    def frames(
+        self, feature_path: str, raw: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Where the encoded frames at raw steps [n, F] lie: byte offsets and lengths, [n, F] each.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        return (
+            self._gathered(Section.FRAME_OFFSETS, number, raw),
+            self._gathered(Section.FRAME_LENGTHS, number, raw),
+        )
+
+    def column(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[n, R, width] float32 values of a numeric feature at raw steps [n, R].
+
+        Raises:
+            KeyError: the spec names no such numeric feature.
+        """
+        return self._gathered(Section.COLUMN, self._numbers["column", feature_path], raw)
+
+    def language(self, feature_path: str, raw: NDArray[np.int64]) -> list[bytes]:
+        """UTF-8 texts at raw steps [n]; an episode's one text where it has but one.
+
+        Raises:
+            KeyError: the spec names no such language feature.
+        """
+        number = self._numbers["language", feature_path]
+        at = self._first + raw if self._numbers.per_step[number] else self.record_of
+        texts: list[bytes] = []
+        for rows, shard in self._parts:
+            texts += shard.texts(shard.section(Section.TEXT_IDS, number).take(at[rows]))
+        return texts
+
+    def _gathered(self, kind: Section, number: int, raw: NDArray[np.int64]) -> NDArray[Any]:
+        """A section's values at steps [n, R] of each episode."""
+        at = self._first[:, None] + raw
+        found = [shard.section(kind, number).take(at[rows], axis=0) for rows, shard in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
