@@ -10,8 +10,10 @@ Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control``
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from pathlib import Path
 from typing import Protocol
 
 from autoloader.clock import Clock, SystemClock
@@ -102,11 +104,13 @@ class ControlLoop:
                 self._fault("policy", error)
 
     def _watch(self) -> None:
+        _name_thread("loader-reflex")
         done = self._done
         while not done.wait(PERIOD_S):
             self.react_once()
 
     def _govern(self) -> None:
+        _name_thread("loader-control")
         done = self._done
         while not done.wait(POLICY_PERIOD_S):
             self.govern_once()
@@ -117,3 +121,9 @@ class ControlLoop:
         if text not in self._said and len(self._said) < 100:
             self._said.add(text)
             logger.warning("the controller leaves things as they are: %s", text)
+
+
+def _name_thread(name: str) -> None:
+    """What the kernel calls this thread, so that ``top -H`` shows what control costs."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

@@ -1,0 +1,328 @@
+"""Holds a run's record against the promises of the controller.
+
+Theory of operation. Waiting is the trainer's own account, batch by batch. Memory is the sampler's.
+The loader is to blame for a moment below the floor when headroom would be at the floor or above it
+had the loader not grown since headroom was last at floor + margin or above; otherwise others have
+crossed it. What is within half a second of a crossing by others is theirs, and so is what follows
+it until headroom is back: one batch at a time always passes. Reversals are read off the decision
+log: a knob that turned round within its hold-off, a try's own take-back and forced shrinks left
+out, since those are one move and no choice.
+
+Not here: what is recorded (``bench.control.runner``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.control.memory import MIB
+from bench.control.scenario import Scenario
+
+MARGIN_BYTES = 256 * MIB
+HOLD_OFF_S = 15.0
+SETTLES_S = 60.0
+WAIT_FACTOR = 1.1
+ENOUGH_RATIO = 0.01
+"""Waits below it are what the law calls none."""
+STEP_S = 1.0
+CPU_RATIO = 0.01
+AT_MINIMUM_S = 1.0
+SAME_STRETCH_S = 1.0
+AT_ONCE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One promise: what was found, what was wanted, and whether it was met (``None``: unknown)."""
+
+    name: str
+    found: str
+    wanted: str
+    met: bool | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def judge(
+    scenario: Scenario, record: Mapping[str, Any], best: Mapping[str, Any] | None
+) -> list[Check]:
+    """Every check that this scenario has.
+
+    Args:
+        scenario: what happened.
+        record: of ``runner.perform``.
+        best: the best static setting's turn under the conditions that lasted; ``None``: no search.
+    """
+    result = record["result"]
+    if result is None or record["first_s"] is None or not record["alive"]:
+        return [Check("finished", record["said"][-300:], "to the end", False)]
+    decisions = [json.loads(line) for line in record["decisions"]]
+    checks = [
+        *_exact(result["exact"]),
+        Check("killed for memory", str(record["oom_kills"]), "0", record["oom_kills"] == 0),
+        _floor(scenario, record),
+        _reversals(decisions),
+        _replayed(record["decisions"]),
+        _cost(record),
+        *_waits(scenario, record, best),
+    ]
+    if scenario.at_minimum:
+        checks += _minimum(scenario, record, decisions)
+    if scenario.own_meminfo:
+        checks.append(_blind(record, decisions))
+    if scenario.gives_back:
+        checks.append(_given_back(scenario, record, decisions))
+    return checks
+
+
+def _exact(exact: Mapping[str, int]) -> list[Check]:
+    return [
+        Check("nothing twice", f"{exact['twice']} of {exact['samples']}", "0", exact["twice"] == 0),
+        Check(
+            "nothing lost",
+            f"{exact['incomplete']} of {exact['passes']} passes",
+            "0",
+            exact["incomplete"] == 0 if exact["passes"] else None,
+        ),
+    ]
+
+
+def below_floor(samples: Sequence[Mapping[str, Any]], floor: int) -> tuple[int, int, int]:
+    """(samples below the floor, those of them by the loader's own growth, deepest by it)."""
+    below: list[tuple[float, bool, int]] = []
+    least = None
+    for one in samples:
+        held = one["loader"] + one["ring"]
+        if least is None or one["room"] >= floor + MARGIN_BYTES:
+            least = held
+        least = min(least, held)
+        if one["room"] < floor:
+            by_others = one["room"] + held - least < floor
+            below.append((one["at"], by_others, floor - one["room"]))
+    theirs = [at for at, by_others, _ in below if by_others]
+    own = []
+    last = float("-inf")
+    others = False
+    for at, by_others, depth in below:
+        others = (others and at - last <= SAME_STRETCH_S) or by_others
+        last = at
+        if not others and not any(abs(at - other) <= AT_ONCE_S for other in theirs):
+            own.append(depth)
+    return len(below), len(own), max(own, default=0)
+
+
+def _floor(scenario: Scenario, record: Mapping[str, Any]) -> Check:
+    samples = record["samples"]
+    below, own, deepest = below_floor(samples, scenario.floor_bytes)
+    least = min(one["room"] for one in samples)
+    found = f"{own} of {len(samples)} samples"
+    if own:
+        found += f", by {deepest / MIB:.0f} MiB"
+    if below > own:
+        found += f" ({below - own} by others)"
+    found += f"; least {(least - scenario.floor_bytes) / MIB:+.0f} MiB"
+    return Check("below the floor by the loader", found, "never", own == 0)
+
+
+def reversals(decisions: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """(knob, seconds of the log) of knobs that turned round within their hold-off."""
+    found: list[tuple[str, float]] = []
+    last: dict[tuple[int, str], tuple[int, float]] = {}
+    for line in decisions:
+        if line["kind"] != "decision" or not line["decision"]["changes"]:
+            continue
+        made, before = line["decision"], line["observation"]["knobs"]
+        if made["knobs"] is None:
+            continue
+        forced = made["state"]["name"] in ("SHRINK", "EMERGENCY")
+        for key, new in made["changes"].items():
+            old = _value(before, key)
+            if old is None or new is None or new == old:
+                continue
+            way, at = last.get((line["pipeline"], key), (0, -1e9))
+            now = 1 if new > old else -1
+            free = made["verdict"] is None and not forced
+            if way == -now and line["at_s"] - at < HOLD_OFF_S and free:
+                found.append((key, line["at_s"]))
+            last[line["pipeline"], key] = (now, line["at_s"])
+    return found
+
+
+def _value(knobs: Mapping[str, Any], key: str) -> Any:
+    dataset, _, knob = key.rpartition(".")
+    own = knobs.get("datasets", {}).get(dataset, {}) if dataset else knobs
+    return own.get(knob)
+
+
+def _reversals(decisions: Sequence[Mapping[str, Any]]) -> Check:
+    found = reversals(decisions)
+    text = ", ".join(sorted({key for key, _ in found}))
+    return Check("reversals within the hold-off", f"{len(found)} {text}".strip(), "0", not found)
+
+
+def _replayed(lines: Sequence[str]) -> Check:
+    """By the command line, as anybody would."""
+    if not lines:
+        return Check("replay", "there is no log", "identical", False)
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as log:
+        log.writelines(lines)
+        log.flush()
+        ran = subprocess.run(
+            [sys.executable, "-m", "autoloader", "replay", log.name],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+    said = (ran.stdout.strip().splitlines() or ran.stderr.strip().splitlines() or [""])[-1]
+    return Check("replay", said[:80], "identical", ran.returncode == 0)
+
+
+def _cost(record: Mapping[str, Any]) -> Check:
+    spent = [
+        (one["at"], one["pid"], sum(one["cpu"].values()))
+        for one in record["samples"]
+        if one.get("cpu") and one["at"] >= record["first_s"]
+    ]
+    spent = [one for one in spent if one[1] == spent[-1][1]]  # a child that lives no more is gone
+    if len(spent) < 2 or spent[-1][0] - spent[0][0] < 5:
+        return Check("controller's processor time", "not seen", f"≤ {CPU_RATIO:.0%}", None)
+    ratio = (spent[-1][2] - spent[0][2]) / (spent[-1][0] - spent[0][0])
+    wanted = f"≤ {CPU_RATIO:.0%} of a core"
+    return Check("controller's processor time", f"{ratio:.2%}", wanted, ratio <= CPU_RATIO)
+
+
+def wait_ratio(times: Sequence[Sequence[float]], since_s: float, until_s: float) -> float:
+    """Share of the time between two moments that was spent waiting for batches."""
+    waited = sum(
+        max(0.0, min(got, until_s) - max(asked, since_s))
+        for asked, got, _ in times
+        if got > since_s and asked < until_s
+    )
+    return waited / max(1e-9, until_s - since_s)
+
+
+def _waits(
+    scenario: Scenario, record: Mapping[str, Any], best: Mapping[str, Any] | None
+) -> list[Check]:
+    times, ends = record["result"]["times"], record["stopped_s"]
+    since = ends - scenario.window_s
+    waited = wait_ratio(times, since, ends)
+    if best is None:
+        return [Check("waiting at the end", f"{waited:.1%}", "", None)]
+    most = max(ENOUGH_RATIO, WAIT_FACTOR * best["wait_ratio"])
+    disturbed = max((one["done"] for one in record["events"]), default=record["first_s"])
+    if scenario.jump_at_batch:
+        disturbed = times[min(scenario.jump_at_batch, len(times) - 1)][1]
+    settled = settle_s(times, disturbed, ends, most)
+    wanted = f"≤ {most:.1%} (best static: {best['wait_ratio']:.1%})"
+    return [
+        Check("waiting at the end", f"{waited:.1%}", wanted, waited <= most),
+        Check(
+            "settles",
+            "not within the run" if settled is None else f"{settled:.0f} s",
+            f"≤ {SETTLES_S:.0f} s",
+            settled is not None and settled <= SETTLES_S,
+        ),
+    ]
+
+
+def settle_s(
+    times: Sequence[Sequence[float]], since_s: float, until_s: float, most: float, span_s: float = 5
+) -> float | None:
+    """How long until the waiting over ``span_s`` first stays at ``most`` or less; ``None``: never.
+
+    A stretch counts as settled from its beginning on.
+    """
+    at, found = since_s, None
+    while at + span_s <= until_s + 1e-6:
+        if wait_ratio(times, at, at + span_s) > most:
+            found = None
+        elif found is None:
+            found = at
+        at += STEP_S
+    return None if found is None else found - since_s
+
+
+def _minimum(
+    scenario: Scenario, record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]
+) -> list[Check]:
+    """The floor was crossed by others: how soon the loader was at its minimum, and what it gave."""
+    floor = scenario.floor_bytes
+    crossed = next((one["at"] for one in record["samples"] if one["room"] < floor), None)
+    if crossed is None:
+        return [Check("at minimum after a crossing", "it was not crossed", "≤ 1 s", None)]
+    drops = [
+        line["at_s"]
+        for line in decisions
+        if line["kind"] == "reflex" and line["action"] == "drop" and line["at_s"] >= crossed - 0.5
+    ]
+    before = next(one for one in reversed(record["samples"]) if one["at"] <= crossed)
+    after = [one for one in record["samples"] if crossed + 3 <= one["at"] <= crossed + 6]
+    took = drops[0] - crossed if drops else None
+    gave = before["ring"] - min((one["ring"] for one in after), default=before["ring"])
+    least = 4 * _slot_bytes(before, decisions)
+    rings = min((one["ring"] for one in after), default=0)
+    return [
+        Check(
+            "at minimum after a crossing",
+            "never" if took is None else f"{max(0.0, took):.2f} s",
+            f"≤ {AT_MINIMUM_S:g} s",
+            took is not None and took <= AT_MINIMUM_S,
+        ),
+        Check(
+            "ring pages back at the kernel",
+            f"{gave / MIB:.0f} MiB, {rings / MIB:.0f} left",
+            f"≤ {least / MIB:.0f} MiB left" if least else "",
+            rings <= least + MIB if least else None,
+        ),
+    ]
+
+
+def _slot_bytes(_before: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]) -> int:
+    """Bytes of a ring slot, from the log's prices."""
+    for line in decisions:
+        if line["kind"] == "decision":
+            return int(line["observation"]["prices"]["slot_bytes"])
+    return 0
+
+
+def _blind(record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]) -> Check:
+    """While free memory could not be read, nothing may grow, and the controller must live on."""
+    found = {next(iter(one["what"].items())): one["done"] for one in record["events"]}
+    since, until = found[("readable", False)] + 1.5, found[("readable", True)]
+    made = [
+        line for line in decisions if line["kind"] == "decision" and since <= line["at_s"] <= until
+    ]
+    grown = [line for line in made if (line["decision"]["gain_per_s"] or 0) > 0]
+    known = sum(line["observation"]["headroom_bytes"] is not None for line in made)
+    text = f"{len(grown)} growths in {len(made)} decisions, headroom known in {known}"
+    return Check("blind: nothing grows", text, "0, of some", not grown and len(made) > 0)
+
+
+def _given_back(
+    scenario: Scenario, record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]
+) -> Check:
+    """Knobs at the end against those when the script's last event came."""
+    at = max(one["at"] for one in record["events"])
+    before = [
+        line["observation"]["knobs"]
+        for line in decisions
+        if line["kind"] == "decision" and line["at_s"] <= at
+    ]
+    now = record["result"]["knobs"]
+    told = [(key, before[-1][key], now[key]) for key in scenario.gives_back] if before else []
+    text = ", ".join(f"{key} {was} → {is_}" for key, was, is_ in told)
+    less = any(is_ < was for _, was, is_ in told)
+    met = bool(told) and less and all(is_ <= was for _, was, is_ in told)
+    return Check("given back", text or "no decision was made", "less", met)

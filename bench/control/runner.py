@@ -1,0 +1,254 @@
+"""Runs one scenario with one reader: stage, trainer, sampler, script; keeps everything they said.
+
+The clock of a script begins with the first batch. All times are of the monotonic clock, which all
+processes of a machine share. A trainer that dies or hangs is a result, not an error: what it said
+last is kept.
+
+Not here: what is made of it (``bench.control.judge``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.control.memory import headroom_bytes
+from bench.control.scenario import Reader, Scenario
+from bench.control.stage import Stage, say
+
+OPENING_S = 180.0
+CLOSING_S = 30.0
+
+Told = Callable[[str], None]
+
+
+class Player:
+    """A process on the stage that obeys JSON lines and says some: the trainer, or its rival.
+
+    Args:
+        module: run as ``python -m``.
+        job: its argument.
+        stage: whose surroundings it has.
+    """
+
+    def __init__(self, module: str, job: Mapping[str, Any], stage: Stage) -> None:
+        self._log = (stage.folder / f"{module}.log").open("w+")
+        environment = {**os.environ, **stage.environment}
+        if "decisions" in job:
+            environment["AUTOLOADER_DECISIONS"] = job["decisions"]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
+        self.first_s: float | None = None
+        self._begun = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def __enter__(self) -> Player:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._log.close()
+
+    def wait_for_first(self) -> bool:
+        """Wait for the first batch; whether it came."""
+        self._begun.wait(OPENING_S)
+        return self.first_s is not None
+
+    def order(self, command: dict[str, Any]) -> None:
+        """One JSON line to it."""
+        say(self.process.stdin, command)
+
+    def stop(self) -> None:
+        """Have it end and write its result."""
+        self.order({"stop": True})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(CLOSING_S)
+
+    def last_words(self) -> str:
+        """The end of what it said on stderr."""
+        self._log.seek(0)
+        return "\n".join(self._log.read().strip().splitlines()[-12:])
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            said = json.loads(line)
+            if "first" in said:
+                self.first_s = float(said["first"])
+                self._begun.set()
+        self._begun.set()
+
+
+def perform(
+    scenario: Scenario, reader: Reader, spec: Path, *, module: str = "bench.control.driver"
+) -> dict[str, Any]:
+    """One run of a scenario; see the module.
+
+    Args:
+        scenario: what happens.
+        reader: of the loader.
+        spec: the mixture's file.
+        module: who takes the batches: the driver, or a rival.
+
+    Returns:
+        ``first_s``, ``events``, ``samples`` (of the sampler), ``decisions`` (lines of the log),
+        ``result`` (of the driver; ``None`` where it did not live to write one), ``said``,
+        ``alive`` (to the end of the script), ``oom_kills``.
+    """
+    with Stage(scenario, reader, spec) as stage:
+        out, log = stage.folder / "result.json", stage.folder / "decisions.jsonl"
+        job = {**job_of(scenario, reader, stage), "out": str(out), "decisions": str(log)}
+        with Player(module, job, stage) as trainer:
+            sampler = _Sampler(stage, trainer.process.pid)
+            with sampler:
+                begun = trainer.wait_for_first()
+                events = _play(scenario, stage, trainer) if begun else []
+                stopped_s = time.monotonic()
+                alive = trainer.process.poll() is None
+                trainer.stop()
+            return {
+                "first_s": trainer.first_s,
+                "stopped_s": stopped_s,
+                "events": events,
+                "samples": sampler.lines(),
+                "decisions": log.read_text().splitlines(keepends=True) if log.exists() else [],
+                "result": json.loads(out.read_text()) if out.exists() else None,
+                "said": trainer.last_words(),
+                "alive": alive,
+                "oom_kills": stage.oom_kills,
+            }
+
+
+def job_of(scenario: Scenario, reader: Reader, stage: Stage) -> dict[str, Any]:
+    """What a trainer on this stage is told."""
+    return {
+        "spec": str(stage.spec),
+        "reader": reader,
+        "group": stage.run_group,
+        "binds": stage.binds,
+        "ram_floor_bytes": scenario.floor_bytes,
+        "budget_bytes": (scenario.limit_bytes or 0) - scenario.floor_bytes,
+        "knobs": dict(scenario.knobs),
+        "pace_s": scenario.pace_s,
+        "validate_every": scenario.validate_every,
+        "validate_batches": scenario.validate_batches,
+    }
+
+
+def turns(
+    scenario: Scenario,
+    reader: Reader,
+    spec: Path,
+    asked: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """Static knobs in turn, or pairs, in what is left of the script at its end.
+
+    Args:
+        scenario: whose conditions.
+        reader: of the loader.
+        spec: the mixture's file.
+        asked: see ``bench.control.turns``.
+
+    Returns:
+        What the driver found; ``None`` where it did not live to say.
+    """
+    left = scenario.lasting()
+    with Stage(scenario, reader, spec) as stage:
+        out = stage.folder / "result.json"
+        job = {**job_of(scenario, reader, stage), "pace_s": left.pop("pace_s"), "out": str(out)}
+        job |= {"validate_every": 0, **asked}
+        for event in scenario.script:
+            if event.what.items() <= left.items():
+                stage.perform(event)
+        with Player("bench.control.driver", job, stage) as trainer:
+            trainer.process.wait()
+            found = json.loads(out.read_text()) if out.exists() else None
+            if found is None:
+                print(trainer.last_words(), file=sys.stderr)
+            return found
+
+
+def _play(scenario: Scenario, stage: Stage, trainer: Player) -> list[dict[str, Any]]:
+    """Carry out the script; what happened, and when.
+
+    What takes its time (a neighbour that fills memory) moves everything behind it.
+    """
+    assert trainer.first_s is not None
+    happened: list[dict[str, Any]] = []
+    late_s = 0.0
+    for event in sorted(scenario.script, key=lambda one: one.at_s):
+        if not _sleep(trainer, trainer.first_s + event.at_s + late_s):
+            return happened
+        at = time.monotonic()
+        room = headroom_bytes(stage.run_group)
+        if "pace_s" in event.what:
+            trainer.order({"pace": event.pace_s})
+            seen = {}
+        else:
+            seen = stage.perform(event)
+        done = time.monotonic()
+        late_s += done - at
+        happened.append(
+            {"at": at, "done": done, "what": event.what, "headroom_before": room, **seen}
+        )
+    _sleep(trainer, trainer.first_s + scenario.length_s + late_s)
+    return happened
+
+
+def _sleep(trainer: Player, until_s: float) -> bool:
+    """Wait; whether the trainer lives on."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        trainer.process.wait(max(0.0, until_s - time.monotonic()))
+        return False
+    return True
+
+
+class _Sampler:
+    """The sampler's process; in a ``with`` block."""
+
+    def __init__(self, stage: Stage, trainer: int) -> None:
+        self._out = stage.folder / "samples.jsonl"
+        job = {
+            "group": stage.run_group,
+            "trainer": trainer,
+            "neighbour": stage.neighbour_pid,
+            "out": str(self._out),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.control.sampler", json.dumps(job)],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": stage.environment["PYTHONPATH"]},
+        )
+
+    def __enter__(self) -> _Sampler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Everything it saw."""
+        text = self._out.read_text() if self._out.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]

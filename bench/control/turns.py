@@ -1,0 +1,128 @@
+"""Fixed knobs in turn, over one running loader; and pairs of the controlled loader and the best.
+
+Theory of operation. ``search`` moves one loader, whose controller is off, from setting to setting
+by ``retune``: what settles is thrown away, then a window counts. The best two are measured again
+with a longer window, so that a lucky short one does not win. A setting during which headroom fell
+below the floor is no setting that may be run, and does not count. ``paired`` has two loaders in one
+child take turns, the controlled one and one that holds the best static knobs; the one that waits is
+parked, as a validation loader would be.
+
+Not here: which settings (``bench.control.static``), what follows (``judge``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from bench.control.memory import headroom_bytes
+
+if TYPE_CHECKING:
+    from bench.control.driver import Orders
+
+
+def run(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
+    """What ``job["turns"]`` asks: ``search`` or ``paired``."""
+    return search(job, orders, say) if job["turns"] == "search" else paired(job, orders, say)
+
+
+def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
+    """Measure every one of ``job["settings"]``, the best two again; see the module."""
+    from bench.control.driver import endless, open_loader
+
+    found: list[dict[str, Any]] = []
+    with open_loader(job, controller=False) as loader:
+        stream = endless(loader)
+        _turn(stream, 3.0, orders, job)
+        say({"first": time.monotonic()})
+        for setting in job["settings"]:
+            if orders.stopped.is_set():
+                break
+            found.append(_setting(job, loader, stream, setting, job["window_s"], orders))
+        legal = [one for one in found if "wait_ratio" in one and one["held_floor"]]
+        best = sorted(legal, key=lambda one: (one["wait_ratio"], -one["samples_per_s"]))[:2]
+        finals = [
+            _setting(job, loader, stream, one["knobs"], 2 * job["window_s"], orders) for one in best
+        ]
+    return {"settings": found, "finals": finals}
+
+
+def _setting(
+    job: Mapping[str, Any],
+    loader: Any,
+    stream: Iterator[Any],
+    setting: Mapping[str, int],
+    window_s: float,
+    orders: Orders,
+) -> dict[str, Any]:
+    from autoloader.errors import KnobError
+
+    try:
+        loader.retune(**setting)
+    except KnobError as error:
+        return {"knobs": dict(setting), "refused": str(error)}
+    _turn(stream, job["settle_s"], orders, job)
+    return {"knobs": dict(setting), **_turn(stream, window_s, orders, job)}
+
+
+def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
+    """The controlled loader and the best static knobs in turn; samples/s of each turn."""
+    from bench.control.driver import endless, open_loader
+
+    with open_loader(job, controller=True) as mine:
+        ours = endless(mine)
+        next(ours)
+        say({"first": time.monotonic()})
+        climbed = _turn(ours, job["climb_s"], orders, job, keep_times=True)
+        knobs = mine.knobs.flat()
+        held = {**job, "knobs": job["best"]}
+        with open_loader(held, controller=False) as other:
+            theirs = endless(other)
+            _turn(theirs, 2.0, orders, job)
+            pairs: list[dict[str, float]] = []
+            for number in range(job["pairs"]):
+                if orders.stopped.is_set():
+                    break
+                turns = [("controlled", ours), ("static", theirs)]
+                pair = {}
+                for name, stream in turns if number % 2 == 0 else reversed(turns):
+                    _turn(stream, job["settle_s"], orders, job)  # what the ring has kept is eaten
+                    pair[name] = _turn(stream, job["window_s"], orders, job)["samples_per_s"]
+                pairs.append(pair)
+    return {"pairs": pairs, "knobs": knobs, "times": climbed["times"]}
+
+
+def _turn(
+    stream: Iterator[Any],
+    seconds: float,
+    orders: Orders,
+    job: Mapping[str, Any],
+    *,
+    keep_times: bool = False,
+) -> dict[str, Any]:
+    """Take batches for so long: how fast they came, and what was waited."""
+    began = last = time.monotonic()
+    waited, samples, lowest = 0.0, 0, float("inf")
+    times: list[tuple[float, float, int]] = []
+    while last - began < seconds and not orders.stopped.is_set():
+        asked = time.monotonic()
+        batch = next(stream)
+        got = time.monotonic()
+        rows = len(batch["dataset_index"])
+        waited += got - asked
+        samples += rows
+        if keep_times:
+            times.append((round(asked, 5), round(got, 5), rows))
+        del batch
+        lowest = min(lowest, headroom_bytes(job["group"]))
+        orders.compute(got)
+        last = time.monotonic()
+    span = max(1e-9, last - began)
+    return {
+        "wait_ratio": waited / span,
+        "samples_per_s": samples / span,
+        "held_floor": lowest >= job["ram_floor_bytes"],
+        "least_headroom_bytes": lowest,
+        "times": times,
+    }
