@@ -8,10 +8,10 @@ PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test lint format docs bench endurance clean distclean
+.PHONY: help setup tune test lint format docs bench bench-full bench-check endurance clean distclean
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 setup: $(READY) ## make .venv with everything in it, from the tested versions
 
@@ -50,9 +50,15 @@ format: $(READY) ## rewrite files in the style that lint wants
 docs: $(READY) ## check links, commands and field tables of README.md and docs/
 	$(BIN)/python docs/check.py $(ARGS)
 
-bench: $(READY) ## measure against plain tf.data; prints ratios of one run
+bench: $(READY) ## measure against others; prints ratios of one run (ten minutes)
 	$(BIN)/python -m bench $(ARGS)
-	$(BIN)/python -m bench.endurance --only trainer state ring work memory
+
+bench-full: $(READY) ## measure everything there is a scenario for (hours)
+	$(BIN)/python -m bench --full $(ARGS)
+	$(BIN)/python -m bench.endurance
+
+bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseline.json allows
+	$(BIN)/python -m bench.gate $(ARGS)
 
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)

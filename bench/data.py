@@ -1,10 +1,11 @@
-"""The mixtures that scenarios name: ``demo``, and equal datasets made from its records.
+"""The mixtures that scenarios name: ``demo``, equal datasets made from its records, drawn ones.
 
 ``tiny`` is one dataset of 16×16 frames, where what is not decoding is all there is.
 ``even_29`` is 29 datasets of equally large frames (256×256, so that nothing is resized and what a
-dataset costs shows most) and equal weights; ``even_1`` is one dataset of all their shards. Their
-files are the same ones (hard links), so bytes and page cache are the same too. Records are copied
-from one dataset of the demo mixture, each dataset drawing its own choice.
+dataset costs shows most) and equal weights, ``even_15`` and ``even_5`` the first of them;
+``even_1`` is one dataset of all their shards. Their files are the same ones (hard links), so bytes
+and page cache are the same too. Records are copied from one dataset of the demo mixture, each
+dataset drawing its own choice. What ``bench.drawn`` lists needs no demo mixture.
 
 Not here: which scenario uses which (``bench/scenarios``).
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -23,14 +24,17 @@ import platformdirs
 import simplejpeg
 
 from autoloader.catalog.demo import ensure_demo
-from bench.records import read_records, write_records
+from bench import drawn
+from bench.records import example_bytes, parse_example, read_records, write_records
+from bench.versions import build_whole, write_mix, write_version
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the same names begin to mean other data."""
 
 DATASETS = 29
 SOURCE = "demo_toy_sort"
 SHARDS, SHARD_EPISODES = 4, 3
+EVEN = ("even_1", "even_5", "even_15", "even_29", "tiny")
 
 Progress = Callable[[int, int], None]
 
@@ -41,21 +45,27 @@ def ensure_data(name: str, progress: Progress | None = None) -> Path:
     Raises:
         ValueError: there is no mixture of that name.
     """
-    demo = ensure_demo(progress=progress)
     if name == "demo":
-        return demo
-    if name not in ("even_1", "even_29", "tiny"):
-        raise ValueError(f"there is no mixture {name!r}; there are demo, even_1, even_29, tiny")
-    place = platformdirs.user_cache_path("autoloader") / "bench" / f"even-{FORMAT}"
+        return ensure_demo(progress=progress)
+    root = platformdirs.user_cache_path("autoloader") / "bench"
+    if name in drawn.DRAWINGS:
+        place = root / f"{name}-{drawn.FORMAT}"
+        if not place.exists():
+            build_whole(place, partial(drawn.draw, name))
+        return place / "mix.yaml"
+    if name not in EVEN:
+        known = ", ".join(("demo", *EVEN, *drawn.DRAWINGS))
+        raise ValueError(f"there is no mixture {name!r}; there are {known}")
+    place = root / f"even-{FORMAT}"
     if not place.exists():
-        _build_even(demo.parent / SOURCE / "1.0.0", place)
+        source = ensure_demo(progress=progress).parent / SOURCE / "1.0.0"
+        build_whole(place, partial(_build_even, source))
     return place / f"{name}.yaml"
 
 
 def _build_even(source: Path, place: Path) -> None:
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
     info = json.loads((source / "dataset_info.json").read_text())
+    features = (source / "features.json").read_text()
     records = [
         record for path in sorted(source.glob("*-train.tfrecord*")) for record in read_records(path)
     ]
@@ -64,76 +74,29 @@ def _build_even(source: Path, place: Path) -> None:
     shards: list[Path] = []
     for name in names:
         chosen = rng.choice(len(records), SHARDS * SHARD_EPISODES, replace=False)
-        directory = _version(partial, source, info, name, SHARDS)
-        for number in range(SHARDS):
-            path = directory / _shard(name, number, SHARDS)
+        paths = write_version(place, name, features, [SHARD_EPISODES] * SHARDS, info)
+        for number, path in enumerate(paths):
             own = chosen[number * SHARD_EPISODES :][:SHARD_EPISODES]
             write_records(path, (records[at] for at in own))
-            shards.append(path)
-    directory = _version(partial, source, info, "even_all", len(shards))
-    for number, path in enumerate(shards):
-        os.link(path, directory / _shard("even_all", number, len(shards)))
-    directory = _version(partial, source, info, "tiny", 1, len(records))
-    write_records(directory / _shard("tiny", 0, 1), map(_shrunk, records))
-    (partial / "even_29.yaml").write_text(_spec(names))
-    (partial / "even_1.yaml").write_text(_spec(["even_all"]))
-    (partial / "tiny.yaml").write_text(_spec(["tiny"], size=16, batch=512))
-    try:
-        partial.rename(place)
-    except OSError:
-        # Another bench was faster; its files are the same.
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _shard(name: str, number: int, count: int) -> str:
-    return f"{name}-train.tfrecord-{number:05d}-of-{count:05d}"
+        shards += paths
+    everything = [SHARD_EPISODES] * len(shards)
+    linked = write_version(place, "even_all", features, everything, info)
+    for path, link in zip(shards, linked, strict=True):
+        os.link(path, link)
+    (only,) = write_version(place, "tiny", features, [len(records)], info)
+    write_records(only, map(_shrunk, records))
+    for count in (29, 15, 5):
+        write_mix(place / f"even_{count}.yaml", dict.fromkeys(names[:count], 1.0))
+    write_mix(place / "even_1.yaml", {"even_all": 1.0})
+    write_mix(place / "tiny.yaml", {"tiny": 1.0}, size=16, batch=512)
 
 
 def _shrunk(record: bytes) -> bytes:
     """The same episode with frames of 16×16."""
-    from tensorflow.train import Example
-
-    example = Example.FromString(record)
-    frames = example.features.feature["steps/observation/image_0"].bytes_list.value
+    features = parse_example(record)
+    frames = features["steps/observation/image_0"]
+    assert isinstance(frames, list)
     for number, frame in enumerate(frames):
         small = cv2.resize(simplejpeg.decode_jpeg(frame), (16, 16), interpolation=cv2.INTER_AREA)
-        frames[number] = simplejpeg.encode_jpeg(small)
-    return bytes(example.SerializeToString())
-
-
-def _version(
-    place: Path,
-    source: Path,
-    info: dict[str, object],
-    name: str,
-    shards: int,
-    episodes: int = SHARD_EPISODES,
-) -> Path:
-    directory = place / name / "1.0.0"
-    directory.mkdir(parents=True)
-    shutil.copy(source / "features.json", directory)
-    split = {
-        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        "name": "train",
-        "numBytes": "0",
-        "shardLengths": [str(episodes)] * shards,
-    }
-    own = {**info, "name": name, "splits": [split]}
-    (directory / "dataset_info.json").write_text(json.dumps(own, indent=2))
-    return directory
-
-
-def _spec(names: list[str], *, size: int = 256, batch: int = 48) -> str:
-    lines = ["# Written by the bench.", "schema_version: 1", "seed: 0", "datasets:"]
-    for name in names:
-        lines += [
-            f"  - {{name: {name}, path: {name}/1.0.0, split: train, weight: 1.0,",
-            "     images: {primary: observation/image_0}, action: action,",
-            "     state: observation/state, language: language_instruction}",
-        ]
-    lines += [
-        "sample: {frame_offsets: [0, 5]}",
-        f"cameras: {{primary: {{size: [{size}, {size}]}}}}",
-        f"batch: {{size: {batch}}}",
-    ]
-    return "\n".join(lines) + "\n"
+        frames[number] = bytes(simplejpeg.encode_jpeg(small))
+    return example_bytes(features)

@@ -29,6 +29,7 @@ class Figure:
         against: who it was held against, the better one where there were several.
         target: what it should reach, in words; empty where none.
         met: whether it does; ``None`` without a target.
+        more_is_better: which side is the good one.
     """
 
     scenario: str
@@ -38,6 +39,7 @@ class Figure:
     against: str
     target: str
     met: bool | None
+    more_is_better: bool
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -90,7 +92,14 @@ def _figure(scenario: Scenario, spec: FigureSpec, turns: Turns) -> Figure:
         else:
             value = estimate(ratios)
     return Figure(
-        scenario.name, spec.title, spec.unit, value, against, target(spec), met(spec, value.median)
+        scenario.name,
+        spec.title,
+        spec.unit,
+        value,
+        against,
+        target(spec),
+        met(spec, value.median),
+        spec.kind not in ("spread", "share_error") and spec.measure not in LESS_IS_BETTER,
     )
 
 

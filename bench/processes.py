@@ -1,4 +1,4 @@
-"""What a process and its children hold and use: proportional memory and processor time, from /proc.
+"""What a process and its children hold, use and ask of the kernel, from /proc.
 
 Proportional set size (PSS) counts a page shared by n processes as 1/n in each, so that the sum over
 a tree counts it once. Reading it walks page tables (10 ms a GB), hence the slow pace.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -54,6 +55,54 @@ def tree_cpu_s(pid: int) -> float:
             continue
         total += int(fields[11]) + int(fields[12])
     return total / _TICK
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Bytes read from files, and the calls it took."""
+
+    size: int
+    calls: int
+
+
+def reads_by_thread(pid: int) -> dict[int, Reads]:
+    """What each living thread of a process has read so far, sockets aside."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            lines = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
+        except OSError:
+            continue
+        found[int(task.name)] = Reads(int(lines["rchar"]), int(lines["syscr"]))
+    return found
+
+
+def page_faults(pid: int) -> int:
+    """Pages that the kernel has given a process so far, without reading them from a disk."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[7])
+
+
+def thread_count(pid: int) -> int:
+    """Threads that a process has now."""
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def own_bytes(pid: int) -> int:
+    """Memory that is a process's own: neither files nor memory shared by descriptor."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"the kernel does not say what process {pid} holds of its own")
+
+
+def in_memfd(address: int, pid: int | str = "self") -> bool:
+    """Whether an address of a process lies in memory of a memfd."""
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        first, _, last = line.partition(" ")[0].partition("-")
+        if int(first, 16) <= address < int(last, 16):
+            return "/memfd:" in line
+    return False
 
 
 class PeakMemory:

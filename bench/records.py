@@ -10,7 +10,7 @@ Not here: which files and features (``bench.mixture``), synthetic data (``bench.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import google_crc32c
@@ -70,6 +70,37 @@ def parse_example(record: bytes, wanted: Iterable[str] | None = None) -> dict[st
             if names is None or name in names:
                 found[name] = _values(feature)
     return found
+
+
+def example_bytes(features: Mapping[str, Values]) -> bytes:
+    """An Example of these features; what ``parse_example`` reads."""
+    entries = b"".join(
+        _field(1, _field(1, name.encode()) + _field(2, _feature(values)))
+        for name, values in features.items()
+    )
+    return _field(1, entries)
+
+
+def _feature(values: Values) -> bytes:
+    if isinstance(values, list):
+        return _field(_BYTES, b"".join(_field(1, value) for value in values))
+    if values.dtype.kind == "f":
+        return _field(_FLOATS, _field(1, values.astype("<f4").tobytes()))
+    packed = b"".join(_as_varint(value % (1 << 64)) for value in values.tolist())
+    return _field(_INTEGERS, _field(1, packed))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _as_varint(number << 3 | 2) + _as_varint(len(content)) + content
+
+
+def _as_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def _values(feature: memoryview) -> Values:

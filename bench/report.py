@@ -1,41 +1,39 @@
-"""Shows a run: a table on stdout, and everything behind it as one JSON file.
+"""Shows a run: tables for a terminal, a page in HTML with plots, the tables of ``docs``.
+
+``python -m bench.report RESULTS.json [--html PAGE] [--write-docs]`` shows a document that an
+earlier run left. Everything shown comes from the document.
+
+Theory of operation. The page holds the same tables as the terminal, as rich exports them, and the
+plots of ``bench.plots``. In ``docs/benchmarks.md`` tables stand between ``<!-- measured: NAME -->``
+and ``<!-- end -->``, where NAME is a scenario, or ``host``; the words around them are written by
+hand. A scenario that the document lacks keeps the table it has.
 
 Not here: the figures (``bench.figures``).
 """
 
 from __future__ import annotations
 
+import argparse
+import html
+import io
 import json
+import re
+import statistics
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-
-from bench.figures import Figure
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
 RESULTS = Path(__file__).with_name("results")
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 MIB = 2**20
 
-
-def document(
-    *,
-    host: Mapping[str, Any],
-    began: Mapping[str, Any],
-    ended: Mapping[str, Any],
-    scenarios: Mapping[str, Any],
-    figures: Sequence[Figure],
-) -> dict[str, Any]:
-    """The JSON document of a run."""
-    return {
-        "schema_version": 1,
-        "host": dict(host),
-        "load": {"began": dict(began), "ended": dict(ended)},
-        "figures": [figure.as_dict() for figure in figures],
-        "scenarios": dict(scenarios),
-    }
+_MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
 
 
 def save(run: Mapping[str, Any], folder: Path = RESULTS) -> Path:
@@ -46,24 +44,61 @@ def save(run: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     return path
 
 
-def show(run: Mapping[str, Any], figures: Sequence[Figure], console: Console) -> None:
+def show(run: Mapping[str, Any], console: Console) -> None:
     """Prints contenders and figures."""
-    host, load = run["host"], run["load"]
-    averages = [
-        " ".join(f"{one:.2f}" for one in load[when]["load_average"]) for when in ("began", "ended")
-    ]
-    console.print(
-        f"{host['processor']}, {host['cpus']} cpus, Python {host['python']}, "
-        f"TensorFlow {host['versions']['tensorflow']}; "
-        f"load average {averages[0]} at the start, {averages[1]} at the end"
-    )
+    console.print(_host_line(run))
     for name, scenario in run["scenarios"].items():
         rows = _contender_rows(scenario["turns"])
         if rows:
             console.print(_table(f"{name}: {scenario['about']}", _CONTENDER_COLUMNS, rows))
-    rows = [_figure_row(figure) for figure in figures]
+    rows = [(f"{one['scenario']}: {one['title']}", *_figure_words(one)) for one in run["figures"]]
     console.print(_table("figures", _FIGURE_COLUMNS, rows))
 
+
+def write_page(run: Mapping[str, Any], path: Path) -> Path:
+    """Writes tables and plots of a run as one HTML file; returns its path."""
+    from bench.plots import figures_svg, rates_svg
+
+    console = Console(record=True, file=io.StringIO(), width=150)
+    show(run, console)
+    tables = console.export_html(
+        theme=DEFAULT_TERMINAL_THEME, inline_styles=True, code_format="<pre>{code}</pre>"
+    )
+    plots = "\n".join(
+        f"<h2>{html.escape(name)}</h2>\n<p>{html.escape(scenario['about'])}</p>\n"
+        + rates_svg(scenario["turns"])
+        + figures_svg([one for one in run["figures"] if one["scenario"] == name])
+        for name, scenario in run["scenarios"].items()
+    )
+    path.write_text(
+        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>autoloader's bench</title>\n"
+        "<style>body{font:15px sans-serif;margin:2em} pre{font-size:12px;overflow:auto}"
+        " svg{max-width:100%;height:auto;display:block}</style>\n"
+        f"<h1>autoloader's bench</h1>\n{tables}\n{plots}\n</html>\n"
+    )
+    return path
+
+
+def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:
+    """Writes the document's tables into ``page``; the names of those it wrote."""
+    written = []
+
+    def table(found: re.Match[str]) -> str:
+        name = found[1]
+        if name == "host":
+            lines = [_host_words(run)]
+        elif name in run["scenarios"]:
+            lines = list(_markdown(run, name))
+        else:
+            return found[0]
+        written.append(name)
+        return "\n".join([f"<!-- measured: {name} -->", *lines, "<!-- end -->"])
+
+    page.write_text(_MEASURED.sub(table, page.read_text()))
+    return written
+
+
+# --- words ---------------------------------------------------------------------------------------
 
 _FIGURE_COLUMNS = ("figure", "against", "median", "interval", "target", "")
 _CONTENDER_COLUMNS = (
@@ -78,6 +113,34 @@ _CONTENDER_COLUMNS = (
 )
 
 
+def _host_line(run: Mapping[str, Any]) -> str:
+    host, load = run["host"], run["load"]
+    averages = [
+        " ".join(f"{one:.2f}" for one in load[when]["load_average"]) for when in ("began", "ended")
+    ]
+    return (
+        f"{host['processor']}, {host['cpus']} cpus, Python {host['python']}, "
+        f"TensorFlow {host['versions']['tensorflow']}; "
+        f"load average {averages[0]} at the start, {averages[1]} at the end"
+    )
+
+
+def _host_words(run: Mapping[str, Any]) -> str:
+    """Where and when, for the page."""
+    host = run["host"]
+    turns = [
+        turn for one in run["scenarios"].values() for own in one["turns"].values() for turn in own
+    ]
+    others = max((float(turn.get("others_cpus", 0.0)) for turn in turns), default=0.0)
+    names = " ".join(run["scenarios"])
+    return (
+        f"Measured {run['load']['began']['time'][:10]} on {host['cpus']} CPUs of "
+        f"{host['processor']}, kernel {host['kernel']}, Python {host['python']}, TensorFlow "
+        f"{host['versions']['tensorflow']}; others used at most {others:.2f} processors during any "
+        f'turn. To repeat it: `make bench ARGS="--only {names}"`.'
+    )
+
+
 def _contender_rows(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, own in turns.items():
@@ -85,9 +148,7 @@ def _contender_rows(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tu
             continue
 
         def middle(key: str, own: Sequence[Mapping[str, Any]] = own) -> float:
-            ordered = sorted(float(turn[key]) for turn in own)
-            half = len(ordered) // 2
-            return (ordered[half] + ordered[-half - 1]) / 2
+            return statistics.median(float(turn[key]) for turn in own)
 
         rows.append(
             (
@@ -104,20 +165,29 @@ def _contender_rows(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tu
     return rows
 
 
-def _figure_row(figure: Figure) -> tuple[str, ...]:
-    value = figure.value
+def _figure_words(figure: Mapping[str, Any]) -> tuple[str, ...]:
+    value, unit = figure["value"], figure["unit"]
+    scale = 1.0
+    if unit == "bytes":
+        scale, unit = 1 / MIB, "MiB"
     interval = ""
-    if value.high > value.low:
-        interval = f"{value.low:.3f} – {value.high:.3f} ({100 * value.confidence:.0f} %)"
-    verdict = {None: "", True: "reached", False: "FELL SHORT"}[figure.met]
-    return (
-        f"{figure.scenario}: {figure.title}",
-        figure.against,
-        f"{value.median:.3f} {figure.unit}",
-        interval,
-        figure.target,
-        verdict,
-    )
+    if value["high"] > value["low"]:
+        low, high = scale * value["low"], scale * value["high"]
+        interval = f"{low:.3f} – {high:.3f} ({100 * value['confidence']:.0f} %)"
+    verdict = {None: "", True: "reached", False: "FELL SHORT"}[figure["met"]]
+    median = f"{scale * value['median']:.3f} {unit}"
+    return (figure["against"], median, interval, figure["target"], verdict)
+
+
+def _markdown(run: Mapping[str, Any], name: str) -> Iterator[str]:
+    """A scenario's figures as a Markdown table."""
+    yield "| figure | against | measured | interval | target | |"
+    yield "|---|---|---|---|---|---|"
+    for one in run["figures"]:
+        if one["scenario"] == name:
+            against, median, interval, target, verdict = _figure_words(one)
+            word = "**falls short**" if one["met"] is False else verdict
+            yield f"| {one['title']} | {against} | {median} | {interval} | {target} | {word} |"
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -128,3 +198,25 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("results", type=Path, metavar="RESULTS.json")
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write the page there too")
+    parser.add_argument(
+        "--write-docs", action="store_true", help="write the tables of docs/benchmarks.md"
+    )
+    chosen = parser.parse_args()
+    run = json.loads(chosen.results.read_text())
+    show(run, Console(width=max(Console().width, 150)))
+    if chosen.html:
+        print(f"as a page: {write_page(run, chosen.html)}", file=sys.stderr)
+    if chosen.write_docs:
+        print(f"written in {PAGE}: {', '.join(write_docs(run)) or 'nothing'}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -73,6 +73,7 @@ class Scenario(_Strict):
 
     name: str
     about: str
+    short: bool = Field(False, description="whether ``make bench`` runs it, within its ten minutes")
     data: str = "demo"
     contenders: tuple[ContenderSpec, ...] = Field(min_length=1)
     warmup_batches: int = Field(8, ge=0)

@@ -1,0 +1,119 @@
+"""``python -m bench.gate``: fails when something became worse than ``bench/baseline.json`` allows.
+
+Counts first (a minute, on any machine), then the ratios of the baseline's scenarios (needs a quiet
+one). ``--counts`` and ``--short`` leave the ratios out; ``--run RESULTS.json`` takes them from one
+that was measured before. ``--write`` counts, and writes the baseline anew, with ``--run``'s ratios.
+Result on stdout, progress on stderr. Exit codes: 0 within limits, 1 not, 2 bad arguments, 4 a
+loader failed.
+
+Not here: the limits (``bench.gate.baseline``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.gate.baseline import (
+    PLACE,
+    Baseline,
+    Verdict,
+    counted_baseline,
+    judge_counts,
+    judge_ratios,
+    load_baseline,
+    timed_baseline,
+)
+from bench.gate.turns import COUNTINGS, SHORT, CountFailedError, run_counting
+from bench.report import save
+from bench.runner import Patience, TurnFailedError
+from bench.scenario import load_scenarios
+from bench.suite import run_suite
+
+
+def main() -> int:
+    arguments = _arguments()
+    try:
+        counts = _count(SHORT if arguments.short else tuple(COUNTINGS))
+        if arguments.write:
+            return _write(counts, arguments.run)
+        baseline = load_baseline()
+        verdicts = judge_counts(baseline, counts)
+        if not (arguments.short or arguments.counts):
+            verdicts += judge_ratios(baseline, _measured(baseline, arguments.run))
+    except (CountFailedError, TurnFailedError) as error:
+        print(f"bench.gate: {error}", file=sys.stderr)
+        return 4
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(one) for one in verdicts], indent=1))
+    else:
+        _show(verdicts)
+    return 0 if all(one.passed for one in verdicts) else 1
+
+
+def _count(names: Sequence[str]) -> dict[str, dict[str, float]]:
+    counts = {}
+    for number, name in enumerate(names, start=1):
+        print(f"counting {number}/{len(names)}: {name}", file=sys.stderr, flush=True)
+        counts[name] = run_counting(name)
+    return counts
+
+
+def _measured(baseline: Baseline, run: Path | None) -> list[dict[str, Any]]:
+    """The figures of a run: the one given, or of the baseline's scenarios, now."""
+    if run is not None:
+        found: list[dict[str, Any]] = json.loads(run.read_text())["figures"]
+        return found
+    if not baseline.timed:
+        return []
+    scenarios = load_scenarios()
+    document = run_suite([scenarios[name] for name in baseline.timed], patience=Patience())
+    print(f"everything behind it: {save(document)}", file=sys.stderr)
+    return list(document["figures"])
+
+
+def _write(counts: dict[str, dict[str, float]], run: Path | None) -> int:
+    before = load_baseline() if PLACE.exists() else Baseline(counted={})
+    timed, host = before.timed, before.host
+    if run is not None:
+        document = json.loads(run.read_text())
+        timed, host = timed_baseline(document), document["host"]
+    after = Baseline(counted=counted_baseline(counts), timed=timed, host=host)
+    PLACE.write_text(after.model_dump_json(indent=1) + "\n")
+    print(f"written: {PLACE}")
+    return 0
+
+
+def _show(verdicts: Sequence[Verdict]) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("where", "figure", "found", "allowed", ""):
+        table.add_column(column, justify="right" if column in ("found", "allowed") else "left")
+    for one in verdicts:
+        word = "ok" if one.passed else "WORSE"
+        word += ", better than the baseline knows" if one.better else ""
+        table.add_row(one.where, one.figure, one.found, one.wanted, word)
+    Console(width=max(Console().width, 140)).print(table)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.gate", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--short", action="store_true", help="the counts that the test suite checks")
+    form.add_argument("--counts", action="store_true", help="all counts, and no ratios")
+    form.add_argument("--write", action="store_true", help="write the baseline anew")
+    parser.add_argument("--run", type=Path, metavar="RESULTS.json", help="a run's document")
+    parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
