@@ -20,9 +20,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import platformdirs
 import simplejpeg
 
+from autoloader.catalog.cache import cache_root
 from autoloader.catalog.demo import ensure_demo
 from bench import drawn
 from bench.records import example_bytes, parse_example, read_records, write_records
@@ -40,14 +40,14 @@ Progress = Callable[[int, int], None]
 
 
 def ensure_data(name: str, progress: Progress | None = None) -> Path:
-    """The ``mix.yaml`` of the named mixture, built in the user's cache directory on first use.
+    """The ``mix.yaml`` of the named mixture, built in the cache directory on first use.
 
     Raises:
         ValueError: there is no mixture of that name.
     """
     if name == "demo":
         return ensure_demo(progress=progress)
-    root = platformdirs.user_cache_path("autoloader") / "bench"
+    root = cache_root() / "bench"
     if name in drawn.DRAWINGS:
         place = root / f"{name}-{drawn.FORMAT}"
         if not place.exists():

@@ -32,7 +32,7 @@ _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ENDLESS = 2**62
 _COMMAND = re.compile(r"(?:^|[`\s])autoloader(?:\.| )([a-z]+)\b")
-_VERB = re.compile(r"`make ([a-z]+)")
+_VERB = re.compile(r"`make ([a-z-]+)")
 
 
 def pages() -> list[Path]:
@@ -145,7 +145,7 @@ def written_anew(text: str) -> str:
 def faults() -> list[str]:
     """What is wrong, one line each."""
     commands = set(typing.cast("Any", typer.main.get_command(app)).commands)
-    verbs = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    verbs = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     found = []
     for page in pages():
         name = page.relative_to(ROOT)

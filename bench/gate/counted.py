@@ -8,8 +8,8 @@ ring has been used by then), then ``BATCHES`` whose doings are counted in both p
 read calls (``/proc/PID/io``), pages the kernel had to give (page faults), threads, memory held. The
 parent has set malloc so (``ENVIRONMENT``) that a block of the size of a batch is mapped and
 unmapped for itself, and nothing else comes and goes: a copy of a batch is its pages in faults. What
-is read is taken when all is read that may be read ahead. Memory is compared at its highest in the first and
-in the second half, so that where in a planned run a reading falls does not matter.
+is read is taken when all is read that may be read ahead. Memory is compared at its highest in the
+first and in the second half, so that where in a planned run a reading falls does not matter.
 
 Not here: what the counts are held against (``bench.gate.baseline``), running this
 (``bench.gate.turns``).
