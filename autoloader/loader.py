@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
-from autoloader.controller.decisions import log_path, run_name
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.oom import named_by_kernel, oom_kills
@@ -41,6 +40,8 @@ from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry import DatasetStatistics, RingStatistics, Statistics
+from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.lines import log_path, run_name
 from autoloader.telemetry.meter import ConsumerMeter
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ class AutoLoader:
         self._control: Control | None = None
         self._controlled: ControlledPipeline | None = None
         self._number = pipeline_number()
+        self._batch_times = BatchTimes.wanted(self._number)
+        if self._batch_times is not None:
+            self._batch_times.start(split, self.plan.mixture.names, self.plan.order.shares)
         self._pipeline = self._start_pipeline(self.plan.knobs)
         _open.add(self)
 
@@ -233,7 +237,7 @@ class AutoLoader:
                 budget_ratio=1 / self._neighbours.local_world_size,
             ),
             moves=self._controller,
-            decisions=str(log_path(wanted, run).absolute()) if wanted else "",
+            decisions=str(log_path(wanted, "decisions", run).absolute()) if wanted else "",
             run=run,
             visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
             trainer=os.getpid(),
@@ -334,10 +338,12 @@ class AutoLoader:
         if self._spec.augment:
             batch = AugmentableBatch(batch, self._spec, self.plan.mixture.split)
         self._progress.deliver(filled, views["ledger"])
-        del views
         if copied:
             self._give_back()
         got = time.perf_counter()
+        if self._batch_times is not None:
+            self._batch_times.note(asked, got, views["ledger"][: filled.rows, 0])
+        del views
         self._meter.note(asked, got, filled.rows)
         self._page.delivered(int((got - asked) * 1e9))
         if self._meter.batches % _LATENCY_EVERY == 0 and (waits := self._meter.latency_s()):
@@ -514,6 +520,8 @@ class AutoLoader:
         if self._transfer is not None:
             self._transfer.close()
         self._close_pipeline()
+        if self._batch_times is not None:
+            self._batch_times.close()
         self._memory.close()
         if self._child is None:
             self._page.close()

@@ -10,13 +10,8 @@ Not here: deciding (``policy``), where the file lies (the loader's caller).
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +23,7 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
+from autoloader.telemetry.lines import LineLog
 
 SCHEMA_VERSION = 1
 
@@ -37,30 +33,6 @@ _SEEN = TypeAdapter(Observation)
 _DECISION = TypeAdapter(Decision)
 
 Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
-
-
-@functools.lru_cache(maxsize=1)
-def _run_of(pid: int) -> str:
-    host = socket.gethostname().partition(".")[0] or "host"
-    return f"{host}-{pid}-{time.strftime('%Y%m%dT%H%M%S')}"
-
-
-def run_name() -> str:
-    """This process in decision logs: host, process id, and when it was first asked for."""
-    return _run_of(os.getpid())
-
-
-def log_path(wanted: str, run: str) -> Path:
-    """Where a run's log goes.
-
-    Args:
-        wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
-            run has a file of its own, ``decisions-RUN.jsonl``.
-        run: from ``run_name``.
-    """
-    if wanted.endswith("/") or Path(wanted).is_dir():
-        return Path(wanted) / f"decisions-{run}.jsonl"
-    return Path(wanted)
 
 
 class DecisionLog:
@@ -73,24 +45,21 @@ class DecisionLog:
     """
 
     def __init__(self, path: Path, *, pipeline: int = 0, run: str = "") -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
-        size = os.fstat(self._descriptor).st_size
-        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
-            os.write(self._descriptor, b"\n")  # a writer before was killed in the middle of a line
-        self._whose = {"run": run, "pipeline": pipeline}
-        self._lock = threading.Lock()
-        self.failed: str | None = None
+        self._lines = LineLog(path, {"run": run, "pipeline": pipeline})
+
+    @property
+    def failed(self) -> str | None:
+        """Why nothing more is written; ``None`` where all is well."""
+        return self._lines.failed
 
     def start(self, limits: ControllerLimits) -> None:
         """The limits from now on."""
         plain = _LIMITS.dump_python(limits, mode="json")
-        self._write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": plain})
+        self._lines.write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": plain})
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
         """One decision, with its inputs."""
-        self._write(
+        self._lines.write(
             {
                 "kind": "decision",
                 "at_s": seen.at_s,
@@ -102,27 +71,13 @@ class DecisionLog:
 
     def reflex(self, at_s: float, action: str, headroom_bytes: int | None) -> None:
         """What the reflex began to do."""
-        self._write(
+        self._lines.write(
             {"kind": "reflex", "at_s": at_s, "action": action, "headroom_bytes": headroom_bytes}
         )
 
     def close(self) -> None:
         """Close the file; may be called twice."""
-        with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        data = (json.dumps({**self._whose, **line}, allow_nan=False) + "\n").encode()
-        with self._lock:
-            if self._descriptor < 0 or self.failed is not None:
-                return
-            try:
-                if os.write(self._descriptor, data) < len(data):
-                    self.failed = "no room for a whole line"
-            except OSError as error:
-                self.failed = str(error)
+        self._lines.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,12 @@ from autoloader.cli.app import main
 from autoloader.controller.decisions import (
     SCHEMA_VERSION,
     DecisionLog,
-    log_path,
     replay,
-    run_name,
 )
 from autoloader.controller.observation import Reading
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
+from autoloader.telemetry.lines import log_path, run_name
 from autoloader.testing import SCENARIOS, simulate
 from autoloader.testing.scenarios import FLOOR_BYTES
 from autoloader.units import GIB
@@ -125,9 +124,10 @@ def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins
 
 
 def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: Path) -> None:
-    assert log_path(str(tmp_path), "host-7-now") == tmp_path / "decisions-host-7-now.jsonl"
-    assert log_path(f"{tmp_path}/new/", "run").parent == tmp_path / "new"
-    assert log_path(str(tmp_path / "mine.jsonl"), "run") == tmp_path / "mine.jsonl"
+    named = tmp_path / "decisions-host-7-now.jsonl"
+    assert log_path(str(tmp_path), "decisions", "host-7-now") == named
+    assert log_path(f"{tmp_path}/new/", "decisions", "run").parent == tmp_path / "new"
+    assert log_path(str(tmp_path / "mine.jsonl"), "decisions", "run") == tmp_path / "mine.jsonl"
     assert run_name() == run_name()
     assert f"-{os.getpid()}-" in run_name()
 

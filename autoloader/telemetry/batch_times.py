@@ -1,0 +1,95 @@
+"""The batch log: one JSON line for every batch handed out, saying when and of which datasets.
+
+A ``start`` line names the datasets and their weights; a ``batch`` line holds the batch's number,
+when it was there (the host's monotonic clock), how long the trainer waited for it, and how many of
+its samples each dataset gave (dataset's number, samples), those that gave none left out.
+
+Not here: what is read from it (the bench's mixture analysis).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.telemetry.lines import LineLog, log_path, run_name
+
+logger = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+VARIABLE = "AUTOLOADER_BATCH_TIMES"
+"""Environment variable: where the batch log goes; unset: nowhere."""
+
+
+class BatchTimes:
+    """Writes one loader's batches.
+
+    Args:
+        path: the file.
+        pipeline: which loader of this process.
+    """
+
+    def __init__(self, path: Path, *, pipeline: int) -> None:
+        self._lines = LineLog(path, {"run": run_name(), "pipeline": pipeline})
+        self._batches = 0
+
+    @classmethod
+    def wanted(cls, pipeline: int) -> BatchTimes | None:
+        """The log that the environment asks for; ``None`` where it asks for none."""
+        wanted = os.environ.get(VARIABLE, "")
+        if not wanted:
+            return None
+        path = log_path(wanted, "batch_times", run_name())
+        try:
+            return cls(path, pipeline=pipeline)
+        except OSError as error:
+            logger.warning("no batch log: %s cannot be written: %s", path, error)
+            return None
+
+    def start(self, split: str, names: Sequence[str], weights: Sequence[float]) -> None:
+        """The datasets that lines speak of from now on.
+
+        Args:
+            split: which split is read.
+            names: of the datasets.
+            weights: what share of the samples each should have; of 1.
+        """
+        self._lines.write(
+            {
+                "kind": "start",
+                "schema_version": SCHEMA_VERSION,
+                "split": split,
+                "names": list(names),
+                "weights": list(weights),
+            }
+        )
+
+    def note(self, asked_s: float, got_s: float, datasets: NDArray[np.int64]) -> None:
+        """One batch.
+
+        Args:
+            asked_s: when it was asked for.
+            got_s: when it was there.
+            datasets: [B] of each sample.
+        """
+        counts = np.bincount(datasets)
+        given = np.flatnonzero(counts)
+        self._lines.write(
+            {
+                "kind": "batch",
+                "number": self._batches,
+                "at_s": round(got_s, 6),
+                "wait_s": round(got_s - asked_s, 6),
+                "samples": np.stack((given, counts[given]), axis=1).tolist(),
+            }
+        )
+        self._batches += 1
+
+    def close(self) -> None:
+        """End the log."""
+        self._lines.close()

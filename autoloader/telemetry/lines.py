@@ -1,0 +1,86 @@
+"""Logs of a run as JSON lines: where each lies, and how lines are appended whole.
+
+Several processes may append to one file, and a writer may be killed in the middle of a line: the
+next one begins on a line of its own.
+
+Not here: what the lines say (``telemetry.batch_times``, ``controller.decisions``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+@functools.lru_cache(maxsize=1)
+def _run_of(pid: int) -> str:
+    host = socket.gethostname().partition(".")[0] or "host"
+    return f"{host}-{pid}-{time.strftime('%Y%m%dT%H%M%S')}"
+
+
+def run_name() -> str:
+    """This process in logs: host, process id, and when it was first asked for."""
+    return _run_of(os.getpid())
+
+
+def log_path(wanted: str, stem: str, run: str) -> Path:
+    """Where a run's log goes.
+
+    Args:
+        wanted: a file; or a directory, one that is there or a name with "/" behind it: in it every
+            run has a file of its own, ``STEM-RUN.jsonl``.
+        stem: what the log is of.
+        run: from ``run_name``.
+    """
+    if wanted.endswith("/") or Path(wanted).is_dir():
+        return Path(wanted) / f"{stem}-{run}.jsonl"
+    return Path(wanted)
+
+
+class LineLog:
+    """Appends to one log; any thread, beside any other process. A full disk ends it, not the run.
+
+    Args:
+        path: the file; appended to, made with its directory where it is missing.
+        whose: what every line begins with.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, whose: Mapping[str, Any]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o666)
+        size = os.fstat(self._descriptor).st_size
+        if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            os.write(self._descriptor, b"\n")  # a writer before was killed in the middle of a line
+        self._whose = dict(whose)
+        self._lock = threading.Lock()
+        self.failed: str | None = None
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Append a line; after the first that could not be written, none."""
+        data = (json.dumps({**self._whose, **line}, allow_nan=False) + "\n").encode()
+        with self._lock:
+            if self._descriptor < 0 or self.failed is not None:
+                return
+            try:
+                if os.write(self._descriptor, data) < len(data):
+                    self.failed = "no room for a whole line"
+            except OSError as error:
+                self.failed = str(error)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
