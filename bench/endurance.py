@@ -30,6 +30,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.catalog.demo import ensure_demo
 from bench.data import ensure_data
 from bench.host import load
+from bench.interpreter import held_per_frame
 
 HELD: dict[str, Any] = {"output": "numpy", "profile": "local_dev", "controller": False}
 """Knobs move where a check moves them, and nowhere else."""
@@ -396,6 +397,19 @@ def decode_kills() -> list[dict[str, Any]]:
     ]
 
 
+def interpreter() -> list[dict[str, Any]]:
+    """What a frame costs beside its decoding, where frames are so small that it shows."""
+    used, decoding = held_per_frame(**HELD)
+    return [
+        row(
+            "16×16: child's user time, the decoder's, interpreter held",
+            f"{used:.1f}, {decoding:.1f}, {used - decoding:.1f} µs/frame",
+            "reported",
+            None,
+        )
+    ]
+
+
 ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "trainer": trainer_memory,
     "state": state_size,
@@ -406,6 +420,7 @@ ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "work": work,
     "memory": memory,
     "decode-kills": decode_kills,
+    "interpreter": interpreter,
 }
 
 
