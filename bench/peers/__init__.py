@@ -32,6 +32,8 @@ KINDS: Mapping[str, str] = {
     "sqrt_tfdata": "bench.peers.layouts:Sqrt",
     "octo_style": "bench.peers.layouts:OctoStyle",
     "torch_workers": "bench.peers.torch_workers:TorchWorkers",
+    "grain": "bench.peers.grain_records:GrainRecords",
+    "map_dataset": "bench.peers.map_dataset:MapDataset",
     "decode_alone": "bench.peers.decode_alone:DecodeAlone",
     "copy_alone": "bench.peers.copy_alone:CopyAlone",
     "read_alone": "bench.peers.read_alone:ReadAlone",

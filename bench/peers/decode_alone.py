@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +32,6 @@ class DecodeAlone:
     """The contender; settings: ``threads`` (default 2)."""
 
     def __init__(self, spec: Path, settings: Mapping[str, int]) -> None:
-        cv2.setNumThreads(1)
         self._threads = settings.get("threads", 2)
         self._mixture = read_mixture(spec)
         self.datasets = len(self._mixture.datasets)

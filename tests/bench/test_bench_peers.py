@@ -1,0 +1,228 @@
+"""Every peer gives the samples of the mixture: right frames, numbers and words, and all of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.child import environment
+from bench.mixture import read_mixture
+from bench.peers import NEEDS, interpreter, missing, prepare
+from bench.peers.episodes import read_episodes
+from bench.peers.layouts import dealt
+from bench.peers.pictures import decode_frames
+from tests import rlds_files
+
+BATCH, SIZE = 8, (24, 32)
+LENGTHS = {"narrow": [[4, 7], [3]], "wide": [[5], [6, 9]]}
+SAMPLES = sum(sum(map(sum, shards)) for shards in LENGTHS.values())
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two datasets of real TFDS files; frames of one need no resize, a language is code points."""
+    folder = tmp_path_factory.mktemp("peers")
+    number = 0
+    for name, shards in LENGTHS.items():
+        height, width = (24, 32) if name == "wide" else (12, 16)
+        wide = name == "wide"
+        written = []
+        for lengths in shards:
+            episodes = []
+            for steps in lengths:
+                number += 1
+                other: dict[str, Sequence[Any]] = {
+                    "observation/image": [
+                        rlds_files.jpeg(number, step, height=height, width=width)
+                        for step in range(steps)
+                    ]
+                }
+                if wide:
+                    other["action"] = [float(v) for v in range(3 * steps)]
+                episodes.append(rlds_files.episode(number, steps, **other))
+            written.append(episodes)
+        features = {**rlds_files.PLAIN, "observation/image": rlds_files.image(height, width)}
+        if wide:
+            features["action"] = rlds_files.numbers(3)
+        rlds_files.write_dataset(folder, written, name=name, features=features)
+    path = folder / "mix.yaml"
+    path.write_text(
+        f"""
+        seed: 1
+        datasets:
+          - {{name: narrow, path: narrow/1.0.0, split: train, weight: 1,
+             images: {{primary: observation/image}}, action: action, state: observation/state,
+             language: language_instruction}}
+          - {{name: wide, path: wide/1.0.0, split: train, weight: 2,
+             images: {{primary: observation/image}}, state: "observation/state[:2]",
+             action: ["action[:2]", {{path: "action[-1:]", ops: [{{clip: [0, 1]}}, invert]}}],
+             language: language_instruction}}
+        sample: {{frame_offsets: [0, 2]}}
+        cameras: {{primary: {{size: [{SIZE[0]}, {SIZE[1]}]}}}}
+        batch: {{size: {BATCH}}}
+        """
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def right(spec: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """(dataset, place of the episode in storage, step) → the sample."""
+    found = {}
+    mixture = read_mixture(spec)
+    for dataset, declared in enumerate(mixture.datasets):
+        for episode, one in enumerate(read_episodes(declared)):
+            last = len(one.frames) - 1
+            for step in range(last + 1):
+                frames = [one.frames[min(step + offset, last)] for offset in mixture.frame_offsets]
+                found[dataset, episode, step] = {
+                    "images": decode_frames(frames, SIZE),
+                    "frame_mask": [step + offset <= last for offset in mixture.frame_offsets],
+                    "action": one.action[step],
+                    "state": one.state[step],
+                    "language": one.language[step],
+                }
+    return found
+
+
+def _ran(spec: Path, folder: Path, jobs: Sequence[tuple[str, str, dict[str, int], int]]) -> Any:
+    python = interpreter(jobs[0][1])
+    assert python is not None
+    out = folder / "given"
+    command = [python, str(Path(__file__).with_name("peer_runs.py")), str(spec), str(out)]
+    done = subprocess.run(
+        [*command, json.dumps(jobs)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return pickle.loads(out.read_bytes())
+
+
+TENSORFLOW = {
+    "plain": ("plain_tfdata", {"autotune": 0, "threads": 2}),
+    "plain, AUTOTUNE": (
+        "plain_tfdata",
+        {"interleave_calls": -1, "parse_calls": -1, "decode_calls": -1, "prefetch": -1,
+         "ram_budget_bytes": 10**9},
+    ),
+    "divided": ("divided_tfdata", {}),
+    "sqrt": ("sqrt_tfdata", {"min_ready": 2}),
+    "Octo": ("octo_style", {"shuffle_samples": 20}),
+}  # fmt: skip
+ENOUGH = 40 * SAMPLES
+"""Of a peer that draws datasets at random and samples with replacement: none is missed but once in
+10¹³ runs."""
+
+
+@pytest.fixture(scope="module")
+def given(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What the peers that run in TensorFlow gave, one process for all."""
+    jobs = [(name, kind, own, 10 * SAMPLES) for name, (kind, own) in TENSORFLOW.items()]
+    jobs += [
+        (f"{name}, one an episode", kind, {**own, "per_episode": 1}, 30 * BATCH)
+        for name, (kind, own) in TENSORFLOW.items()
+    ]
+    found: dict[str, dict[str, Any]] = _ran(spec, tmp_path_factory.mktemp("given"), jobs)
+    return found
+
+
+def _check(given: dict[str, Any], right: dict[tuple[int, int, int], dict[str, Any]]) -> None:
+    """Each sample is what it says it is; full batches, and no sample of the mixture is missing."""
+    assert set(given["sizes"]) == {BATCH}
+    keys = _keys(given)
+    assert set(keys) == set(right)
+    for at, key in enumerate(keys):
+        own = right[key]
+        # Resized in float by TensorFlow, in fixed point by OpenCV.
+        off = np.abs(given["images"][at].astype(int) - own["images"])
+        assert off.max() <= 2, (key, off.max())
+        assert given["frame_mask"][at].tolist() == own["frame_mask"]
+        for name in ("action", "state"):
+            mask = given[f"{name}_mask"][at, 0]
+            np.testing.assert_array_equal(given[name][at, 0][mask], own[name])
+            assert not given[name][at, 0][~mask].any()
+        words = given["language"][at]
+        assert (words.decode() if isinstance(words, bytes) else str(words)) == own["language"]
+
+
+def _keys(given: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """(dataset, place of the episode in storage, step) of each sample."""
+    named = np.stack([given[name] for name in ("dataset_index", "episode_index", "step")], 1)
+    places = {
+        (dataset, episode): place
+        for dataset in np.unique(named[:, 0])
+        for place, episode in enumerate(np.unique(named[named[:, 0] == dataset, 1]))
+    }
+    return [(int(d), places[d, e], int(t)) for d, e, t in named]
+
+
+@pytest.mark.parametrize("name", TENSORFLOW)
+def test_a_tf_data_peer_gives_the_samples_of_the_mixture(
+    name: str, given: dict[str, dict[str, Any]], right: Any
+) -> None:
+    _check(given[name], right)
+
+
+@pytest.mark.parametrize("name", TENSORFLOW)
+def test_one_sample_per_episode_is_drawn_anew_each_time_an_episode_is_read(
+    name: str, given: dict[str, dict[str, Any]], right: Any
+) -> None:
+    found = given[f"{name}, one an episode"]
+    keys = _keys(found)
+    assert set(keys) <= set(right)
+    steps = {step for dataset, episode, step in keys if (dataset, episode) == (0, 0)}
+    assert len(steps) > 1
+    # A pass over a dataset has each of its episodes once, which shows where nothing reorders.
+    if name == "plain":
+        own = [episode for dataset, episode, _ in keys if dataset == 0][:3]
+        assert sorted(own) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_torch_workers_share_the_episodes_and_give_all_samples(
+    spec: Path, right: Any, tmp_path: Path
+) -> None:
+    jobs = [("two", "torch_workers", {"workers": 2}, 12 * SAMPLES)]
+    _check(_ran(spec, tmp_path, jobs)["two"], right)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("grain", [{"threads": 2}, {"threads": 1, "workers": 1}]), ("map_dataset", [{"workers": 1}])],
+)
+def test_a_peer_with_random_access_gives_the_samples_of_the_mixture(
+    kind: str, settings: list[dict[str, int]], spec: Path, right: Any, tmp_path: Path
+) -> None:
+    why = missing(kind)
+    if why is not None:
+        pytest.skip(why)
+    prepare(kind, spec)
+    jobs = [(str(number), kind, own, ENOUGH) for number, own in enumerate(settings)]
+    for found in _ran(spec, tmp_path, jobs).values():
+        _check(found, right)
+
+
+def test_what_a_peer_lacks_is_said() -> None:
+    for kind in NEEDS:
+        why = missing(kind)
+        assert why is None or ("make peers" in why and NEEDS[kind][0] in why)
+    assert missing("plain_tfdata") is None
+
+
+def test_threads_are_dealt_by_weight_and_everybody_has_one() -> None:
+    assert dealt(11, [1, 1, 2]) == [3, 3, 5]
+    assert dealt(2, [1.0] * 5) == [1] * 5
+    assert sum(dealt(32, [0.1, 5.0, 1.0, 0.7])) == 32
+    assert min(dealt(32, [0.001, 5.0])) == 1
