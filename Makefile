@@ -8,7 +8,8 @@ PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 
 .DEFAULT_GOAL := help
-.PHONY: help setup tune test lint format docs bench bench-full bench-check endurance clean distclean
+.PHONY: help setup peers tune test lint format docs bench bench-full bench-check endurance clean \
+  distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -30,6 +31,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
+
+peers: $(READY) ## install what only the bench's peers need (Grain, datasets), beside .venv
+	$(BIN)/python -m bench.peers
 
 tune: $(READY) ## find the knobs that suit this machine, on the demo mixture
 	$(BIN)/autoloader.tune --host-profile $(PROFILE) --ram-floor $(RAM_FLOOR) $(ARGS)
@@ -68,4 +72,4 @@ clean: ## remove caches and build outputs
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VENV)-peers
