@@ -169,6 +169,7 @@ class ControlledPipeline:
         self._gate = threading.Lock()
         self._parked = False
         self._admit = True
+        self._closed = False
         self._state = ControllerState()
         self._begun_s: float | None = None
         self._said = ""
@@ -278,8 +279,11 @@ class ControlledPipeline:
         return held - self._framework_bytes - (price - ring)
 
     def _set_gate(self) -> None:
-        """Under the gate's lock."""
-        self.pipeline.park(self._parked or not self._admit)
+        """Under the gate's lock; the pipeline's threads are woken where something changes only."""
+        closed = self._parked or not self._admit
+        if closed != self._closed:
+            self.pipeline.park(closed)
+            self._closed = closed
 
     # --- the policy's thread ----------------------------------------------------------------------
 

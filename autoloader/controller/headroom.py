@@ -166,7 +166,10 @@ class HeadroomProbe:
         self._tell(f"{self._proc}/meminfo has no {key.decode()}")
         if self._proc != Path("/proc"):
             return None
-        memory = psutil.virtual_memory()
+        try:
+            memory = psutil.virtual_memory()
+        except (OSError, KeyError):  # it reads the same file
+            return None
         return int(memory.available if key == b"MemAvailable" else memory.total)
 
     def _limit(self, level: _Level) -> int | None:

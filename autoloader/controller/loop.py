@@ -19,7 +19,6 @@ from typing import Protocol
 from autoloader.clock import Clock, SystemClock
 from autoloader.controller.headroom import HeadroomSource
 from autoloader.controller.reflex import PERIOD_S, GrowthMeter
-from autoloader.errors import AutoloaderError
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class ControlLoop:
         headroom: int | None = None
         try:
             headroom = self._headroom.read().headroom_bytes
-        except AutoloaderError as error:
+        except Exception as error:  # noqa: BLE001 the boundary of this thread: it must live on
             self._fault("headroom", error)
         else:
             self.growth.note(headroom)

@@ -144,11 +144,15 @@ def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
         assert loader.knobs.ring_slots == 5
 
 
+@pytest.mark.parametrize("error", [PipelineError("gone", remedy="mount /proc"), KeyError("Mem")])
 def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
-    written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch
+    written: Written,
+    headroom: FakeHeadroom,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     def broken() -> Any:
-        raise PipelineError("gone", remedy="mount /proc")
+        raise error
 
     with load(written) as loader:
         loop, before = loop_of(loader), loader.knobs
