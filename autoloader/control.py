@@ -234,14 +234,17 @@ class ControlledPipeline:
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
         """See ``Governed.reflex``."""
         before = self._reflex
-        self._ready = self.pipeline.ready_batches
+        below = headroom_bytes is not None and headroom_bytes < self._limits.ram_floor_bytes
+        # A consumer that keeps many batches and wants one more has none, whatever lies with it.
+        wanting = self._page.consumer[2] != 0 and not self._parked
+        self._ready = 0 if wanting else self.pipeline.ready_batches
         reaction = react(
             before,
             at_s=at_s,
             headroom_bytes=headroom_bytes,
             growth_bytes=growth_bytes,
             ready_batches=self._ready,
-            surplus_bytes=self._surplus_bytes(at_s),
+            surplus_bytes=self._surplus_bytes(at_s) if below else None,
             limits=ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes),
         )
         self._reflex = reaction.state

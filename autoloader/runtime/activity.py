@@ -44,7 +44,7 @@ class PipelineActivity:
 
     Attributes:
         datasets: by name.
-        ring_slots, ring_out, ring_filled: slots in use; not free; filled and not handed out.
+        ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
         decode_waiting: samples waiting for a decode thread.
         mix_wait_s: time the mixer waited for samples.
         processes: ids of the decode processes, where there are any.

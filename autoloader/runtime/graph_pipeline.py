@@ -155,6 +155,8 @@ class GraphPipeline:
             raise as_fault(self._failure, "mix or decode")
         if batch is None:
             self._arrivals.check_flow()
+        else:
+            self._slots.hand_out(batch.slot)
         return batch
 
     def release(self, slot: int) -> None:
@@ -184,8 +186,8 @@ class GraphPipeline:
 
     @property
     def ready_batches(self) -> int:
-        """Batches that are filled and not handed out."""
-        return self._assembler.filled
+        """Batches that are filled and not taken."""
+        return self._assembler.filled + self._slots.untaken
 
     def drop(self) -> None:
         """Give the pages of free slots back."""
@@ -219,7 +221,7 @@ class GraphPipeline:
             datasets=datasets,
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
-            ring_filled=self._assembler.filled,
+            ring_filled=self.ready_batches,
             decode_waiting=self._pool.waiting,
             mix_wait_s=self._assembler.wait_s,
         )

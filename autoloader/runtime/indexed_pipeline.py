@@ -225,6 +225,7 @@ class IndexedPipeline:
                 self._fail(error)
             else:
                 if batch is not None:
+                    self._slots.hand_out(batch.slot)
                     batch.number = self._number
                     self._number += 1
                     self._hand_out(filler)
@@ -279,10 +280,10 @@ class IndexedPipeline:
 
     @property
     def ready_batches(self) -> int:
-        """Batches that are filled and not handed out."""
+        """Batches that are filled and not taken."""
         with self._lock:
             fillers = self._all()
-        return sum(filler.filled for filler in fillers)
+        return sum(filler.filled for filler in fillers) + self._slots.untaken
 
     def drop(self) -> None:
         """Give back runs read ahead and the pages of free slots."""
@@ -324,7 +325,7 @@ class IndexedPipeline:
             datasets=datasets,
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
-            ring_filled=sum(filler.filled for filler in fillers),
+            ring_filled=self.ready_batches,
             decode_waiting=done.waiting,
             mix_wait_s=done.wait_s,
             processes=[one.pid for one in fillers if isinstance(one, RemoteFiller)],

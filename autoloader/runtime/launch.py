@@ -77,7 +77,7 @@ class LocalPipeline(RunningPipeline, Protocol):
 
     @property
     def ready_batches(self) -> int:
-        """Batches that are filled and not handed out."""
+        """Batches that are filled and not taken, wherever they lie."""
         ...
 
     def drop(self) -> None:

@@ -143,6 +143,8 @@ class Pipeline:
         batch = self._assembler.next(timeout_s)
         if batch is None and self._failure is not None:
             raise as_fault(self._failure, "mix or decode")
+        if batch is not None:
+            self._slots.hand_out(batch.slot)
         return batch
 
     def release(self, slot: int) -> None:
@@ -178,8 +180,8 @@ class Pipeline:
 
     @property
     def ready_batches(self) -> int:
-        """Batches that are filled and not handed out."""
-        return self._assembler.filled
+        """Batches that are filled and not taken."""
+        return self._assembler.filled + self._slots.untaken
 
     def drop(self) -> None:
         """Give the pages of free slots back; queues drain by themselves while parked."""
@@ -213,7 +215,7 @@ class Pipeline:
             datasets=datasets,
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
-            ring_filled=self._assembler.filled,
+            ring_filled=self.ready_batches,
             decode_waiting=self._pool.waiting,
             mix_wait_s=self._assembler.wait_s,
         )

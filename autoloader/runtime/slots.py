@@ -26,6 +26,7 @@ class SlotBook:
         self._out = set(held)
         self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
         self._unpunched: set[int] = set()
+        self._handed: set[int] = set()
         self._closed = False
         self.slots = slots
 
@@ -46,12 +47,26 @@ class SlotBook:
             if slot not in self._out:
                 return
             self._out.remove(slot)
+            self._handed.discard(slot)
             if slot < self.slots:
                 self._free.append(slot)
                 self._condition.notify()
             else:
                 self._punch(slot)  # under the lock: it may come back into use at once
             self._punch_the_rest()
+
+    def hand_out(self, slot: int) -> None:
+        """A filled slot goes to the consumer's side."""
+        with self._condition:
+            self._handed.add(slot)
+
+    @property
+    def untaken(self) -> int:
+        """Handed out and probably not taken yet: all but the one that the consumer works on.
+
+        What crosses to another process lies there until it is asked for, and nobody says when.
+        """
+        return max(0, len(self._handed) - 1)
 
     def resize(self, slots: int) -> None:
         """Have ``slots`` slots; those beyond are retired as soon as they are free."""

@@ -41,7 +41,7 @@ _ATTR = struct.Struct("<QQQQQQIIIIIIIIII")
 _ENTRY = struct.Struct("<QQQQII")
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _STATFS = 1, 2, 3, 14, 15, 17
 _RELEASE, _FLUSH, _INIT, _OPENDIR, _READDIR, _RELEASEDIR = 18, 25, 26, 27, 28, 29
-_DESTROY, _BATCH_FORGET = 38, 42
+_INTERRUPT, _DESTROY, _BATCH_FORGET = 36, 38, 42
 _DIRECT_IO = 1
 _READ_ONLY = 1
 _DETACH = 2
@@ -133,7 +133,7 @@ class _Server:
                     continue
                 return
             _, opcode, unique, node, *_ = _IN.unpack_from(asked)
-            if opcode in (_FORGET, _BATCH_FORGET):
+            if opcode in (_FORGET, _BATCH_FORGET, _INTERRUPT):
                 continue
             code, answer = 0, b""
             try:

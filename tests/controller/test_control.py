@@ -216,3 +216,23 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
             controlled.reflex(tenth / 10, FLOOR - MIB, 0)
         assert len(asked) == 1
         assert loader.knobs.ring_slots == 4
+
+
+def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        controlled, loop = loader._controlled, loop_of(loader)
+        assert controlled is not None
+        pipeline, taken = controlled.pipeline, []
+        # As the child's thread does: every batch is handed over as soon as it is filled.
+        while len(taken) < 6:
+            taken += [batch for batch in [pipeline.next(1.0)] if batch is not None]
+        assert pipeline.ready_batches >= 5
+        assert pipeline.activity().ring_filled >= 5
+        headroom.headroom_bytes = FLOOR + 100 * MIB
+        loop.react_once()
+        assert controlled._closed
+        loader._page.waiting(1)  # whoever wants a batch now has none, whatever lies there
+        loop.react_once()
+        assert not controlled._closed
