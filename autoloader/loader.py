@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
@@ -29,12 +29,13 @@ from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loade
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run, pipeline_number
 from autoloader.runtime.child_pipeline import ChildPipeline
+from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
 from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import find_neighbours, find_ranks
-from autoloader.runtime.ring import Lender, RingMemory
+from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling import hook
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
@@ -109,6 +110,8 @@ class AutoLoader:
     block, or call ``close``.
     """
 
+    _starts_at_once: ClassVar[bool] = True
+
     def __init__(
         self,
         spec: PipelineSpec | str | Path,
@@ -177,10 +180,24 @@ class AutoLoader:
         self._batch_times = BatchTimes.wanted(self._number)
         if self._batch_times is not None:
             self._batch_times.start(split, self.plan.mixture.names, self.plan.order.shares)
-        self._pipeline = self._start_pipeline(self.plan.knobs)
+        self._compiled = Compiled()
+        self._pipeline = self._open_pipeline(self.plan.knobs)
+        self._started = False
+        self._starts = 0
+        if self._starts_at_once:
+            self._start()
         _open.add(self)
 
-    def _start_pipeline(self, knobs: Knobs) -> RunningPipeline:
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._begin()
+
+    def _begin(self) -> None:
+        self._starts += 1
+        self._pipeline.start()
+
+    def _open_pipeline(self, knobs: Knobs) -> RunningPipeline:
         mixture, order = self.plan.mixture, self.plan.order
         pipeline: RunningPipeline
         if self._child is not None:
@@ -207,6 +224,7 @@ class AutoLoader:
                 start=self._progress.start(),
                 held=sorted(self._lender.lent),
                 ranks=self._ranks,
+                compiled=self._compiled,
             )
             self._control = Control(self._headroom)
             self._controlled = self._control.take(
@@ -221,7 +239,6 @@ class AutoLoader:
                 number=self._number,
                 own_process=False,
             )
-        pipeline.start()
         return pipeline
 
     def _control_order(self) -> ControlOrder:
@@ -316,6 +333,7 @@ class AutoLoader:
             )
         if isinstance(self._pipeline, ChildPipeline) and self._pipeline.activate():
             self._meter.pause()
+        self._start()
         asked = time.perf_counter()
         self._page.waiting(time.monotonic_ns())
         self._give_back()
@@ -371,7 +389,10 @@ class AutoLoader:
         if self._transfer is not None:
             self._transfer.collect(self.knobs.ring_slots)
         for slot in self._lender.collect():
-            self._pipeline.release(slot)
+            if self._started:
+                self._pipeline.release(slot)
+            else:  # nobody fills the ring
+                self._memory.punch(slot)
 
     def retune(self, **values: Any) -> Knobs:
         """Change knobs while running; returns those now in force.
@@ -419,6 +440,7 @@ class AutoLoader:
                 queue=own.queue if own else 0,
                 stalls=own.stalls if own else 0,
                 quarantined=own.quarantined if own else 0,
+                generations=own.generations if own else 0,
             )
             for index, name in enumerate(self.dataset_names)
             for own in [activity.datasets.get(name)]
@@ -445,6 +467,7 @@ class AutoLoader:
             datasets=datasets,
             knobs=self.knobs.flat(),
             state=self._state(),
+            starts=self._starts,
             restarts=self._child.restarts if self._child is not None else 0,
             worker_pids=(
                 *((self._child.pid,) if self._child and self._child.pid else ()),
@@ -491,11 +514,11 @@ class AutoLoader:
         knobs = self.knobs
         self._progress.restore(state)
         self._give_back()
-        if isinstance(self._pipeline, ChildPipeline):
-            self._pipeline.start()
-        else:
+        if not isinstance(self._pipeline, ChildPipeline):
             self._close_pipeline()
-            self._pipeline = self._start_pipeline(knobs)
+            self._pipeline = self._open_pipeline(knobs)
+        if self._started:
+            self._begin()
 
     def park(self) -> None:
         """Stop reading for now (another loader is in use); the ring keeps what it has."""
@@ -505,6 +528,33 @@ class AutoLoader:
     def unpark(self) -> None:
         """Go on after ``park``; nothing is rebuilt."""
         self._set_parked(False)
+
+    def prepare(self) -> None:
+        """Fill the ring, while another loader is in use, and then wait for the first ``next``."""
+        if isinstance(self._pipeline, ChildPipeline):
+            self._pipeline.prepare()
+        else:
+            self._set_parked(False)
+        self._start()
+
+    def suspend(self) -> None:
+        """Let go of ring, buffers and streams until the next batch is asked for, or ``prepare``.
+
+        The place is kept. Unlike ``park`` it costs a start. Batches handed out stay valid; their
+        memory goes back with the next call.
+        """
+        self._give_back()
+        if not self._started:
+            return
+        self._started = False
+        if isinstance(self._pipeline, ChildPipeline):
+            self._pipeline.suspend()
+            return
+        knobs, lent = self.knobs, self._lender.lent
+        self._close_pipeline()
+        for slot in set(range(MAX_SLOTS)) - lent:
+            self._memory.punch(slot)
+        self._pipeline = self._open_pipeline(knobs)
 
     def _set_parked(self, parked: bool) -> None:
         if self._controlled is not None:
@@ -536,6 +586,12 @@ class AutoLoader:
         if not getattr(self, "_closed", True):
             with contextlib.suppress(OSError, ImportError):
                 self.close()
+
+
+class IdleLoader(AutoLoader):
+    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``prepare``."""
+
+    _starts_at_once = False
 
 
 @atexit.register

@@ -36,6 +36,7 @@ from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.planning import record_bytes
+from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import PipelineStart
 from autoloader.runtime.launch import open_pipeline
@@ -55,12 +56,12 @@ from autoloader.runtime.messages import (
     Stop,
     Wire,
 )
-from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
+from autoloader.sampling.resolve import resolve_plain
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,19 @@ _POLL_S = 0.25
 _CREDENTIALS = struct.Struct("3i")
 
 
+class _Declared:
+    """A mixture as a trainer declared it, and what it was compiled to."""
+
+    def __init__(self, start: Start) -> None:
+        self._declared = start.spec, start.split, start.statistics
+        self.mixture = resolve_plain(*self._declared)
+        self.compiled = Compiled()
+
+    def is_of(self, start: Start) -> bool:
+        """Whether ``start`` declares the same one."""
+        return self._declared == (start.spec, start.split, start.statistics)
+
+
 class _Served:
     """One pipeline that this child runs, in its current generation."""
 
@@ -77,7 +91,7 @@ class _Served:
         self,
         trainer: _Trainer,
         start: Start,
-        mixture: ResolvedMixture,
+        declared: _Declared,
         memory: RingMemory,
         page: ControlPage,
         worker: Worker,
@@ -86,6 +100,8 @@ class _Served:
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
+        self.declared = declared
+        mixture = declared.mixture
         order = MixtureOrder.from_plain(start.order)
         cursors = []
         for dataset, state in zip(mixture.datasets, start.cursors, strict=True):
@@ -103,6 +119,7 @@ class _Served:
             held=start.held_slots,
             ranks=Ranks(start.rank, start.world_size),
             ranks_here=start.ranks_here,
+            compiled=declared.compiled,
         )
         self._control = worker.control
         self.controlled = self._control.take(
@@ -126,11 +143,14 @@ class _Served:
         self.pipeline.start()
         self._thread.start()
 
-    def close(self) -> None:
-        """End this generation; its ring is the trainer's."""
+    def close(self, held_slots: list[int] | None = None) -> None:
+        """End this generation; the ring's pages but those of ``held_slots`` are given back."""
         self._closed = True
         self._control.leave(self.controlled)
         self.pipeline.close()
+        if held_slots is not None:
+            for slot in set(range(MAX_SLOTS)) - set(held_slots):
+                self._memory.punch(slot)
         self._memory.close()
 
     def _told(self, knobs: Knobs, state: str) -> bool:
@@ -245,7 +265,7 @@ class _Trainer:
             )
         elif isinstance(message, Stop):
             del self._served[message.pipeline]
-            served.close()
+            served.close(message.held_slots)
 
     def _start(self, message: Start) -> None:
         ring, page = self._wire.descriptors(2)
@@ -259,9 +279,11 @@ class _Trainer:
             earlier.close()
         try:
             extend_import_path(message.import_path)
-            mixture = resolve_plain(message.spec, message.split, message.statistics)
-            memory = RingMemory(mixture.layout, descriptor=ring)
-            served = _Served(self, message, mixture, memory, self._page, self._worker)
+            declared = earlier.declared if earlier is not None else None
+            if declared is None or not declared.is_of(message):
+                declared = _Declared(message)
+            memory = RingMemory(declared.mixture.layout, descriptor=ring)
+            served = _Served(self, message, declared, memory, self._page, self._worker)
         except AutoloaderError as error:
             self.send(Failed.of(message.pipeline, error))
             return

@@ -31,6 +31,7 @@ from autoloader.catalog.demo import ensure_demo
 from bench.data import ensure_data
 from bench.host import load
 from bench.interpreter import held_per_frame
+from bench.validations import run_validations
 
 HELD: dict[str, Any] = {"output": "numpy", "profile": "local_dev", "controller": False}
 """Knobs move where a check moves them, and nowhere else."""
@@ -410,6 +411,50 @@ def interpreter() -> list[dict[str, Any]]:
     ]
 
 
+def validation() -> list[dict[str, Any]]:
+    """Both readers: first batches of validations, and what they do to training and to memory."""
+    rows = []
+    for reader in ("indexed", "stream"):
+        seen = run_validations(reader)
+        first, *later = seen.first_s
+        held = [bytes_ / 2**20 for bytes_ in seen.held_bytes]
+        opened = sum(seen.train_generations.values())
+        again = seen.train_starts - 1 + opened - len(seen.train_generations)
+        rows += [
+            row(
+                f"{reader}: first batch of the first validation",
+                f"{first:.3f} s",
+                "≤ 3 s",
+                first <= 3,
+            ),
+            row(
+                f"{reader}: of later ones, the last right behind another",
+                ", ".join(f"{one:.3f}" for one in later) + " s",
+                "≤ 1 s",
+                max(later) <= 1,
+            ),
+            row(
+                f"{reader}: samples of each validation",
+                ", ".join(map(str, seen.samples)),
+                "the same",
+                len(set(seen.samples)) == 1,
+            ),
+            row(
+                f"{reader}: training pipelines or streams opened again",
+                str(again),
+                "0",
+                again == 0,
+            ),
+            row(
+                f"{reader}: loader's memory: training, validations, end",
+                ", ".join(f"{one:.0f}" for one in held) + " MiB",
+                "end ≤ 1.1 × first validation",
+                held[-1] <= 1.1 * held[1],
+            ),
+        ]
+    return rows
+
+
 ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "trainer": trainer_memory,
     "state": state_size,
@@ -421,6 +466,7 @@ ALL: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "memory": memory,
     "decode-kills": decode_kills,
     "interpreter": interpreter,
+    "validation": validation,
 }
 
 

@@ -6,9 +6,9 @@ Theory of operation. The graph is, for passes first_pass, first_pass + 1, …::
         ─ map(parse, parse_parallel_calls) ─ prefetch(stream_prefetch)
 
 ``parse`` touches only the features that the spec names; images stay compressed, and only frames
-that some drawn t needs leave it. It is traced once for a dataset, what comes before it once for
-all; place and knobs are tensors, so that opening a stream anew costs no trace. tf.data's autotuning
-is off: the knobs rule.
+that some drawn t needs leave it. It is traced once for a dataset, whatever the split, what comes
+before it once for all; place and knobs are tensors, so that opening a stream anew costs no trace.
+tf.data's autotuning is off: the knobs rule.
 
 A dataset's transform rewrites the record before it is parsed (``sampling.transform``).
 
@@ -23,7 +23,8 @@ Not here: numeric windows of the samples (``sampling.episode``), the in-graph mi
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,33 @@ compiling = threading.Lock()
 """Tracing is Python: one at a time it takes half as long, and the first streams start early."""
 
 
+class _Parse:
+    """``parse`` as a traced function over a variant of records, and what its elements are."""
+
+    def __init__(self, stream: EpisodeStream) -> None:
+        self._stream: EpisodeStream | None = stream
+        self.structure: Any = None
+        self.function = tf.function(
+            self._variant,
+            input_signature=[tf.TensorSpec([], tf.variant), tf.TensorSpec([], tf.int64)],
+            autograph=False,
+        )
+        self.function.get_concrete_function()
+        self._stream = None
+
+    def _variant(self, records: Any, parse_calls: Any) -> Any:
+        assert self._stream is not None, "traced twice"
+        stream = tf.data.experimental.from_variant(records, STRUCTURE).map(
+            self._stream.parse, num_parallel_calls=parse_calls, deterministic=True
+        )
+        self.structure = stream.element_spec
+        return tf.data.experimental.to_variant(stream)
+
+
+_traced: weakref.WeakValueDictionary[Hashable, _Parse] = weakref.WeakValueDictionary()
+"""By what they were traced from: the splits of a dataset share theirs."""
+
+
 class EpisodeStream:
     """The compiled stream of one dataset; thread-safe, opened any number of times."""
 
@@ -61,8 +89,7 @@ class EpisodeStream:
         self._layout = layout
         self._ordered = ordered
         self._numeric = dataset.numeric_features()
-        self._build: Any = None
-        self._structure: Any = None
+        self._parse: _Parse | None = None
 
     def open(self, start: ReaderStart, knobs: ResolvedDatasetKnobs) -> Iterator[Mapping[str, Any]]:
         """Raw elements from ``start`` on, without end; see ``samples_of``."""
@@ -71,23 +98,14 @@ class EpisodeStream:
     def dataset(self, start: ReaderStart, knobs: ResolvedDatasetKnobs) -> Any:
         """The tf.data dataset of raw elements from ``start`` on."""
         with compiling:
-            if self._build is None:
-                build = tf.function(
-                    self._variant,
-                    input_signature=[
-                        tf.TensorSpec([], tf.variant),
-                        tf.TensorSpec([], tf.int64),
-                    ],
-                    autograph=False,
-                )
-                build.get_concrete_function()
-                self._build = build
+            if self._parse is None:
+                self._parse = self._traced()
         with tf.device("/CPU:0"):
-            variant = self._build(
+            variant = self._parse.function(
                 record_stream(self._dataset, start, knobs, ordered=self._ordered),
                 tf.constant(knobs.parse_parallel_calls, tf.int64),
             )
-            stream = tf.data.experimental.from_variant(variant, self._structure)
+            stream = tf.data.experimental.from_variant(variant, self._parse.structure)
         if knobs.stream_prefetch:
             stream = stream.prefetch(knobs.stream_prefetch)
         return stream.with_options(still_options())
@@ -131,12 +149,16 @@ class EpisodeStream:
             return list(value.tolist())
         return [text_of_points(row) for row in value]
 
-    def _variant(self, records: Any, parse_calls: Any) -> Any:
-        stream = tf.data.experimental.from_variant(records, STRUCTURE).map(
-            self.parse, num_parallel_calls=parse_calls, deterministic=True
-        )
-        self._structure = stream.element_spec
-        return tf.data.experimental.to_variant(stream)
+    def _traced(self) -> _Parse:
+        dataset = self._dataset
+        if dataset.keep is not None or dataset.transform is not None:
+            return _Parse(self)  # hangs on the records of the split, or on a user's function
+        cameras = tuple((name, tuple(features)) for name, features in dataset.cameras.items())
+        numeric = tuple(self._numeric.items())
+        what = (cameras, numeric, tuple(dataset.language), dataset.sample, dataset.stride)
+        if (parse := _traced.get(what)) is None:
+            parse = _traced[what] = _Parse(self)
+        return parse
 
     def parse(self, pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
         """The raw element of one record, as operations: its drawn t and what they need."""

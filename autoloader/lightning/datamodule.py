@@ -12,6 +12,7 @@ what is logged (``monitor``), the loader.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ from autoloader.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
-from autoloader.loader import AutoLoader
+from autoloader.loader import AutoLoader, IdleLoader
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 
@@ -40,7 +41,7 @@ class _Train(TrainStream):
     """
 
     def __init__(self, module: AutoLoaderDataModule, loader: AutoLoader) -> None:
-        super().__init__(loader, module.to_batch, module.describe_run)
+        super().__init__(loader, module.to_batch, module.describe_run, module.training_goes_on)
         self._module = module
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,9 +173,13 @@ class AutoLoaderDataModule(LightningDataModule):
                     for knob, value in knobs.items()
                     if "." not in knob or knob.rpartition(".")[0] in known
                 }
-                loader = self._open(spec, "val", True, own, controller=False)
+                # It reads when training has its first batch, and need not wait for the second.
+                loader = self._open(spec, "val", True, own, kind=IdleLoader, controller=False)
                 self._validation[name] = ValidationStream(
-                    loader, self.to_batch, self._begin_validation
+                    loader,
+                    self.to_batch,
+                    partial(self._begin_validation, name),
+                    partial(self._end_validation, name),
                 )
         streams = list(self._validation.values())
         return streams if self.spec.validation.per_dataset or not streams else streams[0]
@@ -190,13 +195,14 @@ class AutoLoaderDataModule(LightningDataModule):
         split: str,
         reproducible: bool,
         knobs: Mapping[str, Any],
+        kind: type[AutoLoader] = AutoLoader,
         **other: Any,
     ) -> AutoLoader:
         trainer = self.trainer
         options = {**self._options, **other}
         if trainer is not None and trainer.world_size > 1:
             options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
-        return AutoLoader(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
+        return kind(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
 
     def _sized(self, spec: PipelineSpec) -> PipelineSpec:
         batch = spec.batch.model_copy(update={"size": int(self.batch_size)})
@@ -205,10 +211,36 @@ class AutoLoaderDataModule(LightningDataModule):
     def _outgrown(self, loader: AutoLoader) -> bool:
         return loader.plan.mixture.layout.batch_size != self.batch_size
 
-    def _begin_validation(self) -> Run:
+    def _begin_validation(self, name: str) -> Run:
         if self._train is not None:
             self._train.park()
+        # Of several, two have batches at a time: the one in use, and the one that is next.
+        after = self._after(name)
+        for other in self._validation.values():
+            if other not in (self._validation[name], after):
+                other.rest()
+        if after is not None:
+            after.prepare()
         return Run(moves=self._moves("validation_step"))
+
+    def _end_validation(self, name: str) -> None:
+        if len(self._validation) > 1:
+            self._validation[name].rest()
+        if self._after(name) is None:
+            next(iter(self._validation.values())).prepare()
+
+    def _after(self, name: str) -> ValidationStream | None:
+        names = list(self._validation)
+        following = names[names.index(name) + 1 :]
+        return self._validation[following[0]] if following else None
+
+    def training_goes_on(self) -> None:
+        """The next validation gets ready beside it, wherever the last one ended."""
+        for number, stream in enumerate(self._validation.values()):
+            if not number:
+                stream.prepare()
+            else:
+                stream.rest()
 
     def _moves(self, step: str) -> bool:
         """Whether a running trainer hands every batch to ``transfer_batch_to_device``."""

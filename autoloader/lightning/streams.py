@@ -75,15 +75,23 @@ class TrainStream:
         loader: gives the batches.
         to_batch: see ``ToBatch``; ``None`` leaves them as they are.
         run: says who iterates, when an iteration begins.
+        goes_on: called when training goes on: behind its first batch, and behind the first one
+            after ``park``.
 
     Attributes:
         move: what moves its batches to a CUDA device, once there is one.
     """
 
     def __init__(
-        self, loader: AutoLoader, to_batch: ToBatch | None, run: Callable[[], Run]
+        self,
+        loader: AutoLoader,
+        to_batch: ToBatch | None,
+        run: Callable[[], Run],
+        goes_on: Callable[[], None] = lambda: None,
     ) -> None:
         self.loader = loader
+        self._goes_on = goes_on
+        self._going = False
         self._to_batch = to_batch
         self._run = run
         self.move: Transfer | None = None
@@ -142,6 +150,9 @@ class TrainStream:
             except StopIteration:
                 return
             self._at_beginning = False
+            if not self._going:
+                self._going = True
+                self._goes_on()
             made = handed_out(self.loader, batch, self._to_batch, run)
             del batch
             if run.ahead:
@@ -173,6 +184,7 @@ class TrainStream:
 
     def park(self) -> None:
         """Another stream is in use: stop reading ahead until the next batch is asked for."""
+        self._going = False
         if not self._parked:
             self._parked = True
             self.loader.park()
@@ -191,18 +203,24 @@ class ValidationStream:
         loader: its epoch is what a validation sees.
         to_batch: as for ``TrainStream``.
         begins: called when an iteration begins; says who iterates.
+        ends: called when the last batch has come; what is not rewound then is at the next
+            iteration.
     """
 
     def __init__(
-        self, loader: AutoLoader, to_batch: ToBatch | None, begins: Callable[[], Run]
+        self,
+        loader: AutoLoader,
+        to_batch: ToBatch | None,
+        begins: Callable[[], Run],
+        ends: Callable[[], None] = lambda: None,
     ) -> None:
         self.loader = loader
         self._to_batch = to_batch
         self._begins = begins
+        self._ends = ends
         self.move: Transfer | None = None
         self._beginning = loader.state_dict()
         self._at_beginning = True
-        self._parked = False
 
     def __len__(self) -> int:
         """Batches of a validation; the last one may be smaller."""
@@ -216,19 +234,28 @@ class ValidationStream:
         if self.move is not None:
             self.move.active = run.moves
         self._rewind()
-        if self._parked:
-            self._parked = False
-            self.loader.unpark()
+        left = len(self.loader)
         for batch in self.loader:
             self._at_beginning = False
+            left -= 1
             made = handed_out(self.loader, batch, self._to_batch, run)
             del batch
+            if not left:
+                self._ends()  # before the batch goes out: what is next is ready the sooner
+                yield made
+                return
             yield made
             del made
-        # The next validation's first batches are made while training goes on.
+
+    def prepare(self) -> None:
+        """Have the first batches ready for the next validation, while training goes on."""
         self._rewind()
-        self._parked = True
-        self.loader.park()
+        self.loader.prepare()
+
+    def rest(self) -> None:
+        """Hold nothing until it is this one's turn."""
+        self.loader.suspend()
+        self._rewind()
 
     def _rewind(self) -> None:
         if not self._at_beginning:

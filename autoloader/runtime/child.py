@@ -70,8 +70,8 @@ class Client(Protocol):
         """The child is gone; forget what was under way, give free ring pages back."""
         ...
 
-    def park(self, parked: bool) -> None:
-        """Stop reading while another loader is in use, or go on."""
+    def use(self, used: bool) -> None:
+        """Batches are wanted of this loader (True), or of another one from now on."""
         ...
 
 
@@ -186,15 +186,15 @@ class Child:
                 self.close()
 
     def activate(self, number: int) -> bool:
-        """This pipeline is the one in use: the one before is parked. Whether that changed."""
+        """This pipeline is the one in use from now on. Whether another one was before."""
         with self._lock:
             if self._active == number:
                 return False
             before = self._clients.get(self._active)
             if before is not None:
-                before.client.park(True)
+                before.client.use(False)
             self._active = number
-            self._clients[number].client.park(False)
+            self._clients[number].client.use(True)
             return before is not None
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:

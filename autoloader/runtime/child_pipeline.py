@@ -27,6 +27,7 @@ from autoloader.runtime.messages import (
     Retune,
     Retuned,
     Start,
+    Stop,
 )
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
@@ -79,6 +80,8 @@ class ChildPipeline:
         self._requests = itertools.count()
         self._failure: AutoloaderError | None = None
         self._parked = False
+        self._begun = False
+        self._prepares = False
         self._closed = False
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state: str | None = None
@@ -87,10 +90,13 @@ class ChildPipeline:
     def start(self) -> None:
         """Begin at ``position()``; also called to begin elsewhere."""
         with self._child.lock:
+            self._begun = True
             self.begin(self._child)
 
     def begin(self, child: Child) -> None:
         """See ``child.Client``."""
+        if not self._begun:
+            return
         self._generation += 1
         start = self._position()
         child.send(
@@ -157,6 +163,30 @@ class ChildPipeline:
         """This is the loader in use; another one that shares the child is parked."""
         return self._child.activate(self._number)
 
+    def use(self, used: bool) -> None:
+        """See ``child.Client``."""
+        if used:
+            self._prepares = False
+            self.park(False)
+        elif not self._prepares:
+            self.park(True)
+
+    def prepare(self) -> None:
+        """Fill the ring while another loader is in use; it stops by itself where that is full."""
+        self._prepares = True
+        self.park(False)
+
+    def suspend(self) -> None:
+        """Have the child let go of it all, the ring's pages too, until ``start``."""
+        with self._child.lock:
+            if self._begun:
+                self._begun = self._prepares = False
+                lent = self._lent()
+                for slot in range(MAX_SLOTS):
+                    if slot not in lent:
+                        self._memory.make_pageable(slot)
+                self._child.send(Stop(self._number, sorted(lent)))
+
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
         self._child.send(Release(self._number, [slot]))
@@ -175,7 +205,8 @@ class ChildPipeline:
         """See ``Pipeline.park``."""
         if parked != self._parked:
             self._parked = parked
-            self._child.send(Park(self._number, parked))
+            if self._begun:
+                self._child.send(Park(self._number, parked))
 
     def activity(self) -> PipelineActivity:
         """See ``Pipeline.activity``.
@@ -183,6 +214,8 @@ class ChildPipeline:
         Raises:
             WorkerError: the child does not answer.
         """
+        if not self._begun:
+            return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
         request = next(self._requests)
         kept: list[Message] = []
         with self._child.lock:

@@ -29,6 +29,7 @@ from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
+from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.runtime.filler import Filler, FillerActivity, FillerKnobs
 from autoloader.runtime.messages import FillStart
@@ -61,6 +62,7 @@ class IndexedPipeline:
         held: slots that the consumer still has from an earlier pipeline.
         deal: which positions each batch takes.
         ranks_here: ranks whose pipelines share this process, and its memory.
+        compiled: keeps the open indexes for the next pipeline.
         clock: for stalls.
 
     Raises:
@@ -78,6 +80,7 @@ class IndexedPipeline:
         held: Sequence[int] = (),
         deal: Deal,
         ranks_here: int = 1,
+        compiled: Compiled | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._mixture = mixture
@@ -96,6 +99,7 @@ class IndexedPipeline:
         self._quarantine = Quarantine(mixture)
         self._slots = SlotBook(memory, knobs.ring_slots, held=held)
         self._opened: Opened | None = None
+        self._compiled = compiled
         self._plan: SamplePlan | None = None
         self._indexes: Sequence[DatasetIndex] = ()
         self._fillers: list[Filler | RemoteFiller] = []
@@ -132,6 +136,8 @@ class IndexedPipeline:
             for slice_, record, reason in index.damaged:
                 self._quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._plan = opened.plan
+        if self._compiled is not None:
+            self._compiled.opened = opened
         with self._lock:
             if not self._closed:
                 self._opened = opened

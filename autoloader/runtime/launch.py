@@ -16,6 +16,7 @@ from typing import Protocol
 from autoloader.errors import SourceError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
+from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import RingMemory
@@ -95,8 +96,11 @@ def open_pipeline(
     held: Sequence[int] = (),
     ranks: Ranks = Ranks(),  # noqa: B008 frozen
     ranks_here: int = 1,
+    compiled: Compiled | None = None,
 ) -> LocalPipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
+
+    ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
@@ -111,6 +115,7 @@ def open_pipeline(
         first_number=start.first_number,
     )
     cut = deal.rows
+    compiled = compiled or Compiled()
     if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
         from autoloader.runtime.graph_pipeline import GraphPipeline
 
@@ -128,7 +133,15 @@ def open_pipeline(
         from autoloader.runtime.indexed_pipeline import IndexedPipeline
 
         return IndexedPipeline(
-            mixture, order, knobs, memory, start=start, held=held, deal=deal, ranks_here=ranks_here
+            mixture,
+            order,
+            knobs,
+            memory,
+            start=start,
+            held=held,
+            deal=deal,
+            ranks_here=ranks_here,
+            compiled=compiled,
         )
     from autoloader.runtime.pipeline import Pipeline
 
@@ -137,7 +150,7 @@ def open_pipeline(
         order,
         knobs,
         memory,
-        partial(_stream_reader, mixture),
+        partial(_stream_reader, mixture, compiled),
         start=start,
         held=held,
         cut=cut,
@@ -147,7 +160,11 @@ def open_pipeline(
 _importing = threading.Lock()
 
 
-def _stream_reader(mixture: ResolvedMixture, dataset: ResolvedDataset) -> EpisodeSource:
+def _stream_reader(
+    mixture: ResolvedMixture, compiled: Compiled, dataset: ResolvedDataset
+) -> EpisodeSource:
+    if (kept := compiled.readers.get(dataset.name)) is not None:
+        return kept
     with _importing:
         try:
             from autoloader.graph.reader import StreamReader
@@ -155,7 +172,8 @@ def _stream_reader(mixture: ResolvedMixture, dataset: ResolvedDataset) -> Episod
             raise _no_tensorflow(error) from error
     # A mixture that waits promises an order that does not depend on timing.
     ordered = mixture.spec.mixing.on_stall == "wait"
-    return StreamReader(dataset, mixture.layout, ordered=ordered)
+    reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+    return compiled.readers.setdefault(dataset.name, reader)
 
 
 def _mixture_stream(mixture: ResolvedMixture, order: MixtureOrder) -> RowSource:

@@ -98,7 +98,12 @@ class AskActivity(Message):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Message):
-    """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child."""
+    """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child.
+
+    The ring may be wanted again: with ``held_slots`` the pages of all other slots are given back.
+    """
+
+    held_slots: list[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,11 @@ class PlannedReader:
         return sum(len(run) for run in list(self._ready.values()))
 
     def close(self) -> None:
-        """End the threads after the run in hand."""
+        """End the threads after the run in hand; what is read ahead is let go of at once."""
         with self._room:
             self._closed = True
+            self._run = None
+            self._ready.clear()
             self._room.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -238,8 +240,10 @@ class PlannedReader:
                 run = self._read(spans)
                 with self._room:
                     self.busy_s += time.perf_counter() - began
-                    self._ready[number] = run
-                    self._spans[number] = spans
+                    if not self._closed:
+                        self._ready[number] = run
+                        self._spans[number] = spans
+                del run
                 with self._condition:
                     self._condition.notify_all()
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it

@@ -23,6 +23,8 @@ class DatasetStatistics:
             ``cycle_length`` or ``stream_prefetch`` for it).
         stalls: times the mixture waited 5 s for it; look at its storage.
         quarantined: its bad records; ``loader.quarantined()`` names them.
+        generations: times its stream was opened since the pipeline began: one, and one more with
+            each change of a stream knob.
     """
 
     weight: float
@@ -30,6 +32,7 @@ class DatasetStatistics:
     queue: int
     stalls: int
     quarantined: int
+    generations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Statistics:
         datasets: by name.
         knobs: the values in force.
         state: the controller's state.
+        starts: times the pipeline began: one, and one more each time it was sent elsewhere
+            (``load_state_dict``, a validation that begins anew); parking adds none.
         restarts: times the child was started again.
         worker_pids: the children.
     """
@@ -86,6 +91,7 @@ class Statistics:
     datasets: Mapping[str, DatasetStatistics]
     knobs: Mapping[str, Any]
     state: str | None
+    starts: int
     restarts: int
     worker_pids: tuple[int, ...]
 

@@ -1,0 +1,90 @@
+"""Validations in the middle of training: how long their first batch takes, and what they leave.
+
+Train and validation loaders of the demo mixture live in one child, as a data module has them. A
+stretch of training, then a validation, several times over; the last one comes right behind another.
+
+Not here: the table (``bench.endurance``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoloader.catalog.demo import ensure_demo
+from autoloader.lightning import AutoLoaderDataModule
+
+STRETCH_S = 12.0
+STEP_S = 0.1
+VALIDATIONS = 4
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of a run.
+
+    Attributes:
+        first_s: seconds to the first batch of each validation; no training before the last one.
+        samples: of each validation.
+        held_bytes: loader's memory: after warm-up, at the end of each validation, at the end.
+        train_starts: times the training pipeline began.
+        train_generations: by dataset, times its stream was opened.
+    """
+
+    first_s: list[float] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)
+    held_bytes: list[int] = field(default_factory=list)
+    train_starts: int = 0
+    train_generations: dict[str, int] = field(default_factory=dict)
+
+
+def run_validations(reader: str) -> Seen:
+    """Train for a stretch, validate, and so on; with knobs held still."""
+    seen = Seen()
+    module = AutoLoaderDataModule(
+        ensure_demo(), profile="local_dev", knobs={"reader": reader}, controller=False
+    )
+    with closing(module):
+        train = _endless(module)
+        validation = module.val_dataloader()
+        assert not isinstance(validation, list)
+        for call in range(VALIDATIONS):
+            if call < VALIDATIONS - 1:
+                _train(train)
+            if not call:
+                seen.held_bytes.append(_held(module))
+            began, samples = time.perf_counter(), 0
+            for number, batch in enumerate(validation):
+                if not number:
+                    seen.first_s.append(time.perf_counter() - began)
+                samples += len(batch["dataset_index"])
+            seen.samples.append(samples)
+            seen.held_bytes.append(_held(module))
+        _train(train)
+        seen.held_bytes.append(_held(module))
+        assert module.loader is not None
+        told = module.loader.statistics()
+        seen.train_starts = told.starts + told.restarts
+        seen.train_generations = {name: one.generations for name, one in told.datasets.items()}
+    return seen
+
+
+def _endless(module: AutoLoaderDataModule) -> Iterator[Any]:
+    while True:
+        yield from module.train_dataloader()
+
+
+def _train(batches: Iterator[Any]) -> None:
+    next(batches)
+    began = time.perf_counter()
+    while time.perf_counter() - began < STRETCH_S:
+        time.sleep(STEP_S)
+        next(batches)
+
+
+def _held(module: AutoLoaderDataModule) -> int:
+    assert module.loader is not None
+    return module.loader.statistics().loader_bytes or 0

@@ -1,0 +1,109 @@
+"""Validations beside training: nothing of training is rebuilt, and the next one is ready early."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from fits import data
+from left_behind import KNOBS, places
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.lightning import AutoLoaderDataModule
+from autoloader.lightning.streams import ValidationStream
+from autoloader.loader import IdleLoader
+from autoloader.spec import ValidationSpec
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Give the child as long as it needs."""
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+
+
+def streams(module: AutoLoaderDataModule) -> tuple[Iterator[Any], list[ValidationStream]]:
+    train, found = iter(module.train_dataloader()), module.val_dataloader()
+    return train, found if isinstance(found, list) else [found]
+
+
+def is_full(loader: AutoLoader) -> bool:
+    """Whether all slots are filled, or under the last batch that was handed out."""
+    return loader._pipeline.activity().ring_out == KNOBS["ring_slots"]
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_training_goes_on_from_the_pipeline_it_had_and_validation_has_its_batches_ready(
+    mix: PipelineSpec, reader: str
+) -> None:
+    knobs = {**KNOBS, "reader": reader}
+    seen: list[Any] = []
+    with closing(data(mix, "process", knobs=knobs)) as module:
+        train, (validation,) = streams(module)
+        assert validation.loader.statistics().starts == 0
+        for call, cut in enumerate((None, 1, None, None)):
+            seen += places(next(train))
+            # While training goes on, however the last validation ended:
+            until(lambda: is_full(validation.loader))
+            assert validation.loader.statistics().starts == 1 + call
+            found = [places(batch) for batch in itertools.islice(validation, cut)]
+            if not call:
+                whole = found
+            assert found == whole[:cut]
+        seen += places(next(train))
+        assert module.loader is not None
+        told = module.loader.statistics()
+    assert (told.starts, told.restarts) == (1, 0)
+    assert {one.generations for one in told.datasets.values()} == {1}
+    assert len(seen) == len(set(seen))
+
+
+def test_of_many_validation_loaders_two_hold_batches_at_a_time(mix: PipelineSpec) -> None:
+    apart = mix.model_copy(update={"validation": ValidationSpec(samples=5, per_dataset=True)})
+    with closing(data(apart, "process")) as module:
+        train, (a, b) = streams(module)
+        next(train)
+        until(lambda: is_full(a.loader))
+        assert b.loader.statistics().starts == 0
+        first = [places(batch) for batch in a]
+        until(lambda: is_full(b.loader))  # it got ready while a was used
+        list(b)
+        until(lambda: is_full(a.loader))
+        next(train)
+        assert a.loader.statistics().starts == 2
+        until(lambda: b.loader.statistics().ring.allocated_bytes == 0)
+        assert [places(batch) for batch in a] == first
+
+
+def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: str) -> None:
+    with IdleLoader(mix, isolation=isolation, ram_floor="64MB", knobs=KNOBS) as loader:  # type: ignore[arg-type]
+        assert loader.statistics().starts == 0
+        batches = iter(loader)
+        found = [places(next(batches))]
+        loader.suspend()
+        loader.suspend()
+        assert loader.statistics().ring.filled == 0
+        found.append(places(next(batches)))
+        assert loader.statistics().starts == 2
+    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+        assert found == [places(batch) for batch in itertools.islice(loader, 2)]
+
+
+def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: PipelineSpec) -> None:
+    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+        beginning = loader.state_dict()
+        next(iter(loader))
+        before = loader._pipeline
+        reader = before._fillers[0]._reader  # type: ignore[attr-defined]
+        until(lambda: bool(reader._ready))
+        loader.load_state_dict(beginning)
+        assert reader.ready_samples() == 0
+        assert reader._run is None
+        # Indexes are opened once.
+        next(iter(loader))
+        assert loader._pipeline is not before
+        assert loader._pipeline._plan is before._plan  # type: ignore[attr-defined]
