@@ -8,7 +8,7 @@ PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint format docs bench bench-full bench-check endurance clean \
+.PHONY: help setup peers tune test lint format docs bench bench-full bench-control bench-check endurance clean \
   distclean
 
 help: ## list the verbs
@@ -60,6 +60,9 @@ bench: $(READY) ## measure against others; prints ratios of one run (ten minutes
 bench-full: $(READY) ## measure everything there is a scenario for (hours)
 	$(BIN)/python -m bench --full $(ARGS)
 	$(BIN)/python -m bench.endurance
+
+bench-control: $(READY) ## the controller under real disturbances, each promise checked (needs root)
+	$(BIN)/python -m bench.control $(ARGS)
 
 bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseline.json allows
 	$(BIN)/python -m bench.gate $(ARGS)

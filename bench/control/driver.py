@@ -1,9 +1,9 @@
 """The trainer of a scenario: opens a loader by the front door and takes batches at a given pace.
 
 ``python -m bench.control.driver JOB``. It joins the scenario's cgroup before it imports anything
-large, says ``{"first": seconds}`` on stdout with the first batch, obeys ``pace`` and ``stop`` on
-stdin (one JSON line each), and writes what it saw to a file: when each batch was asked for and
-given, and whether the samples were the right ones.
+large, says ``{"first": seconds}`` on stdout with the first batch, obeys ``pace``, ``go`` and
+``stop`` on stdin (one JSON line each), and writes what it saw to a file: when each batch was asked
+for and given, and whether the samples were the right ones.
 
 Not here: disturbances and what is made of the result (``bench.control.runner``, ``judge``); turns
 over fixed knobs (``bench.control.turns``).
@@ -30,6 +30,7 @@ class Orders:
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
         self.stopped = threading.Event()
+        self.going = threading.Event()
         self._changed = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -38,10 +39,13 @@ class Orders:
             order = json.loads(line)
             if "pace" in order:
                 self.pace_s = float(order["pace"])
+            if "go" in order:
+                self.going.set()
             if "stop" in order:
                 break
             self._changed.set()
         self.stopped.set()
+        self.going.set()
         self._changed.set()
 
     def compute(self, since_s: float) -> None:

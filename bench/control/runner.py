@@ -173,10 +173,12 @@ def turns(
         out = stage.folder / "result.json"
         job = {**job_of(scenario, reader, stage), "pace_s": left.pop("pace_s"), "out": str(out)}
         job |= {"validate_every": 0, **asked}
-        for event in scenario.script:
-            if event.what.items() <= left.items():
-                stage.perform(event)
         with Player("bench.control.driver", job, stage) as trainer:
+            if trainer.wait_for_first():
+                for event in scenario.script:
+                    if event.what.items() <= left.items():
+                        stage.perform(event)
+                trainer.order({"go": True})
             trainer.process.wait()
             found = json.loads(out.read_text()) if out.exists() else None
             if found is None:

@@ -100,6 +100,7 @@ class Searches:
         if key not in self.found:
             asked = {
                 "turns": "search",
+                "knobs": {},  # the profile's; every setting begins from there
                 "settings": settings_for(reader, self._count),
                 "settle_s": scenario.search.settle_s,
                 "window_s": scenario.search.window_s * self._factor,

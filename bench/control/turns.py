@@ -36,6 +36,7 @@ def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
         stream = endless(loader)
         _turn(stream, 3.0, orders, job)
         say({"first": time.monotonic()})
+        orders.going.wait()  # the conditions come about first
         for setting in job["settings"]:
             if orders.stopped.is_set():
                 break
