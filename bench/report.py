@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
+from bench.limits import limit_shares
+
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 MIB = 2**20
@@ -48,9 +50,11 @@ def show(run: Mapping[str, Any], console: Console) -> None:
     """Prints contenders and figures."""
     console.print(_host_line(run))
     for name, scenario in run["scenarios"].items():
-        rows = _contender_rows(scenario["turns"])
-        if rows:
-            console.print(_table(f"{name}: {scenario['about']}", _CONTENDER_COLUMNS, rows))
+        columns, contenders = _contenders(scenario)
+        if contenders:
+            console.print(_table(f"{name}: {scenario['about']}", columns, contenders))
+    for why in run.get("left_out", {}).values():
+        console.print(why)
     rows = [(f"{one['scenario']}: {one['title']}", *_figure_words(one)) for one in run["figures"]]
     console.print(_table("figures", _FIGURE_COLUMNS, rows))
 
@@ -101,16 +105,17 @@ def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:
 # --- words ---------------------------------------------------------------------------------------
 
 _FIGURE_COLUMNS = ("figure", "against", "median", "interval", "target", "")
-_CONTENDER_COLUMNS = (
-    "contender",
-    "samples/s",
-    "CPU ms/sample",
-    "CPUs used",
-    "first batch s",
-    "peak MiB",
-    "turns",
-    "others' CPUs",
+_CONTENDER_COLUMNS: tuple[tuple[str, str, float, int], ...] = (
+    ("samples/s", "samples_per_s", 1, 0),
+    ("CPU ms/sample", "cpu_ms_per_sample", 1, 3),
+    ("CPUs used", "cpus_used", 1, 2),
+    ("first batch s", "first_batch_s", 1, 2),
+    ("peak MiB", "peak_bytes", 1 / MIB, 0),
+    ("episodes/batch", "distinct_episodes", 1, 1),
+    ("storage order", "storage_correlation", 1, 2),
+    ("same episode", "same_episode_ratio", 1, 2),
 )
+"""Heading, measure, factor, decimals; a contender that was not asked has an empty field."""
 
 
 def _host_line(run: Mapping[str, Any]) -> str:
@@ -141,28 +146,33 @@ def _host_words(run: Mapping[str, Any]) -> str:
     )
 
 
-def _contender_rows(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _contenders(scenario: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows: what each contender gave, and its share of each limit that ran."""
+    turns = {
+        name: own for name, own in scenario["turns"].items() if own and "samples_per_s" in own[0]
+    }
+    kinds = {one["name"]: one["kind"] for one in scenario["scenario"]["contenders"]}
+    shares = limit_shares(kinds, turns)
+    limits = list(dict.fromkeys(short for own in shares.values() for short in own))
+    shown = [
+        column
+        for column in _CONTENDER_COLUMNS
+        if any(column[1] in turn for own in turns.values() for turn in own)
+    ]
+    rows = []
     for name, own in turns.items():
-        if "samples_per_s" not in own[0]:
-            continue
+        told = [_middle(own, key, factor, digits) for _, key, factor, digits in shown]
+        parts = [f"{shares[name][short]:.3f}" if short in shares[name] else "" for short in limits]
+        others = max(float(turn["others_cpus"]) for turn in own)
+        rows.append([name, told[0], *parts, *told[1:], str(len(own)), f"{others:.2f}"])
+    first, *rest = (heading for heading, *_ in shown) if shown else ("",)
+    of = [f"of {short}" for short in limits]
+    return ["contender", first, *of, *rest, "turns", "others' CPUs"], rows
 
-        def middle(key: str, own: Sequence[Mapping[str, Any]] = own) -> float:
-            return statistics.median(float(turn[key]) for turn in own)
 
-        rows.append(
-            (
-                name,
-                f"{middle('samples_per_s'):.0f}",
-                f"{middle('cpu_ms_per_sample'):.3f}",
-                f"{middle('cpus_used'):.2f}",
-                f"{middle('first_batch_s'):.2f}",
-                f"{middle('peak_bytes') / MIB:.0f}",
-                str(len(own)),
-                f"{max(float(turn['others_cpus']) for turn in own):.2f}",
-            )
-        )
-    return rows
+def _middle(turns: Sequence[Mapping[str, Any]], key: str, factor: float, digits: int) -> str:
+    values = [factor * float(turn[key]) for turn in turns if key in turn]
+    return f"{statistics.median(values):.{digits}f}" if values else ""
 
 
 def _figure_words(figure: Mapping[str, Any]) -> tuple[str, ...]:
@@ -180,7 +190,13 @@ def _figure_words(figure: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _markdown(run: Mapping[str, Any], name: str) -> Iterator[str]:
-    """A scenario's figures as a Markdown table."""
+    """A scenario's contenders and figures as Markdown tables."""
+    columns, rows = _contenders(run["scenarios"][name])
+    if rows:
+        yield f"| {' | '.join(columns)} |"
+        yield "|" + "---|" * len(columns)
+        yield from (f"| {' | '.join(row)} |" for row in rows)
+        yield ""
     yield "| figure | against | measured | interval | target | |"
     yield "|---|---|---|---|---|---|"
     for one in run["figures"]:

@@ -29,7 +29,7 @@ from bench.peers import interpreter, missing
 from bench.processes import PeakMemory
 from bench.scenario import ContenderSpec, Scenario
 
-LONGEST_TURN_S = 180.0
+LONGEST_TURN_S = 600.0
 
 Told = Callable[[str, int, int], None]
 """Called with what goes on, turns done, turns in all."""

@@ -6,7 +6,7 @@ Not here: a scenario's turns (``bench.runner``), showing the document (``bench.r
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -33,7 +33,15 @@ def run_suite(
     Raises:
         TurnFailedError: a contender failed.
     """
-    chosen = _able(chosen)
+    left_out = {
+        one.kind: why
+        for scenario in chosen
+        for one in scenario.contenders
+        if (why := missing(one.kind))
+    }
+    for why in left_out.values():
+        print(f"bench: {why}", file=sys.stderr)
+    chosen = _able(chosen, left_out)
     with _progress() as progress:
         bar = progress.add_task("data", total=None)
 
@@ -71,17 +79,15 @@ def run_suite(
         "host": fingerprint(),
         "load": {"began": began, "ended": load()},
         "figures": [figure.as_dict() for figure in figures],
+        "left_out": left_out,
         "scenarios": ran,
     }
 
 
-def _able(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """The scenarios without who cannot run here; why not goes to stderr."""
-    lacking = {one.kind: missing(one.kind) for scenario in scenarios for one in scenario.contenders}
-    for why in filter(None, lacking.values()):
-        print(f"bench: {why}", file=sys.stderr)
+def _able(scenarios: Sequence[Scenario], left_out: Collection[str]) -> list[Scenario]:
+    """The scenarios without contenders of the kinds that are left out."""
     left = (
-        scenario.without({one.name for one in scenario.contenders if lacking[one.kind]})
+        scenario.without({one.name for one in scenario.contenders if one.kind in left_out})
         for scenario in scenarios
     )
     return [scenario for scenario in left if scenario is not None]

@@ -2,7 +2,7 @@
 
 Peers that read files of their own (ArrayRecord, Arrow) are given a conversion: one row for each
 frame, still encoded, with action and state as the mixture declares them. Conversions lie beside the
-bench's other data in the user's cache, under a key of the mixture file and its shards, and are
+bench's other data in the cache directory, under a key of the mixture file and its shards, and are
 written whole or not at all.
 
 Not here: a peer's own format (its module).
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import platformdirs
 from numpy.typing import NDArray
 
+from autoloader.catalog.cache import cache_root
 from bench.mixture import MixedDataset, Mixture, Term, read_mixture
 from bench.records import parse_example, read_records
 
@@ -180,7 +180,7 @@ def conversion(spec: Path, kind: str, write: Callable[[Mixture, Path], Layout]) 
         for path, count in dataset.files:
             about = Path(path).stat()
             key.update(f"{path} {count} {about.st_size} {about.st_mtime_ns}\n".encode())
-    folder = platformdirs.user_cache_path("autoloader") / "bench"
+    folder = cache_root() / "bench"
     place = folder / f"{kind}-{FORMAT}-{key.hexdigest()[:12]}"
     if place.exists():
         return place
