@@ -7,6 +7,10 @@ dataset costs shows most) and equal weights, ``even_15`` and ``even_5`` the firs
 and page cache are the same too. Records are copied from one dataset of the demo mixture, each
 dataset drawing its own choice. What ``bench.drawn`` lists needs no demo mixture.
 
+``octo`` is the demo mixture in the style of Octo's: two frames of history and a goal, chunks of
+four actions, every gripper clipped and inverted, normalised actions, and a second camera that all
+but one dataset lack (that one lacks the first): a sample has three frames to decode anywhere.
+
 Not here: which scenario uses which (``bench/scenarios``).
 """
 
@@ -21,6 +25,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import simplejpeg
+from ruamel.yaml import YAML
 
 from autoloader.catalog.cache import cache_root
 from autoloader.catalog.demo import ensure_demo
@@ -33,6 +38,7 @@ FORMAT = 3
 
 DATASETS = 29
 SOURCE = "demo_toy_sort"
+ONLY_WRIST = "demo_peg_insert"
 SHARDS, SHARD_EPISODES = 4, 3
 EVEN = ("even_1", "even_5", "even_15", "even_29", "tiny")
 
@@ -53,14 +59,39 @@ def ensure_data(name: str, progress: Progress | None = None) -> Path:
         if not place.exists():
             build_whole(place, partial(drawn.draw, name))
         return place / "mix.yaml"
+    if name == "octo":
+        return _octo(ensure_demo(progress=progress), root)
     if name not in EVEN:
-        known = ", ".join(("demo", *EVEN, *drawn.DRAWINGS))
+        known = ", ".join(("demo", "octo", *EVEN, *drawn.DRAWINGS))
         raise ValueError(f"there is no mixture {name!r}; there are {known}")
     place = root / f"even-{FORMAT}"
     if not place.exists():
         source = ensure_demo(progress=progress).parent / SOURCE / "1.0.0"
         build_whole(place, partial(_build_even, source))
     return place / f"{name}.yaml"
+
+
+def _octo(demo: Path, root: Path) -> Path:
+    """The demo mixture's files under another spec, which is written anew."""
+    yaml = YAML(typ="safe")
+    raw = yaml.load(demo)
+    for dataset in raw["datasets"]:
+        dataset["path"] = str(demo.parent / dataset["path"])
+        if dataset["name"] == ONLY_WRIST:
+            dataset["images"] = {"wrist": dataset["images"]["primary"]}
+        if dataset["action"] == "action":
+            gripper = {"path": "action[-1:]", "ops": [{"clip": [0, 1]}, "invert"]}
+            dataset["action"] = ["action[:-1]", gripper]
+    raw["sample"] = {"frame_offsets": [-1, 0], "goal": "uniform", "action_horizon": 4}
+    raw["cameras"] = {**raw["cameras"], "wrist": {"size": [128, 128]}}
+    raw["normalize"] = {"action": {"method": "mean_std", "dims": "[:-1]"}}
+    place = root / f"octo-{demo.parent.name}.yaml"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial_ = place.with_name(f".{place.name}.{os.getpid()}")
+    with partial_.open("w") as file:
+        yaml.dump(raw, file)
+    partial_.replace(place)
+    return place
 
 
 def _build_even(source: Path, place: Path) -> None:
