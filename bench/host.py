@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.processors import usable_processors
+from bench.peers import ENVIRONMENT
 
 PACKAGES = (
     "autoloader-rlds",
@@ -24,15 +25,15 @@ PACKAGES = (
     "torch",
 )
 
+PEERS_PACKAGES = ("array_record", "datasets", "grain", "pyarrow")
+"""Where peers have an environment of their own, the versions are those they find there."""
+
 
 def fingerprint() -> dict[str, Any]:
     """The machine and the versions, as plain values."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+    versions = {name: _version(name, None) for name in PACKAGES}
+    own = [str(place) for place in ENVIRONMENT.glob("lib/python*/site-packages")]
+    versions |= {name: _version(name, own) for name in PEERS_PACKAGES}
     return {
         "processor": _after("/proc/cpuinfo", "model name"),
         "cpus": usable_processors(),
@@ -41,6 +42,15 @@ def fingerprint() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _version(name: str, places: list[str] | None) -> str:
+    """A package's version in ``places``, else here."""
+    found = next(iter(importlib.metadata.distributions(name=name, path=places or [])), None)
+    try:
+        return found.version if found else importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def load() -> dict[str, Any]:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from numpy.typing import NDArray
 from autoloader.catalog.cache import cache_root
 from bench.mixture import MixedDataset, Mixture, Term, read_mixture
 from bench.records import parse_example, read_records
+from bench.versions import build_whole
 
 FORMAT = 1
 """Raised when the same mixture is converted into something else."""
@@ -180,19 +179,9 @@ def conversion(spec: Path, kind: str, write: Callable[[Mixture, Path], Layout]) 
         for path, count in dataset.files:
             about = Path(path).stat()
             key.update(f"{path} {count} {about.st_size} {about.st_mtime_ns}\n".encode())
-    folder = cache_root() / "bench"
-    place = folder / f"{kind}-{FORMAT}-{key.hexdigest()[:12]}"
-    if place.exists():
-        return place
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    write(mixture, partial).write(partial)
-    try:
-        partial.rename(place)
-    except OSError:
-        # Another bench was faster; its files are the same.
-        shutil.rmtree(partial, ignore_errors=True)
+    place = cache_root() / "bench" / f"{kind}-{FORMAT}-{key.hexdigest()[:12]}"
+    if not place.exists():
+        build_whole(place, lambda partial: write(mixture, partial).write(partial))
     return place
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bench.child import environment
 from bench.mixture import read_mixture
-from bench.peers import NEEDS, interpreter, missing, prepare
+from bench.peers import NEEDS, interpreter, missing, open_contender, prepare
 from bench.peers.episodes import read_episodes
 from bench.peers.layouts import dealt
 from bench.peers.pictures import decode_frames
@@ -199,6 +199,26 @@ def test_a_peer_with_random_access_gives_the_samples_of_the_mixture(
     jobs = [(str(number), kind, own, ENOUGH) for number, own in enumerate(settings)]
     for found in _ran(spec, tmp_path, jobs).values():
         _check(found, right)
+
+
+@pytest.mark.parametrize("kind", ["decode_alone", "copy_alone"])
+def test_a_limit_with_frames_gives_batches_of_the_mixtures_shape(kind: str, spec: Path) -> None:
+    limit = open_contender(kind, spec, {"threads": 2})
+    for _, batch in zip(range(3), limit, strict=False):
+        assert batch["images"].shape == (BATCH, 2, *SIZE, 3)
+        assert batch["dataset_index"].shape == (BATCH,)
+        assert batch["images"].any()
+    limit.close()
+
+
+def test_reading_alone_takes_datasets_in_their_shares_of_samples(spec: Path) -> None:
+    limit = open_contender("read_alone", spec, {"threads": 2})
+    counts = np.zeros(2)
+    for _, batch in zip(range(400), limit, strict=False):
+        assert batch["dataset_index"].shape == (BATCH,)
+        counts += np.bincount(batch["dataset_index"], minlength=2)
+    limit.close()
+    assert counts[1] / counts.sum() == pytest.approx(2 / 3, abs=0.1)
 
 
 def test_what_a_peer_lacks_is_said() -> None:
