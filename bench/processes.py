@@ -31,18 +31,21 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def tree_pss_bytes(pid: int) -> int:
-    """Proportional memory of the tree, in bytes."""
-    total = 0
-    for one in tree(pid):
-        try:
-            text = Path(f"/proc/{one}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in text.splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
+def rollup(pid: int) -> dict[str, int]:
+    """What the kernel says that a process holds, in bytes, by kind; empty once it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except OSError:
+        return {}
+    found = (line.partition(":") for line in lines)
+    return {kind: 1024 * int(held.split()[0]) for kind, _, held in found}
+
+
+def tree_pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
+    """Proportional memory of the tree, with or without what is shared by descriptor (the ring)."""
+    held = [rollup(one) for one in tree(pid)]
+    without = 0 if shared_memory else sum(one.get("Pss_Shmem", 0) for one in held)
+    return sum(one.get("Pss", 0) for one in held) - without
 
 
 def tree_cpu_s(pid: int) -> float:
@@ -90,10 +93,14 @@ def thread_count(pid: int) -> int:
 
 def own_bytes(pid: int) -> int:
     """Memory that is a process's own: neither files nor memory shared by descriptor."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss_Anon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the kernel does not say what process {pid} holds of its own")
+    return rollup(pid)["Pss_Anon"]
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of one process without what is shared by descriptor."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    kinds = ("RssAnon:", "RssFile:")
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
 def in_memfd(address: int, pid: int | str = "self") -> bool:

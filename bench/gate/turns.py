@@ -6,14 +6,13 @@ Not here: the counting (``bench.gate.counted``), the limits (``bench.gate.baseli
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from bench.child import environment
 from bench.data import ensure_data
 from bench.gate.counted import ENVIRONMENT
 
@@ -78,15 +77,12 @@ def run_counting(name: str) -> dict[str, float]:
         "mixing": chosen.mixing,
         "knobs": chosen.knobs,
     }
-    environment = {**os.environ, **ENVIRONMENT, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    root = str(Path(__file__).parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), root]))
     try:
         done = subprocess.run(
             [sys.executable, "-m", "bench.gate.counted", json.dumps(job)],
             capture_output=True,
             text=True,
-            env=environment,
+            env={**environment(), **ENVIRONMENT},
             timeout=LONGEST_TURN_S,
             check=False,
         )

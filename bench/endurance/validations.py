@@ -3,7 +3,7 @@
 Train and validation loaders of the demo mixture live in one child, as a data module has them. A
 stretch of training, then a validation, several times over; the last one comes right behind another.
 
-Not here: the table (``bench.endurance``).
+Not here: what a validation gives (``autoloader.validation``).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from autoloader.catalog.demo import ensure_demo
 from autoloader.lightning import AutoLoaderDataModule
+from bench.endurance.claims import Circumstances, Claim
 
 STRETCH_S = 12.0
 STEP_S = 0.1
@@ -41,7 +42,44 @@ class Seen:
     train_generations: dict[str, int] = field(default_factory=dict)
 
 
-def run_validations(reader: str) -> Seen:
+def validation(_: Circumstances) -> list[Claim]:
+    """Both readers: first batches of validations, and what they do to training and to memory."""
+    return [claim for reader in ("indexed", "stream") for claim in _claims(reader)]
+
+
+def _claims(reader: str) -> list[Claim]:
+    seen = _run_validations(reader)
+    first, *later = seen.first_s
+    held = [bytes_ / 2**20 for bytes_ in seen.held_bytes]
+    opened = sum(seen.train_generations.values())
+    again = seen.train_starts - 1 + opened - len(seen.train_generations)
+    return [
+        Claim(
+            f"{reader}: first batch of the first validation", f"{first:.3f} s", "≤ 3 s", first <= 3
+        ),
+        Claim(
+            f"{reader}: of later ones, the last right behind another",
+            ", ".join(f"{one:.3f}" for one in later) + " s",
+            "≤ 1 s",
+            max(later) <= 1,
+        ),
+        Claim(
+            f"{reader}: samples of each validation",
+            ", ".join(map(str, seen.samples)),
+            "the same",
+            len(set(seen.samples)) == 1,
+        ),
+        Claim(f"{reader}: training pipelines or streams opened again", str(again), "0", again == 0),
+        Claim(
+            f"{reader}: loader's memory: training, validations, end",
+            ", ".join(f"{one:.0f}" for one in held) + " MiB",
+            "end ≤ 1.1 × first validation",
+            held[-1] <= 1.1 * held[1],
+        ),
+    ]
+
+
+def _run_validations(reader: str) -> Seen:
     """Train for a stretch, validate, and so on; with knobs held still."""
     seen = Seen()
     module = AutoLoaderDataModule(
