@@ -395,7 +395,8 @@ class ControlledPipeline:
         return readings
 
     def _read_memory(self, at_s: float) -> None:
-        if not self._own_process or at_s < self._held_next_s:
+        # The process is one for all pipelines: the one in use reads for them.
+        if not self._own_process or self._parked or at_s < self._held_next_s:
             return
         began = time.thread_time()
         self._held_bytes = tree_pss_bytes(os.getpid(), shared_memory=False)

@@ -2,11 +2,11 @@
 
 Theory of operation. Waiting is the trainer's own account, batch by batch. Memory is the sampler's.
 The loader is to blame for a moment below the floor when headroom would be at the floor or above it
-had the loader not grown since headroom was last at floor + margin or above; otherwise others have
-crossed it. What is within half a second of a crossing by others is theirs, and so is what follows
-it until headroom is back: one batch at a time always passes. Reversals are read off the decision
-log: a knob that turned round within its hold-off, a try's own take-back and forced shrinks left
-out, since those are one move and no choice.
+had the loader not grown since headroom was last at floor + margin or above, and it grew by more
+than the two batches that always pass; otherwise others have crossed it. What is within half a
+second of a crossing by others is theirs, and so is what follows it until headroom is back.
+Reversals are read off the decision log: a knob that turned round within its hold-off, a try's own
+take-back and forced shrinks left out, since those are one move and no choice.
 
 Not here: what is recorded (``bench.control.runner``).
 """
@@ -36,6 +36,8 @@ STEP_S = 1.0
 CPU_RATIO = 0.01
 AT_MINIMUM_S = 1.0
 LEAST_SLOTS = 4
+PASSING_BATCHES = 2
+PASSING_RUN_BYTES = 16 * MIB
 SAME_STRETCH_S = 1.0
 AT_ONCE_S = 0.5
 
@@ -71,12 +73,14 @@ def judge(
     checks = [
         *_exact(result["exact"]),
         Check("killed for memory", str(record["oom_kills"]), "0", record["oom_kills"] == 0),
-        _floor(scenario, record),
+        _floor(scenario, record, decisions),
         _reversals(decisions),
         _replayed(record["decisions"]),
         _cost(record),
         *_waits(scenario, record, best),
     ]
+    if scenario.states:
+        checks.append(_states(scenario, decisions))
     if scenario.at_minimum:
         checks += _minimum(scenario, record, decisions)
     if scenario.own_meminfo:
@@ -98,8 +102,16 @@ def _exact(exact: Mapping[str, int]) -> list[Check]:
     ]
 
 
-def below_floor(samples: Sequence[Mapping[str, Any]], floor: int) -> tuple[int, int, int]:
-    """(samples below the floor, those of them by the loader's own growth, deepest by it)."""
+def below_floor(
+    samples: Sequence[Mapping[str, Any]], floor: int, passes: int = 0
+) -> tuple[int, int, int]:
+    """(samples below the floor, those of them by the loader's own growth, deepest by it).
+
+    Args:
+        samples: the sampler's.
+        floor: what must stay free.
+        passes: growth that is let through whatever happens: the trainer's next batches.
+    """
     below: list[tuple[float, bool, int]] = []
     least = None
     for one in samples:
@@ -108,7 +120,7 @@ def below_floor(samples: Sequence[Mapping[str, Any]], floor: int) -> tuple[int, 
             least = held
         least = min(least, held)
         if one["room"] < floor:
-            by_others = one["room"] + held - least < floor
+            by_others = one["room"] + held - least < floor or held - least <= passes
             below.append((one["at"], by_others, floor - one["room"]))
     theirs = [at for at, by_others, _ in below if by_others]
     own = []
@@ -122,9 +134,18 @@ def below_floor(samples: Sequence[Mapping[str, Any]], floor: int) -> tuple[int, 
     return len(below), len(own), max(own, default=0)
 
 
-def _floor(scenario: Scenario, record: Mapping[str, Any]) -> Check:
+def slot_bytes(decisions: Sequence[Mapping[str, Any]]) -> int:
+    """Of a batch in the ring, from the log's prices; 0 where there is no decision."""
+    made = (line for line in decisions if line["kind"] == "decision")
+    return next((int(line["observation"]["prices"]["slot_bytes"]) for line in made), 0)
+
+
+def _floor(
+    scenario: Scenario, record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]
+) -> Check:
     samples = record["samples"]
-    below, own, deepest = below_floor(samples, scenario.floor_bytes)
+    passes = PASSING_BATCHES * slot_bytes(decisions) + PASSING_RUN_BYTES
+    below, own, deepest = below_floor(samples, scenario.floor_bytes, passes)
     least = min(one["room"] for one in samples)
     found = f"{own} of {len(samples)} samples"
     if own:
@@ -273,11 +294,7 @@ def _minimum(
         if line["kind"] == "reflex" and line["action"] == "drop" and line["at_s"] >= crossed - 0.5
     ]
     took = drops[0] - crossed if drops else None
-    slot = next(
-        line["observation"]["prices"]["slot_bytes"]
-        for line in decisions
-        if line["kind"] == "decision"
-    )
+    slot = max(1, slot_bytes(decisions))
     before = next(one["ring"] for one in reversed(record["samples"]) if one["at"] <= crossed)
     back = next(
         (
@@ -306,6 +323,14 @@ def _minimum(
             back is not None and taken <= ready + 2,
         ),
     ]
+
+
+def _states(scenario: Scenario, decisions: Sequence[Mapping[str, Any]]) -> Check:
+    """Whether the controller went through what the scenario is about."""
+    seen = {line["decision"]["state"]["name"] for line in decisions if line["kind"] == "decision"}
+    return Check(
+        "states", " ".join(sorted(seen)), " ".join(scenario.states), seen >= set(scenario.states)
+    )
 
 
 def _blind(record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]) -> Check:

@@ -88,6 +88,7 @@ class Scenario(_Strict):
     paired: bool = Field(False, description="held against the best static knobs pair by pair")
     rival: bool = Field(False, description="tf.data AUTOTUNE goes through the same")
     jump_at_batch: int = Field(0, description="the batch from which on the data are others")
+    states: tuple[str, ...] = Field((), description="states that the controller must go through")
     gives_back: tuple[str, ...] = Field((), description="knobs that must not be more at the end")
     at_minimum: bool = Field(False, description="the floor is crossed by others: minimum in 1 s")
 
@@ -121,7 +122,9 @@ class Scenario(_Strict):
                 left.pop(key, None)
         for key in ("gpu", "pressure", "readable"):
             left.pop(key, None)
-        return {key: value for key, value in left.items() if value not in (False, None)}
+        return {
+            key: value for key, value in left.items() if value is not None and value is not False
+        }
 
 
 def size(text: str) -> int:

@@ -47,6 +47,9 @@ def test_a_batch_that_passes_after_a_crossing_by_others_is_no_crossing_of_the_lo
     seen = [sample(0.0, 300, 500), sample(0.05, -100, 500)]
     seen += [sample(0.1 + number / 20, -10, 520) for number in range(40)]
     assert below_floor(seen, FLOOR)[1] == 0
+    slow = [sample(0.0, 300, 500), sample(1.0, -5, 530)]
+    assert below_floor(slow, FLOOR)[1] == 1
+    assert below_floor(slow, FLOOR, 40 * MIB)[1] == 0
     later = [sample(3.0, 300, 500), sample(5.0, -10, 520)]
     assert below_floor(seen + later, FLOOR)[1] == 1
 
