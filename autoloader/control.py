@@ -3,6 +3,9 @@
 Used in the loader's child, and in the trainer's process with ``isolation="thread"``. This is where
 what the controller knows (readings) meets what the runtime has (totals); neither knows the other.
 
+Before a pipeline opens or takes more memory, what that costs is held against a fresh reading and
+promised to it in the budget that all pipelines of the process share.
+
 A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads; both are
 kept apart here, so that neither opens what the other has closed.
 
@@ -18,7 +21,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +33,21 @@ from autoloader.controller.admission import (
     price_knobs,
     price_start,
 )
+from autoloader.controller.budget import SharedBudget
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.gpu import GpuProbe, GpuReading
-from autoloader.controller.headroom import HeadroomSource
+from autoloader.controller.headroom import HeadroomSource, headroom_or_none
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.opening import Opening, Pipes, admit_opening
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.pressure import PressureProbe, ProcessorProbe
 from autoloader.controller.probe import Probe, Watched
 from autoloader.controller.process_memory import tree_pss_bytes
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
 from autoloader.controller.states import ControllerState
-from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.control_page import ControlPage
@@ -54,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
 """Environment variable: the decision log's file, or a directory for one a run; unset: none."""
+_BUDGET = SharedBudget()
+"""Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.003
 
@@ -133,6 +139,8 @@ class ControlledPipeline:
         order: what its trainer asked.
         probes: of this process.
         page: where the consumer's doings are read.
+        opening: its place in the budget.
+        budget: shared with the other pipelines of this process.
         record_bytes: mean bytes of a record of each dataset.
         told: called with the knobs and the state's name when either changed; must not wait. Where
             it gives False, it is called again.
@@ -149,6 +157,8 @@ class ControlledPipeline:
         order: ControlOrder,
         probes: Probes,
         page: ControlPage,
+        opening: Opening,
+        budget: SharedBudget,
         *,
         record_bytes: dict[str, int],
         told: Callable[[Knobs, str], bool],
@@ -162,6 +172,8 @@ class ControlledPipeline:
         self._limits = order.limits
         self._probes = probes
         self._page = page
+        self._share = opening.share
+        self._budget = budget
         self._told = told
         self._restart = restart
         self._own_process = own_process
@@ -193,6 +205,14 @@ class ControlledPipeline:
         self._page_before = (batches, waited_ns)
         self._own = (0, 0)
         self._log = self._open_log(order, number)
+        if self._log is not None:
+            self._log.admission(
+                time.monotonic(),
+                "open" if opening.as_asked else "open, with the least knobs",
+                opening.price_bytes,
+                opening.headroom_bytes,
+                opening.as_asked,
+            )
 
     def _open_log(self, order: ControlOrder, number: int) -> DecisionLog | None:
         if not (order.moves and order.decisions):
@@ -211,7 +231,8 @@ class ControlledPipeline:
         return self._state.name.value
 
     def close(self) -> None:
-        """End the log."""
+        """End the log; what was promised is free again."""
+        self._budget.leave(self._share)
         if self._log is not None:
             self._log.close()
 
@@ -221,11 +242,14 @@ class ControlledPipeline:
         """The trainer uses another loader (True), or this one."""
         with self._gate:
             self._parked = parked
+            self._share.in_use = not parked
             self._set_gate()
 
     def retune(self, knobs: Knobs) -> None:
         """A person's wish; it stands until the policy finds better."""
         with self._applying:
+            prices, shards = self._prices.current(), self._limits.knobs.shards
+            self._budget.take(self._share, price_change(self.pipeline.knobs, knobs, shards, prices))
             self.pipeline.retune(knobs)
             self._tell()
 
@@ -313,9 +337,8 @@ class ControlledPipeline:
             activity = self.pipeline.activity()
             settled = self.pipeline.settled
         readings = self._flow(at_s, knobs, activity)
-        headroom: Reading | None = None
-        with contextlib.suppress(AutoloaderError):
-            headroom = Reading(self._probes.headroom.read().headroom_bytes)
+        headroom = headroom_or_none(self._probes.headroom)
+        margin = max(self._limits.margin_bytes, growth_bytes)
         gpu = self._probes.gpu.read()
         return Observation(
             at_s=at_s,
@@ -324,7 +347,8 @@ class ControlledPipeline:
             settled=settled,
             gate_closed=not self._admit,
             idle_cpus=_reading(self._probes.idle_cpus.read()),
-            headroom_bytes=headroom,
+            headroom_bytes=None if headroom is None else Reading(headroom),
+            room_bytes=self._budget.room_bytes(self._share, headroom, margin),
             growth_bytes=Reading(growth_bytes),
             loader_bytes=(
                 None
@@ -344,16 +368,33 @@ class ControlledPipeline:
         with self._applying:
             if self.pipeline.knobs != seen.knobs:
                 return
-            # Held against a fresh reading, since the one decided on is some milliseconds old.
             price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)
-            if price > 0:
-                with contextlib.suppress(AutoloaderError):
-                    now = Reading(self._probes.headroom.read().headroom_bytes)
-                    if not admitted(seen, answer.knobs, self._limits, headroom=now):
-                        return
+            if price > 0 and not self._promised(price, seen, answer):
+                return
             logger.info("%s: %s", answer.rule, dict(answer.changes))
             self.pipeline.retune(answer.knobs)
             self._tell()
+
+    def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
+        """Hold a growth against a fresh reading: the one decided on is some milliseconds old."""
+        assert answer.knobs is not None
+        headroom = headroom_or_none(self._probes.headroom)
+        may = headroom is not None and admitted(
+            replace(seen, room_bytes=None), answer.knobs, self._limits, headroom=Reading(headroom)
+        )
+        may = may and self._budget.promised(
+            self._share,
+            price,
+            headroom_bytes=headroom,
+            margin_bytes=max(self._limits.margin_bytes, self._growth_of(seen)),
+        )
+        if self._log is not None:
+            self._log.admission(seen.at_s, answer.rule, price, headroom, may)
+        return may
+
+    @staticmethod
+    def _growth_of(seen: Observation) -> int:
+        return 0 if seen.growth_bytes is None else int(seen.growth_bytes.value)
 
     def _tell(self) -> None:
         knobs, state = self.pipeline.knobs, self._state.name.value
@@ -452,12 +493,54 @@ def _reading(found: tuple[float, float] | None) -> Reading | None:
 
 
 class Control:
-    """The control of one process: its loop, its probes, and who is governed."""
+    """The control of one process: its loop, its probes, and who is governed.
 
-    def __init__(self, headroom: HeadroomSource) -> None:
+    Args:
+        headroom: read by policy and reflex.
+        budget: shared by all pipelines; default: by all of this process.
+    """
+
+    def __init__(self, headroom: HeadroomSource, budget: SharedBudget | None = None) -> None:
         self._headroom = headroom
+        self._budget = budget or _BUDGET
         self._loop = ControlLoop(headroom)
         self._probes: Probes | None = None
+        self._has_tensorflow = False
+
+    def admit(
+        self,
+        mixture: ResolvedMixture,
+        knobs: Knobs,
+        order: ControlOrder,
+        *,
+        record_bytes: dict[str, int],
+        ring_bytes: int,
+    ) -> Opening:
+        """A pipeline's place in the budget, and the knobs it may open with: see ``admit_opening``.
+
+        Args:
+            mixture: what it will run.
+            knobs: asked for.
+            order: what its trainer asked.
+            record_bytes: mean bytes of a record, by dataset.
+            ring_bytes: pages that its ring holds already.
+        """
+        slot_bytes = mixture.layout.slot_bytes
+        pipes = Pipes(record_bytes, slot_bytes, ring_bytes, self._has_tensorflow)
+        self._has_tensorflow |= knobs.reader == "stream"
+        return admit_opening(
+            self._budget,
+            self._headroom,
+            knobs,
+            order.limits,
+            pipes,
+            name=order.run,
+            moves=order.moves,
+        )
+
+    def forget(self, opening: Opening) -> None:
+        """It does not open after all."""
+        self._budget.leave(opening.share)
 
     def take(
         self,
@@ -466,12 +549,15 @@ class Control:
         shares: tuple[float, ...],
         order: ControlOrder,
         page: ControlPage,
+        opening: Opening,
         **own: Any,
     ) -> ControlledPipeline:
         """Govern a pipeline; arguments as for ``ControlledPipeline``."""
         if self._probes is None:
             self._probes = Probes.of_this_host(order, self._headroom)
-        one = ControlledPipeline(pipeline, mixture, shares, order, self._probes, page, **own)
+        one = ControlledPipeline(
+            pipeline, mixture, shares, order, self._probes, page, opening, self._budget, **own
+        )
         if order.moves:
             self._loop.add(one)
         return one

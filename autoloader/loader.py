@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.beside import Beside, OpenLoader
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
@@ -25,7 +26,14 @@ from autoloader.controller.process_memory import loader_bytes, tree_pss_bytes
 from autoloader.controller.states import State
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
-from autoloader.planning import check_ranks, complete, minimum_knobs, plan_loader, record_bytes
+from autoloader.planning import (
+    check_ranks,
+    complete,
+    minimum_knobs,
+    plan_loader,
+    price_of,
+    record_bytes,
+)
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run, pipeline_number
 from autoloader.runtime.child_pipeline import ChildPipeline
@@ -146,6 +154,7 @@ class AutoLoader:
             headroom=self._headroom,
             ranks_here=neighbours.local_world_size,
             joining=isolation == "process" and is_up(neighbours),
+            beside=Beside.of_this_process() if isolation == "process" else None,
         )
         hook.remote.close()
         check_ranks(self.plan, self._ranks.world_size)
@@ -182,6 +191,17 @@ class AutoLoader:
             self._batch_times.start(split, self.plan.mixture.names, self.plan.order.shares)
         self._compiled = Compiled()
         self._pipeline = self._open_pipeline(self.plan.knobs)
+        if self._child is not None and isinstance(self._pipeline, ChildPipeline):
+            in_child = self._pipeline  # its only one
+            self._beside = OpenLoader(
+                self._child,
+                self._memory,
+                self._lender,
+                pipeline=in_child,
+                least=lambda: self._control_order().limits.least(self.knobs),
+                price=lambda: price_of(self.plan.mixture, self.knobs),
+                moves=controller,
+            )
         self._started = False
         self._starts = 0
         if self._starts_at_once:
@@ -216,24 +236,37 @@ class AutoLoader:
         else:
             from autoloader.runtime.launch import open_pipeline
 
-            pipeline = local = open_pipeline(
-                mixture,
-                order,
-                knobs,
-                self._memory,
-                start=self._progress.start(),
-                held=sorted(self._lender.lent),
-                ranks=self._ranks,
-                compiled=self._compiled,
-            )
             self._control = Control(self._headroom)
+            sizes, control_order = record_bytes(mixture), self._control_order()
+            opening = self._control.admit(
+                mixture,
+                knobs,
+                control_order,
+                record_bytes=sizes,
+                ring_bytes=self._memory.allocated_bytes(),
+            )
+            try:
+                pipeline = local = open_pipeline(
+                    mixture,
+                    order,
+                    opening.knobs,
+                    self._memory,
+                    start=self._progress.start(),
+                    held=sorted(self._lender.lent),
+                    ranks=self._ranks,
+                    compiled=self._compiled,
+                )
+            except BaseException:
+                self._control.forget(opening)
+                raise
             self._controlled = self._control.take(
                 local,
                 mixture,
                 order.shares,
-                self._control_order(),
+                control_order,
                 self._page,
-                record_bytes=record_bytes(mixture),
+                opening,
+                record_bytes=sizes,
                 told=lambda *_: True,
                 restart=None,
                 number=self._number,

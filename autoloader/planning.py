@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
+from autoloader.beside import Beside
+from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
 from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import SpecError
 from autoloader.index.chains import why_unchained
@@ -68,6 +69,7 @@ def plan_loader(
     probe_only: bool = False,
     ranks_here: int = 1,
     joining: bool = False,
+    beside: Beside | None = None,
 ) -> LoaderPlan:
     """Decide everything a loader needs, without starting anything.
 
@@ -81,6 +83,7 @@ def plan_loader(
         probe_only: read no more than a small part of each dataset.
         ranks_here: ranks of this machine that the memory and the cores must do for.
         joining: one of them has started their child already, when there was room for all.
+        beside: loaders that this process has open, whose memory is of the same budget.
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError: as their input deserves.
@@ -94,17 +97,17 @@ def plan_loader(
     floor = parse_bytes(ram_floor, name="ram_floor") if ram_floor is not None else None
     if floor is None:
         floor = found.profile.limits.ram_floor
-    available = probe.read().headroom_bytes
     base = _profile_knobs(found, mixture, notes)
     wanted = {**base.flat(), **_plain(knobs or {})}
     reader, why = choose_reader(mixture, str(wanted["reader"]), str(wanted["decode"]))
     left = _admitted(
         mixture,
-        available,
+        probe,
         floor,
-        with_tensorflow=reader == "stream",
+        reader=reader,
         ranks=1 if joining else ranks_here,
         joining=joining,
+        beside=beside or Beside(),
     )
     limits = KnobLimits(
         cpus=cores_of_rank(ranks_here),
@@ -224,6 +227,20 @@ def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
     return sizes
 
 
+def price_of(
+    mixture: ResolvedMixture, knobs: Knobs, *, ranks: int = 1, joining: bool = False
+) -> StartPrice:
+    """What a mixture's pipelines hold with these knobs; see ``price_start``."""
+    return price_start(
+        knobs,
+        record_bytes=record_bytes(mixture),
+        batch_bytes=mixture.layout.slot_bytes,
+        with_tensorflow=knobs.reader == "stream",
+        ranks=ranks,
+        joining=joining,
+    )
+
+
 def minimum_knobs(block_length: int) -> Knobs:
     """The smallest knobs a pipeline runs with."""
     return Knobs.build(
@@ -248,21 +265,27 @@ def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _admitted(
     mixture: ResolvedMixture,
-    available: int,
+    probe: HeadroomSource,
     floor: int,
     *,
-    with_tensorflow: bool,
+    reader: str,
     ranks: int,
     joining: bool,
+    beside: Beside,
 ) -> int:
-    price = price_start(
-        minimum_knobs(mixture.spec.mixing.block_length),
-        record_bytes=record_bytes(mixture),
-        batch_bytes=mixture.layout.slot_bytes,
-        with_tensorflow=with_tensorflow,
+    """Bytes left above the floor after a start at minimum knobs; others give way if they must."""
+    least = minimum_knobs(mixture.spec.mixing.block_length)
+    price = price_of(
+        mixture,
+        Knobs.build({"reader": reader}, base=least),
         ranks=ranks,
-        joining=joining,
+        joining=joining or beside.have_libraries_of(reader),
     )
+    missing = floor + MARGIN_BYTES + price.total_bytes + beside.owed_bytes()
+    missing -= probe.read().headroom_bytes
+    if missing > 0:
+        beside.make_room(missing)
+    available = probe.read().headroom_bytes - beside.owed_bytes()
     return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
 
 

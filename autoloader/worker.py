@@ -30,7 +30,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autoloader.control import Control, ControlOrder
+from autoloader.control import Control, ControlOrder, give_memory_back
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
@@ -108,31 +108,47 @@ class _Served:
             cursor = DatasetCursor.of(dataset)
             cursor.restore(state)
             cursors.append(cursor)
-        self.pipeline = open_pipeline(
-            mixture,
-            order,
-            Knobs.build(start.knobs),
-            memory,
-            start=PipelineStart(
-                tuple(cursors), start.mixer, start.first_number, start.position, start.in_epoch
-            ),
-            held=start.held_slots,
-            ranks=Ranks(start.rank, start.world_size),
-            ranks_here=start.ranks_here,
-            compiled=declared.compiled,
-        )
+        control_order = ControlOrder.from_plain(start.control)
+        sizes = record_bytes(mixture)
         self._control = worker.control
+        opening = self._control.admit(
+            mixture,
+            Knobs.build(start.knobs),
+            control_order,
+            record_bytes=sizes,
+            ring_bytes=memory.allocated_bytes(),
+        )
+        try:
+            self.pipeline = open_pipeline(
+                mixture,
+                order,
+                opening.knobs,
+                memory,
+                start=PipelineStart(
+                    tuple(cursors), start.mixer, start.first_number, start.position, start.in_epoch
+                ),
+                held=start.held_slots,
+                ranks=Ranks(start.rank, start.world_size),
+                ranks_here=start.ranks_here,
+                compiled=declared.compiled,
+            )
+        except BaseException:
+            self._control.forget(opening)
+            raise
         self.controlled = self._control.take(
             self.pipeline,
             mixture,
             order.shares,
-            ControlOrder.from_plain(start.control),
+            control_order,
             page,
-            record_bytes=record_bytes(mixture),
+            opening,
+            record_bytes=sizes,
             told=self._told,
             restart=worker.end,
             number=self._number,
         )
+        if not opening.as_asked:
+            self._told(opening.knobs, self.controlled.state_name)
         self._closed = False
         self._thread = threading.Thread(
             target=self._run, name=f"autoloader-deliver-{self._number}", daemon=True
@@ -277,6 +293,7 @@ class _Trainer:
         earlier = self._served.pop(message.pipeline, None)
         if earlier is not None:
             earlier.close()
+            give_memory_back()
         try:
             extend_import_path(message.import_path)
             declared = earlier.declared if earlier is not None else None

@@ -230,6 +230,7 @@ def admits(
     ram_floor_bytes: int,
     margin_bytes: int,
     budget_ratio: float = 1.0,
+    room_bytes: float | None = None,
 ) -> bool:
     """Whether a change may be applied, held against a fresh reading of headroom.
 
@@ -239,8 +240,11 @@ def admits(
         ram_floor_bytes: what must stay free.
         margin_bytes: distance to it that must stay.
         budget_ratio: this pipeline's share of what is above both.
+        room_bytes: what it may take of a budget it shares (``budget``); ``None``: it has it alone.
     """
     if headroom_bytes is None:
+        return False
+    if room_bytes is not None and price_bytes > room_bytes:
         return False
     left = headroom_bytes - ram_floor_bytes - margin_bytes
     return left >= 0 and price_bytes <= left * min(1.0, max(0.0, budget_ratio))
@@ -255,10 +259,10 @@ class Claim:
 
 
 def split_budget(total_bytes: int, claims: Mapping[str, Claim]) -> dict[str, int]:
-    """Each claim's share of one host's budget: its minimum, and of the rest by weight.
+    """Each claim's share of one budget: its minimum, and of the rest by weight.
 
-    Train, validation and all ranks of a node claim from the same budget; one that is parked has
-    weight 0 and keeps its minimum. Shares sum to at most ``total_bytes``.
+    Train, validation and all ranks of a node claim from the same budget (``budget``): at least what
+    was promised to each; one that is parked has weight 0. Shares sum to at most ``total_bytes``.
 
     Raises:
         BudgetInfeasibleError: the minima alone are more than the whole.

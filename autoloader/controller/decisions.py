@@ -2,7 +2,8 @@
 
 A log begins with a ``start`` line that holds the limits; a ``decision`` line holds everything that
 ``decide`` was given and everything it answered; a ``reflex`` line says what the reflex did in
-between. The outcome of a change is the ``verdict`` of a later decision. ``replay`` gives every
+between; an ``admission`` line, what became of a start or a change that was held against a fresh
+reading. The outcome of a change is the ``verdict`` of a later decision. ``replay`` gives every
 recorded input to today's policy and compares the answers.
 
 Not here: deciding (``policy``), where the file lies (the loader's caller).
@@ -73,6 +74,21 @@ class DecisionLog:
         """What the reflex began to do."""
         self._lines.write(
             {"kind": "reflex", "at_s": at_s, "action": action, "headroom_bytes": headroom_bytes}
+        )
+
+    def admission(
+        self, at_s: float, what: str, price_bytes: int, headroom_bytes: int | None, admitted: bool
+    ) -> None:
+        """What was held against a fresh reading before it was applied."""
+        self._lines.write(
+            {
+                "kind": "admission",
+                "at_s": at_s,
+                "what": what,
+                "price_bytes": price_bytes,
+                "headroom_bytes": headroom_bytes,
+                "admitted": admitted,
+            }
         )
 
     def close(self) -> None:

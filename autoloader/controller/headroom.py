@@ -75,6 +75,14 @@ class HeadroomSource(Protocol):
         ...
 
 
+def headroom_or_none(source: HeadroomSource) -> int | None:
+    """A fresh reading's bytes; ``None`` where nothing can be read."""
+    try:
+        return source.read().headroom_bytes
+    except PipelineError:
+        return None
+
+
 class FakeHeadroom:
     """Headroom that is told, for tests: set ``headroom_bytes``, or let ``take`` lower it."""
 

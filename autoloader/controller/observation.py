@@ -76,6 +76,8 @@ class Observation:
         stages: measured stages.
         idle_cpus: processors that nobody used.
         headroom_bytes: memory the machine can still give.
+        room_bytes: what this pipeline may take of it, of the same reading, where others share it;
+            ``None``: nobody does.
         growth_bytes: 99th percentile of what is lost of it in 300 ms.
         loader_bytes: what the loader holds.
         pressure_percent: PSI ``memory some avg10``.
@@ -102,6 +104,7 @@ class Observation:
     stages: tuple[StageReading, ...] = ()
     idle_cpus: Reading | None = None
     headroom_bytes: Reading | None = None
+    room_bytes: float | None = None
     growth_bytes: Reading | None = None
     loader_bytes: Reading | None = None
     pressure_percent: Reading | None = None

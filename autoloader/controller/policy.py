@@ -387,6 +387,7 @@ def admitted(
         ram_floor_bytes=limits.ram_floor_bytes,
         margin_bytes=margin(seen, limits),
         budget_ratio=limits.budget_ratio,
+        room_bytes=seen.room_bytes,
     )
 
 

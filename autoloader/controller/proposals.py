@@ -123,6 +123,7 @@ def best_growth(
             ram_floor_bytes=limits.ram_floor_bytes,
             margin_bytes=margin(seen, limits),
             budget_ratio=limits.budget_ratio,
+            room_bytes=seen.room_bytes,
         ):
             found.append(Change(knob, changes, knobs, gain, price, context, rule))
     return max(found, key=lambda c: c.gain_per_s / max(c.price_bytes, MIB), default=None)

@@ -93,6 +93,18 @@ class ChildPipeline:
             self._begun = True
             self.begin(self._child)
 
+    @property
+    def begun(self) -> bool:
+        """Whether it runs, and was not suspended since."""
+        return self._begun
+
+    def begin_again(self, knobs: Knobs) -> None:
+        """Begin at ``position()`` with other knobs; what was read ahead is dropped."""
+        with self._child.lock:
+            self._knobs = knobs
+            self._make_pageable(self._lent())
+            self.begin(self._child)
+
     def begin(self, child: Child) -> None:
         """See ``child.Client``."""
         if not self._begun:
@@ -182,10 +194,14 @@ class ChildPipeline:
             if self._begun:
                 self._begun = self._prepares = False
                 lent = self._lent()
-                for slot in range(MAX_SLOTS):
-                    if slot not in lent:
-                        self._memory.make_pageable(slot)
+                self._make_pageable(lent)
                 self._child.send(Stop(self._number, sorted(lent)))
+
+    def _make_pageable(self, lent: frozenset[int]) -> None:
+        """Unregister all other slots from a device, so that the child may give their pages back."""
+        for slot in range(MAX_SLOTS):
+            if slot not in lent:
+                self._memory.make_pageable(slot)
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""

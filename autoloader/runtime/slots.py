@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 
 
 class SlotBook:
@@ -29,6 +29,9 @@ class SlotBook:
         self._handed: set[int] = set()
         self._closed = False
         self.slots = slots
+        for slot in range(slots, MAX_SLOTS):  # a ring before this one may have had more
+            if slot not in self._out:
+                self._punch(slot)
 
     def acquire(self) -> int | None:
         """A free slot; waits for one. ``None`` once closed."""

@@ -46,6 +46,7 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("admission", "headroom_bytes - ram_floor_bytes - margin_bytes", "headroom_bytes - ram_floor_bytes"),
     ("admission", "headroom_bytes - ram_floor_bytes - margin_bytes", "headroom_bytes - margin_bytes"),
     ("admission", "left * min(1.0, max(0.0, budget_ratio))", "left"),
+    ("admission", "price_bytes > room_bytes", "price_bytes > room_bytes + 2**40"),
     ("admission", "return max(0, grown + math.ceil(twice", "return max(0, grown + 0 * math.ceil(twice"),
     ("states", "_E.BELOW_FLOOR: (_S.EMERGENCY,) * 6", "_E.BELOW_FLOOR: (_S.SHRINK,) * 6"),
     ("states", "_E.SILENT: (_S.PARKED,) * 6", "_E.SILENT: (_S.HOLD,) * 6"),
@@ -185,6 +186,7 @@ def check_memory(policy: ModuleType) -> None:
     small = limits(budget_ratio=0.01)
     room = seen(headroom_bytes=Reading(FLOOR + 300.0 * MIB))
     assert policy.decide(growing(), room, small).knobs is None
+    assert policy.decide(growing(), replace(room, room_bytes=1.0), HELD).knobs is None
 
 
 def check_streams_are_priced_twice(policy: ModuleType) -> None:

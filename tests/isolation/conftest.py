@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.catalog.demo import ensure_demo
+from autoloader.controller.oom import memory_cgroup
 
 STREAM = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
 
@@ -54,6 +56,23 @@ def loader(small_spec: PipelineSpec, isolation: str, reader: str) -> Iterator[Au
         knobs={**STREAM, "reader": reader},
     ) as made:
         yield made
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A memory cgroup (v1) below this process's own."""
+    own = memory_cgroup()
+    if not own or not (Path(own) / "memory.limit_in_bytes").exists():
+        pytest.skip("no v1 memory controller to make a group in")
+    group = Path(own) / f"autoloader-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"a memory cgroup cannot be made here: {error}")
+    yield group
+    for pid in (group / "cgroup.procs").read_text().split():
+        (Path(own) / "cgroup.procs").write_text(pid)
+    group.rmdir()
 
 
 @pytest.fixture(autouse=True)

@@ -4,33 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from passes import Passes
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.controller.oom import memory_cgroup
 from autoloader.controller.process_memory import rss_bytes
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A memory cgroup (v1) below this process's own."""
-    own = memory_cgroup()
-    if not own or not (Path(own) / "memory.limit_in_bytes").exists():
-        pytest.skip("no v1 memory controller to make a group in")
-    group = Path(own) / f"autoloader-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"a memory cgroup cannot be made here: {error}")
-    yield group
-    for pid in (group / "cgroup.procs").read_text().split():
-        (Path(own) / "cgroup.procs").write_text(pid)
-    group.rmdir()
 
 
 def test_an_oom_kill_is_survived_with_smaller_knobs(

@@ -1,0 +1,154 @@
+"""One budget of memory for all pipelines of a process: train, validation, and the node's ranks.
+
+Theory of operation. Headroom is one number that all of them read, and it falls only when pages are
+touched, seconds after a change was admitted. Two that each trust it would spend it twice. So what
+is admitted is promised first, under one lock, against the reading it was admitted on; for
+``PROMISED_S`` it counts as gone for everybody. By then the pages are there, and the reading shows
+them. Of what is left above floor, margin and promises each pipeline in use may take its share
+(``admission.split_budget``); one that is parked keeps what it was promised and gets no more. The
+highest floor of all counts.
+
+What is not coordinated: processes. Each trainer that has a child of its own reads the same
+headroom, but does not see the others' promises; the margin and the reflex stand between them and
+the floor.
+
+Any thread may call.
+
+Invariants:
+    1. Promises that were admitted never sum to more than what was above floor + margin then.
+    2. Shares sum to at most the whole.
+    3. Unknown headroom has no room.
+
+Not here: prices (``admission``), which change (``policy``), who gives way to a loader that opens
+(``autoloader.beside``).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.controller.admission import Claim, split_budget
+from autoloader.errors import BudgetInfeasibleError
+
+PROMISED_S = 5.0
+"""How long what was admitted counts as gone: fresh pages come at 0.4 GiB/s (design: "Reflex")."""
+OPENING_S = 15.0
+"""The same for a pipeline that opens: libraries, streams and the first fill of its ring."""
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """One pipeline's part of a budget.
+
+    Attributes:
+        name: in refusals.
+        floor_bytes: its RAM floor.
+        in_use: whether it may grow; one that is parked may not.
+    """
+
+    name: str
+    floor_bytes: int
+    in_use: bool = True
+    _promises: list[tuple[float, int]] = field(default_factory=list)
+
+    def promised_bytes(self, now_s: float) -> int:
+        """What it was promised and may not hold yet."""
+        self._promises = [one for one in self._promises if one[0] > now_s]
+        return sum(size for _, size in self._promises)
+
+    def promise(self, size: int, until_s: float) -> None:
+        """Count ``size`` bytes as its own until then."""
+        self._promises.append((until_s, size))
+
+
+class SharedBudget:
+    """What several pipelines may take together.
+
+    Args:
+        clock: of the promises.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._shares: list[Share] = []
+
+    def join(self, name: str, floor_bytes: int) -> Share:
+        """One more pipeline."""
+        share = Share(name, floor_bytes)
+        with self._lock:
+            self._shares.append(share)
+        return share
+
+    def leave(self, share: Share) -> None:
+        """It is over; its promises with it. May be called twice."""
+        with self._lock:
+            self._shares = [one for one in self._shares if one is not share]
+
+    def room_bytes(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
+        """What a pipeline may take now, of a reading of headroom; 0 where there is no reading."""
+        with self._lock:
+            return self._room(share, headroom_bytes, margin_bytes)
+
+    def promised(
+        self,
+        share: Share,
+        size: int,
+        *,
+        headroom_bytes: float | None,
+        margin_bytes: int,
+        opening: bool = False,
+    ) -> bool:
+        """Whether ``size`` bytes may be taken; where they may, they are promised.
+
+        Args:
+            share: whose.
+            size: bytes above what it holds.
+            headroom_bytes: a fresh reading; ``None``: unknown.
+            margin_bytes: distance to the floor that must stay.
+            opening: it takes its place among the others, from all that is left and not from a
+                share of it.
+        """
+        with self._lock:
+            if opening:
+                room = self._left(headroom_bytes, margin_bytes) - self._promises()
+            else:
+                room = self._room(share, headroom_bytes, margin_bytes)
+            if size > 0 and size > room:
+                return False
+            self._promise(share, size, opening)
+            return True
+
+    def take(self, share: Share, size: int, *, opening: bool = False) -> None:
+        """Count ``size`` bytes as promised, whether there is room or not: somebody else decided."""
+        with self._lock:
+            self._promise(share, size, opening)
+
+    def _promise(self, share: Share, size: int, opening: bool) -> None:
+        if size > 0:
+            share.promise(size, self._clock.now_s() + (OPENING_S if opening else PROMISED_S))
+
+    def _room(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
+        now = self._clock.now_s()
+        claims = {
+            str(number): Claim(one.promised_bytes(now), 1.0 if one.in_use else 0.0)
+            for number, one in enumerate(self._shares)
+        }
+        own = next((str(n) for n, one in enumerate(self._shares) if one is share), None)
+        if own is None:
+            return 0
+        try:
+            shares = split_budget(self._left(headroom_bytes, margin_bytes), claims)
+        except BudgetInfeasibleError:
+            return 0  # what was promised is not there yet, and more is not to be had
+        return shares[own] - claims[own].minimum_bytes
+
+    def _left(self, headroom_bytes: float | None, margin_bytes: int) -> int:
+        floor = max((one.floor_bytes for one in self._shares), default=0)
+        return -1 if headroom_bytes is None else int(headroom_bytes) - floor - margin_bytes
+
+    def _promises(self) -> int:
+        now = self._clock.now_s()
+        return sum(one.promised_bytes(now) for one in self._shares)

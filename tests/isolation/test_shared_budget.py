@@ -1,0 +1,72 @@
+"""Train and validation loaders under one floor, in a real memory cgroup."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rlds_files import Written, episode, jpeg, write_dataset
+from shares_a_budget import SLOTS, SPARE_BYTES
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.units import MIB
+
+FLOOR = 64 * MIB
+SPLITS = {"train": "train[:80%]", "val": "train[80%:]"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    number = iter(range(100))
+    shards = [[episode(next(number), 50, encode=jpeg) for _ in range(5)] for _ in range(2)]
+    return write_dataset(tmp_path_factory.mktemp("shared"), shards, name="a")
+
+
+@pytest.fixture(scope="module")
+def spec(written: Written) -> PipelineSpec:
+    """Batches of 4.5 MiB, so that a ring of many is what a process holds."""
+    return spec_of(
+        dataset_of(written, split=SPLITS),
+        cameras={"primary": {"size": [192, 256]}},
+        batch={"size": 32, "drop_last": False},
+        reader="indexed",
+    )
+
+
+def test_a_validation_opens_in_the_room_that_the_training_ring_gives_back(
+    spec: PipelineSpec, small_group: Path, tmp_path: Path
+) -> None:
+    mix = tmp_path / "mix.json"
+    mix.write_text(json.dumps(spec.model_dump(mode="json")))
+    script = Path(__file__).parent / "shares_a_budget.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(small_group), str(mix), str(FLOOR)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    slot = told["slot"]
+    headroom, ring = told["before"]
+    assert ring >= (SLOTS - 3) * slot
+    assert headroom < FLOOR + 256 * MIB + 2 * SPARE_BYTES
+    # The training ring went to its least, and its pages are back at the kernel.
+    assert told["slots"] == 4
+    assert told["after"][1] <= 6 * slot
+    assert told["after"][0] > headroom
+    assert told["least"] >= told["floor"]
+    assert told["restarts"] == 0
+    # Nothing lost, nothing twice, on either side.
+    val = list(itertools.chain.from_iterable(told["val"]))
+    assert len(val) == told["val_samples"] == len({tuple(row) for row in val})
+    options = {"isolation": "thread", "output": "numpy", "controller": False, "ram_floor": FLOOR}
+    with AutoLoader(spec, **options) as calm:
+        batches = itertools.chain.from_iterable(itertools.repeat(calm))
+        wanted = [next(batches)["provenance"].tolist() for _ in told["train"]]
+    assert told["train"] == wanted
