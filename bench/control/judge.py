@@ -32,6 +32,7 @@ SETTLES_S = 60.0
 WAIT_FACTOR = 1.1
 ENOUGH_RATIO = 0.01
 """Waits below it are what the law calls none."""
+SPAN_S = 5.0
 STEP_S = 1.0
 CPU_RATIO = 0.01
 AT_MINIMUM_S = 1.0
@@ -224,32 +225,45 @@ def _cost(record: Mapping[str, Any]) -> Check:
     return Check("controller's processor time", f"{ratio:.2%}", wanted, ratio <= CPU_RATIO)
 
 
-def wait_ratio(times: Sequence[Sequence[float]], since_s: float, until_s: float) -> float:
-    """Share of the time between two moments that was spent waiting for batches."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The trainer's waiting over a stretch: share of the time, and seconds for each batch."""
+
+    ratio: float
+    a_batch_s: float
+
+    def within(self, best_s: float) -> bool:
+        """Whether it is at most a tenth more than ``best_s`` a batch, or next to nothing."""
+        return self.ratio <= ENOUGH_RATIO or self.a_batch_s <= WAIT_FACTOR * best_s
+
+
+def waiting(times: Sequence[Sequence[float]], since_s: float, until_s: float) -> Waiting:
+    """The waiting between two moments."""
     waited = sum(
         max(0.0, min(got, until_s) - max(asked, since_s))
         for asked, got, _ in times
         if got > since_s and asked < until_s
     )
-    return waited / max(1e-9, until_s - since_s)
+    batches = sum(since_s < got <= until_s for _, got, _ in times)
+    return Waiting(waited / max(1e-9, until_s - since_s), waited / max(1, batches))
 
 
 def _waits(
     scenario: Scenario, record: Mapping[str, Any], best: Mapping[str, Any] | None
 ) -> list[Check]:
     times, ends = record["result"]["times"], record["stopped_s"]
-    since = ends - scenario.window_s
-    waited = wait_ratio(times, since, ends)
+    found = waiting(times, ends - scenario.window_s, ends)
+    text = f"{found.a_batch_s * 1e3:.0f} ms a batch, {found.ratio:.1%} of the time"
     if best is None:
-        return [Check("waiting at the end", f"{waited:.1%}", "", None)]
-    most = max(ENOUGH_RATIO, WAIT_FACTOR * best["wait_ratio"])
+        return [Check("waiting at the end", text, "", None)]
+    best_s = best["wait_a_batch_s"]
     disturbed = max((one["done"] for one in record["events"]), default=record["first_s"])
     if scenario.jump_at_batch:
         disturbed = times[min(scenario.jump_at_batch, len(times) - 1)][1]
-    settled = settle_s(times, disturbed, ends, most)
-    wanted = f"≤ {most:.1%} (best static: {best['wait_ratio']:.1%})"
+    settled = settle_s(times, disturbed, ends, best_s)
+    wanted = f"≤ {WAIT_FACTOR} × the best static's {best_s * 1e3:.0f} ms, or ≤ {ENOUGH_RATIO:.0%}"
     return [
-        Check("waiting at the end", f"{waited:.1%}", wanted, waited <= most),
+        Check("waiting at the end", text, wanted, found.within(best_s)),
         Check(
             "settles",
             "not within the run" if settled is None else f"{settled:.0f} s",
@@ -260,15 +274,15 @@ def _waits(
 
 
 def settle_s(
-    times: Sequence[Sequence[float]], since_s: float, until_s: float, most: float, span_s: float = 5
+    times: Sequence[Sequence[float]], since_s: float, until_s: float, best_s: float
 ) -> float | None:
-    """How long until the waiting over ``span_s`` first stays at ``most`` or less; ``None``: never.
+    """How long until the waiting first stays as it is with the best static knobs; ``None``: never.
 
-    A stretch counts as settled from its beginning on.
+    Looked at over ``SPAN_S``; a stretch counts as settled from its beginning on.
     """
     at, found = since_s, None
-    while at + span_s <= until_s + 1e-6:
-        if wait_ratio(times, at, at + span_s) > most:
+    while at + SPAN_S <= until_s + 1e-6:
+        if not waiting(times, at, at + SPAN_S).within(best_s):
             found = None
         elif found is None:
             found = at

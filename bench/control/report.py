@@ -57,8 +57,8 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
         one["name"],
         one["reader"],
         f"{met} of {len(judged)}" if met == len(judged) else f"[red]{met} of {len(judged)}[/]",
-        waits["found"] if waits else "",
-        f"{best['wait_ratio']:.1%}" if best else "",
+        waits["found"].partition(",")[0] if waits else "",
+        f"{best['wait_a_batch_s'] * 1e3:.0f} ms" if best else "",
         "" if floor is None else "kept" if floor["met"] else "[red]crossed[/]",
         f"{one['took_s']:.0f}",
     )

@@ -109,7 +109,9 @@ class Searches:
         found = self.found[key]
         finals = (found or {}).get("finals") or (found or {}).get("settings") or []
         known = [one for one in finals if "wait_ratio" in one]
-        return min(known, key=lambda one: (one["wait_ratio"], -one["samples_per_s"]), default=None)
+        return min(
+            known, key=lambda one: (one["wait_a_batch_s"], -one["samples_per_s"]), default=None
+        )
 
 
 def _conditions(scenario: Scenario) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
                 break
             found.append(_setting(job, loader, stream, setting, job["window_s"], orders))
         legal = [one for one in found if "wait_ratio" in one and one["held_floor"]]
-        best = sorted(legal, key=lambda one: (one["wait_ratio"], -one["samples_per_s"]))[:2]
+        best = sorted(legal, key=lambda one: (one["wait_a_batch_s"], -one["samples_per_s"]))[:2]
         finals = [
             _setting(job, loader, stream, one["knobs"], 2 * job["window_s"], orders) for one in best
         ]
@@ -104,7 +104,7 @@ def _turn(
 ) -> dict[str, Any]:
     """Take batches for so long: how fast they came, and what was waited."""
     began = last = time.monotonic()
-    waited, samples, lowest = 0.0, 0, float("inf")
+    waited, samples, batches, lowest = 0.0, 0, 0, float("inf")
     times: list[tuple[float, float, int]] = []
     while last - began < seconds and not orders.stopped.is_set():
         asked = time.monotonic()
@@ -113,6 +113,7 @@ def _turn(
         rows = len(batch["dataset_index"])
         waited += got - asked
         samples += rows
+        batches += 1
         if keep_times:
             times.append((round(asked, 5), round(got, 5), rows))
         del batch
@@ -122,6 +123,7 @@ def _turn(
     span = max(1e-9, last - began)
     return {
         "wait_ratio": waited / span,
+        "wait_a_batch_s": waited / max(1, batches),
         "samples_per_s": samples / span,
         "held_floor": lowest >= job["ram_floor_bytes"],
         "least_headroom_bytes": lowest,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoloader.knobs import KnobLimits, Knobs
-from bench.control.judge import below_floor, reversals, settle_s, wait_ratio
+from bench.control.judge import below_floor, reversals, settle_s, waiting
 from bench.control.memory import (
     anonymous_bytes,
     available_bytes,
+    blocks_bytes,
     headroom_bytes,
     number_after,
     ring_files,
@@ -56,16 +58,25 @@ def test_a_batch_that_passes_after_a_crossing_by_others_is_no_crossing_of_the_lo
 
 def test_waiting_is_counted_within_the_window_alone() -> None:
     times = [(0.0, 1.0, 48), (2.0, 4.0, 48), (5.0, 5.0, 48)]
-    assert wait_ratio(times, 0.0, 5.0) == pytest.approx(0.6)
-    assert wait_ratio(times, 3.0, 5.0) == pytest.approx(0.5)
+    whole = waiting(times, 0.0, 5.0)
+    assert (whole.ratio, whole.a_batch_s) == pytest.approx((0.6, 1.0))
+    assert waiting(times, 3.0, 5.0).ratio == pytest.approx(0.5)
+
+
+def test_enough_is_a_tenth_more_than_the_best_or_next_to_nothing() -> None:
+    hungry = waiting([(float(at), at + 0.5, 48) for at in range(10)], 0.0, 10.0)
+    assert hungry.within(0.46)
+    assert not hungry.within(0.45)
+    calm = waiting([(float(at), at + 0.005, 48) for at in range(10)], 0.0, 10.0)
+    assert calm.within(0.0)
 
 
 def test_what_settles_must_stay_settled() -> None:
     hungry = [(float(at), at + 0.5, 48) for at in range(10)]
     calm = [(float(at), float(at), 48) for at in range(10, 30)]
-    assert settle_s([*hungry, *calm], 0.0, 30.0, 0.01) == pytest.approx(10.0)
+    assert settle_s([*hungry, *calm], 0.0, 30.0, 0.0) == pytest.approx(10.0)
     again = [(float(at), at + 0.5, 48) for at in range(30, 40)]
-    assert settle_s([*hungry, *calm, *again], 0.0, 40.0, 0.01) is None
+    assert settle_s([*hungry, *calm, *again], 0.0, 40.0, 0.0) is None
 
 
 def decision(at_s: float, slots: int, to: int, **own: Any) -> dict[str, Any]:
@@ -129,10 +140,14 @@ def test_memory_is_read_without_the_loader(tmp_path: Path) -> None:
     assert number_after("rss 5\ntotal_rss 7\n", "rss") == 5
     assert number_after("rss 5\n", "total_rss") == 0
     assert 0 < headroom_bytes("") <= available_bytes() * 2
-    import os
-
     assert anonymous_bytes(os.getpid()) > MIB
-    assert ring_files(os.getpid()) == []
+    before = set(ring_files(os.getpid()))
+    ring, page = os.memfd_create("autoloader"), os.memfd_create("autoloader-control")
+    os.pwrite(ring, bytes(MIB), 0)
+    (found,) = set(ring_files(os.getpid())) - before
+    assert blocks_bytes(found) == MIB
+    os.close(ring)
+    os.close(page)
     # A v2 group: the host alone where it has no limit, else limit − what cannot be taken back.
     group = tmp_path / "group"
     group.mkdir()
