@@ -56,6 +56,7 @@ ENOUGH_CALM = 6
 LESS_IS_BETTER = (
     "first_batch_s",
     "opened_batch_s",
+    "close_s",
     "peak_bytes",
     "cpu_ms_per_sample",
     "decodes_per_sample",

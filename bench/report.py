@@ -1,12 +1,13 @@
 """Shows a run: tables for a terminal, a page in HTML with plots, the tables of ``docs``.
 
-``python -m bench.report RESULTS.json [--html PAGE] [--write-docs]`` shows a document that an
-earlier run left. Everything shown comes from the document.
+``python -m bench.report RESULTS.json ... [--html PAGE] [--write-docs]`` shows what earlier runs on
+one machine left. Everything shown comes from the documents.
 
 Theory of operation. The page holds the same tables as the terminal, as rich exports them, and the
 plots of ``bench.plots``. In ``docs/benchmarks.md`` tables stand between ``<!-- measured: NAME -->``
-and ``<!-- end -->``, where NAME is a scenario, or ``host``; the words around them are written by
-hand. A scenario that the document lacks keeps the table it has.
+and ``<!-- end -->``, where NAME is a scenario, ``all`` (every scenario of the run with its title)
+or ``host``; the words around them are written by hand. A scenario that the document lacks keeps the
+table it has.
 
 Not here: the figures (``bench.figures``).
 """
@@ -44,6 +45,22 @@ def save(run: Mapping[str, Any], folder: Path = RESULTS) -> Path:
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     path.write_text(json.dumps(run, indent=1) + "\n")
     return path
+
+
+def merged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs on one machine as one; of a scenario that several have, the last one's."""
+    last = {name: number for number, run in enumerate(runs) for name in run["scenarios"]}
+    return {
+        **runs[0],
+        "load": {"began": runs[0]["load"]["began"], "ended": runs[-1]["load"]["ended"]},
+        "scenarios": {name: runs[number]["scenarios"][name] for name, number in last.items()},
+        "figures": [
+            figure
+            for number, run in enumerate(runs)
+            for figure in run["figures"]
+            if last[figure["scenario"]] == number
+        ],
+    }
 
 
 def show(run: Mapping[str, Any], console: Console) -> None:
@@ -91,6 +108,8 @@ def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:
         name = found[1]
         if name == "host":
             lines = [_host_words(run)]
+        elif name == "all":
+            lines = [line for one in run["scenarios"] for line in _section(run, one)]
         elif name in run["scenarios"]:
             lines = list(_markdown(run, name))
         else:
@@ -110,6 +129,7 @@ _CONTENDER_COLUMNS: tuple[tuple[str, str, float, int], ...] = (
     ("CPU ms/sample", "cpu_ms_per_sample", 1, 3),
     ("CPUs used", "cpus_used", 1, 2),
     ("first batch s", "first_batch_s", 1, 2),
+    ("close s", "close_s", 1, 2),
     ("peak MiB", "peak_bytes", 1 / MIB, 0),
     ("episodes/batch", "distinct_episodes", 1, 1),
     ("storage order", "storage_correlation", 1, 2),
@@ -189,6 +209,16 @@ def _figure_words(figure: Mapping[str, Any]) -> tuple[str, ...]:
     return (figure["against"], median, interval, figure["target"], verdict)
 
 
+def _section(run: Mapping[str, Any], name: str) -> Iterator[str]:
+    """A scenario with its title."""
+    yield f"### {name}"
+    yield ""
+    yield f"{run['scenarios'][name]['about']}."
+    yield ""
+    yield from _markdown(run, name)
+    yield ""
+
+
 def _markdown(run: Mapping[str, Any], name: str) -> Iterator[str]:
     """A scenario's contenders and figures as Markdown tables."""
     columns, rows = _contenders(run["scenarios"][name])
@@ -219,13 +249,16 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) ->
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.report", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("results", type=Path, metavar="RESULTS.json")
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS.json")
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write the page there too")
     parser.add_argument(
         "--write-docs", action="store_true", help="write the tables of docs/benchmarks.md"
     )
     chosen = parser.parse_args()
-    run = json.loads(chosen.results.read_text())
+    runs = [json.loads(path.read_text()) for path in chosen.results]
+    if any(run["host"] != runs[0]["host"] for run in runs):
+        parser.error("runs of several machines or versions cannot be shown as one")
+    run = merged(runs)
     show(run, Console(width=max(Console().width, 150)))
     if chosen.html:
         print(f"as a page: {write_page(run, chosen.html)}", file=sys.stderr)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.child import environment
+from bench.data import drop_from_cache
 from bench.figures import QUIET_CPUS
 from bench.host import load
 from bench.paired import in_turn
@@ -88,6 +89,8 @@ def _calm_turn(
     best: dict[str, Any] | None = None
     for _ in range(1 + patience.retakes):
         _wait_for_quiet(patience.patience_s)
+        if contender.cold:
+            drop_from_cache(spec)
         turn = _turn(scenario, contender, spec)
         if best is None or turn["others_cpus"] < best["others_cpus"]:
             best = turn
@@ -117,6 +120,7 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
         "warmup_batches": scenario.warmup_batches,
         "window_s": scenario.window_s,
         "count_samples": scenario.count_samples,
+        "cpus": contender.cpus,
         "started_s": time.monotonic(),
     }
     python = interpreter(contender.kind)
@@ -147,11 +151,11 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
 
 
 def _check_alike(scenario: Scenario, turns: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Contenders of one scenario must give frames of one shape."""
+    """Contenders of one scenario must give frames of one shape; batches may differ in size."""
     shapes = {
-        name: tuple(own[0]["frames_shape"])
+        name: tuple(own[0]["frames_shape"][1:])
         for name, own in turns.items()
         if "frames_shape" in own[0]
     }
     if len(set(shapes.values())) > 1:
-        raise TurnFailedError(f"{scenario.name}: contenders give different batches: {shapes}")
+        raise TurnFailedError(f"{scenario.name}: contenders give different frames: {shapes}")

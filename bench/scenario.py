@@ -20,6 +20,7 @@ Measure = Literal[
     "samples_per_s",
     "first_batch_s",
     "opened_batch_s",
+    "close_s",
     "peak_bytes",
     "cpu_ms_per_sample",
     "decodes_per_sample",
@@ -40,6 +41,8 @@ class ContenderSpec(_Strict):
     kind: str = Field(description="of `bench.peers.KINDS`")
     data: str | None = Field(None, description="mixture, where it is not the scenario's")
     settings: Mapping[str, Any] = Field(default_factory=dict)
+    cpus: int | None = Field(None, ge=1, description="processors it may use; default all")
+    cold: bool = Field(False, description="its files are dropped from the page cache before")
 
     @field_validator("kind")
     @classmethod
@@ -69,7 +72,12 @@ class FigureSpec(_Strict):
 
 
 class Scenario(_Strict):
-    """One scenario file."""
+    """One scenario file.
+
+    A file may say what all its contenders have in ``common`` (kind, data, settings, which a
+    contender's own are laid over), and with ``ladder: NAME`` that every other contender is held
+    against that one in samples/s.
+    """
 
     name: str
     about: str
@@ -81,7 +89,38 @@ class Scenario(_Strict):
     pairs: int = Field(6, ge=1, description="rounds; six are the fewest that give a 95 % interval")
     count_samples: int | None = Field(None, description="count datasets instead of timing")
     count_blocks: int = Field(2000, ge=1, description="stretch over which shares are taken")
-    figures: tuple[FigureSpec, ...]
+    figures: tuple[FigureSpec, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spelled_out(cls, raw: Any) -> Any:
+        if not isinstance(raw, Mapping):
+            return raw
+        plain = dict(raw)
+        common, base = plain.pop("common", {}), plain.pop("ladder", None)
+        contenders = [
+            {
+                **common,
+                **one,
+                "settings": {**common.get("settings", {}), **one.get("settings", {})},
+            }
+            for one in plain.get("contenders", ())
+        ]
+        if common:
+            plain["contenders"] = contenders
+        if base is not None:
+            steps = [
+                {
+                    "title": f"{one['name']}, samples/s against {base}",
+                    "kind": "ratio",
+                    "of": one["name"],
+                    "against": [base],
+                }
+                for one in contenders
+                if one["name"] != base
+            ]
+            plain["figures"] = [*plain.get("figures", ()), *steps]
+        return plain
 
     @model_validator(mode="after")
     def _names_exist(self) -> Scenario:

@@ -7,7 +7,8 @@ Theory of operation. The consumer takes batches as fast as they come and does no
 The warm-up ends after ``warmup_batches`` and, except where a dataset does not turn up within
 ``MOST_WARMUP``, when a sample of every dataset was seen: all streams are open. The window is
 ``window_s`` long and ends with a batch. Time to the first batch counts from the moment at which the
-runner started this process, imports included; ``opened_batch_s`` from the call that opens it.
+runner started this process, imports included; ``opened_batch_s`` from the call that opens it;
+``close_s`` is what closing it took.
 
 Where batches say which episode and step each sample is of, the window's samples are held against
 their order in storage (``bench.shuffle``). A limit that has no frames (reading alone) gives none.
@@ -49,10 +50,14 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         job: ``kind``, ``spec``, ``settings``, ``warmup_batches``, ``window_s``, ``count_samples``
-            (with it nothing is timed: the datasets of so many samples from the first on) and
-            ``started_s`` (the runner's monotonic clock).
+            (with it nothing is timed: the datasets of so many samples from the first on),
+            ``cpus`` (how many processors it may use; ``None``: all) and ``started_s`` (the
+            runner's monotonic clock).
     """
-    from bench.peers import contender_class, open_contender
+    if job.get("cpus"):
+        # Children inherit it; so does whoever asks how many processors there are.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["cpus"]])
+    from bench.peers import LIMITS, contender_class, open_contender
 
     contender_class(job["kind"])  # its imports are not what opening costs
     opening_s = time.monotonic()
@@ -60,12 +65,18 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     batches = iter(contender)
     try:
         if job.get("count_samples"):
-            return _count(contender, batches, job["count_samples"])
-        found = _measure(contender.datasets, batches, {**job, "opening_s": opening_s})
+            found = _count(contender, batches, job["count_samples"])
+        else:
+            found = _measure(contender.datasets, batches, {**job, "opening_s": opening_s})
         decodes = getattr(contender, "decodes_per_sample", None)
-        return found if decodes is None else {**found, "decodes_per_sample": decodes}
-    finally:
+    except BaseException:
         contender.close()
+        raise
+    closing_s = time.monotonic()
+    contender.close()
+    if job["kind"] not in LIMITS:
+        found["close_s"] = time.monotonic() - closing_s
+    return found if decodes is None else {**found, "decodes_per_sample": decodes}
 
 
 def _measure(

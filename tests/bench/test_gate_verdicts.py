@@ -1,0 +1,107 @@
+"""What the regression gate lets through, from counts and ratios that are made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.gate.baseline import (
+    LIMITS,
+    Baseline,
+    Count,
+    counted_baseline,
+    judge_counts,
+    judge_ratios,
+    load_baseline,
+    timed_baseline,
+)
+from bench.gate.turns import COUNTINGS, SHORT
+
+COUNTS = dict.fromkeys(LIMITS, 10.0)
+
+
+def _baseline(**limit: Any) -> Baseline:
+    return Baseline(counted={"some": {"figure": Count(**limit)}})
+
+
+@pytest.mark.parametrize(
+    ("found", "passed", "better"),
+    [(89.0, True, True), (91.0, True, False), (109.0, True, False), (111.0, False, False)],
+)
+def test_a_count_may_be_off_by_its_tolerance_and_be_better(
+    found: float, passed: bool, better: bool
+) -> None:
+    baseline = _baseline(value=100.0, tolerance=0.1)
+    (verdict,) = judge_counts(baseline, {"some": {"figure": found}})
+    assert (verdict.passed, verdict.better) == (passed, better)
+
+
+def test_slack_counts_in_the_figures_own_unit() -> None:
+    baseline = _baseline(value=0.0, slack=13.0)
+    assert judge_counts(baseline, {"some": {"figure": 13.0}})[0].passed
+    assert not judge_counts(baseline, {"some": {"figure": 13.1}})[0].passed
+
+
+def test_another_number_of_threads_fails_on_either_side() -> None:
+    baseline = _baseline(value=9.0, worse="other")
+    verdicts = [judge_counts(baseline, {"some": {"figure": n}})[0].passed for n in (8.0, 9.0, 10.0)]
+    assert verdicts == [False, True, False]
+
+
+def test_what_was_not_counted_fails() -> None:
+    (verdict,) = judge_counts(_baseline(value=1.0), {"some": {}})
+    assert (verdict.passed, verdict.found) == (False, "not counted")
+
+
+def test_a_baseline_lets_the_counts_through_that_it_was_written_from() -> None:
+    baseline = Baseline(counted=counted_baseline({"some": COUNTS}))
+    assert all(one.passed for one in judge_counts(baseline, {"some": COUNTS}))
+
+
+def _figure(low: float, median: float, high: float, *, more_is_better: bool = True) -> Any:
+    value = {"median": median, "low": low, "high": high, "confidence": 0.97, "count": 6}
+    return {
+        "scenario": "mixture",
+        "title": "rate",
+        "unit": "×",
+        "more_is_better": more_is_better,
+        "value": value,
+    }
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "passed", "better"),
+    [
+        (1.0, 1.4, False, False),
+        (1.2, 1.6, True, False),
+        (1.7, 1.9, True, False),
+        (2.2, 2.6, True, True),
+    ],
+)
+def test_a_ratio_fails_when_its_whole_interval_is_on_the_worse_side(
+    low: float, high: float, passed: bool, better: bool
+) -> None:
+    baseline = Baseline(counted={}, timed=timed_baseline({"figures": [_figure(1.5, 1.8, 2.1)]}))
+    (verdict,) = judge_ratios(baseline, [_figure(low, (low + high) / 2, high)])
+    assert (verdict.passed, verdict.better) == (passed, better)
+
+
+def test_of_memory_more_is_worse() -> None:
+    figures = [_figure(0.2, 0.25, 0.3, more_is_better=False)]
+    baseline = Baseline(counted={}, timed=timed_baseline({"figures": figures}))
+    assert not judge_ratios(baseline, [_figure(0.4, 0.5, 0.6)])[0].passed
+    assert judge_ratios(baseline, [_figure(0.1, 0.1, 0.1)])[0].passed
+
+
+def test_a_ratio_that_was_not_measured_fails() -> None:
+    baseline = Baseline(counted={}, timed=timed_baseline({"figures": [_figure(1.5, 1.8, 2.1)]}))
+    assert not judge_ratios(baseline, [])[0].passed
+
+
+def test_the_shipped_baseline_has_every_counting_and_figure() -> None:
+    baseline = load_baseline()
+    assert set(baseline.counted) == set(COUNTINGS)
+    assert set(SHORT) <= set(COUNTINGS)
+    for own in baseline.counted.values():
+        assert set(own) == set(LIMITS)
