@@ -200,10 +200,11 @@ class Assembler(BatchLine):
             mask = views[f"frame_mask/{camera}"]
             mask[row] = episode.frame_mask[number] if camera in episode.frames else False
         t = int(episode.t[number])
-        ledger = (*place.numbers(), t, episode.total_at(number))
+        source = episode.source_at(number)
         views["dataset_index"][row] = place.dataset
-        views["provenance"][row] = ledger[:5]
-        views["ledger"][row] = ledger
+        views["provenance"][row] = (*source.numbers(), t)
+        views["ledger"][row] = (*place.numbers(), t, episode.total_at(number))
+        filling.batch.replaced += source != place
         text = episode.text(number)
         if text_at + len(text) <= len(views["language_text"]):
             views["language_text"][text_at : text_at + len(text)] = np.frombuffer(text, np.uint8)

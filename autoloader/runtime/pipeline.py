@@ -17,6 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.knobs import Knobs
@@ -32,6 +35,8 @@ from autoloader.runtime.queues import SampleQueue
 from autoloader.runtime.readers import Reader, opening_at_once
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
+from autoloader.sampling.counts import samples_of_records
+from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.source import EpisodeSource
@@ -95,6 +100,7 @@ class Pipeline:
                 knobs.for_dataset(dataset.name),
                 quarantine=self._quarantine,
                 opening=opening,
+                counted=None if order.pass_samples is None else _Counted(dataset),
                 failed=self._reader_failed,
             )
             for dataset in mixture.datasets
@@ -258,3 +264,19 @@ class Pipeline:
         if self._failure is None:
             self._failure = error
         self._assembler.close()
+
+
+class _Counted:
+    """Samples that were counted of a dataset's records; looked up when first asked."""
+
+    def __init__(self, dataset: ResolvedDataset) -> None:
+        self._dataset = dataset
+        self._of: NDArray[np.int64] | None = None
+        before = np.cumsum([0, *(piece.records for piece in dataset.slices)]).tolist()
+        starts = [piece.start for piece in dataset.slices]
+        self._first = [row - start for row, start in zip(before, starts, strict=False)]
+
+    def __call__(self, place: Place) -> int:
+        if self._of is None:
+            self._of = samples_of_records(self._dataset)
+        return int(self._of[self._first[place.shard] + place.record])

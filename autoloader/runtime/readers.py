@@ -6,6 +6,12 @@ thread of its own, and reads on from the old one until the new one has its first
 give, the cursor knows, and it is passed over. At most ``opening_at_once`` readers reopen at a time,
 so that a retune of all datasets leaves cores to decoding; at start-up all open side by side.
 
+Where an epoch is one pass of every dataset, a record whose samples were counted and that proves
+broken when it is read would leave the epoch short: the next pass would begin within it, and every
+epoch after it would be off by as much. Its samples are made up for by repeats of the next whole
+episode's, flagged as those of undecodable frames are: provenance names what they show, the ledger
+what they stand for. With other epochs a dataset simply goes on.
+
 An exception reaches the pipeline with its dataset and stage; the stream never just ends.
 
 Not here: what a source is (``sampling.source``), queues (``runtime.queues``).
@@ -23,7 +29,7 @@ from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.queues import SampleQueue
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.episode import EpisodeSamples, Place, stand_ins
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
 
@@ -48,6 +54,8 @@ class Reader:
         knobs: the stream knobs to begin with.
         quarantine: told of bad records.
         opening: bounds how many readers reopen at a time.
+        counted: samples that were counted of the record at a place, where what it owes the epoch
+            must be made up for, else ``None``; asked on the reader's own thread.
         failed: told of the exception that ends this reader.
     """
 
@@ -61,6 +69,7 @@ class Reader:
         *,
         quarantine: Quarantine,
         opening: threading.Semaphore,
+        counted: Callable[[Place], int] | None = None,
         failed: Callable[[int, AutoloaderError], None],
     ) -> None:
         self._dataset = dataset
@@ -71,6 +80,8 @@ class Reader:
         self._wanted = knobs
         self._quarantine = quarantine
         self._opening = opening
+        self._counted = counted
+        self._short: dict[Place, int] = {}
         self._failed = failed
         self._closed = False
         self._next: _Opening | None = None
@@ -161,17 +172,32 @@ class Reader:
 
     def _hand_over(self, item: EpisodeSamples | EmptyEpisode) -> None:
         taken = self._cursor.taken(item.place)
-        if taken is None:
+        if taken is None or item.place in self._short:
             return
         if isinstance(item, EmptyEpisode):
+            short = 0
             if item.reason is not None:
                 self._quarantine.add(item.place, item.reason)
+                short = self._counted(item.place) if self._counted is not None else 0
+            if short:
+                self._short[item.place] = short
+                return
             self._cursor.close(item.place)
             self._queue.put_empty(item.place)
             return
+        self._make_up(item)
         self.episodes += 1
         if self._queue.put(item, taken):
             self._cursor.close(item.place)
+
+    def _make_up(self, whole: EpisodeSamples) -> None:
+        """Give what broken records before ``whole`` left their pass short of."""
+        for place, count in list(self._short.items()):
+            taken = self._cursor.taken(place) or 0
+            if not self._queue.put(stand_ins(whole, place, count), taken):
+                return
+            self._cursor.close(place)
+            del self._short[place]
 
 
 def _of_stream(knobs: ResolvedDatasetKnobs) -> ResolvedDatasetKnobs:

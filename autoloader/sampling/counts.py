@@ -119,6 +119,25 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
     )
 
 
+def samples_of_records(dataset: ResolvedDataset) -> NDArray[np.int64]:
+    """[records] samples that ``count_dataset`` finds in each record; 0 of damaged ones.
+
+    Those with a transform are counted by their index, which has read every record whole: where it
+    finds damage, it counts nothing, and what is damaged later is 0 here too.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    if dataset.transform is not None:
+        return np.zeros(dataset.records, dtype=np.int64)
+    found = episode_lengths(dataset.slices, dataset.directory.features, dataset=dataset.name)
+    every = np.concatenate([part.astype(np.int64) for part in found.lengths])
+    rows = np.flatnonzero(every >= 0)
+    each = np.zeros(len(every), dtype=np.int64)
+    each[rows] = counted_episodes(dataset, rows, every[rows])[0]
+    return each
+
+
 def _rules(dataset: ResolvedDataset) -> str:
     named = {"transform": dataset.transform, "keep": dataset.keep}
     given = [name for name, one in named.items() if one is not None]

@@ -79,9 +79,51 @@ class EpisodeSamples:
         del k
         return len(self.t)
 
+    def source_at(self, k: int) -> Place:
+        """Where what sample k shows lies; another place only where it stands for a broken one."""
+        return self.place_at(k)
+
     def text(self, k: int) -> bytes:
         """UTF-8 language of sample k."""
         return self.language[k if len(self.language) > 1 else 0]
+
+
+@dataclass(frozen=True, slots=True)
+class StandIns(EpisodeSamples):
+    """Samples in the place of those of a broken record: repeats of a whole episode's.
+
+    Attributes:
+        source: where that episode lies.
+    """
+
+    source: Place
+
+    def source_at(self, k: int) -> Place:
+        """See ``EpisodeSamples.source_at``."""
+        del k
+        return self.source
+
+
+def stand_ins(episode: EpisodeSamples, place: Place, count: int) -> StandIns:
+    """``count`` samples for the record at ``place``: those of ``episode``, again and again."""
+    at = np.arange(count) % len(episode)
+    several = len(episode.language) > 1
+    return StandIns(
+        place=place,
+        t=episode.t[at],
+        frames=episode.frames,
+        frame_row=episode.frame_row[at],
+        frame_mask=episode.frame_mask[at],
+        frame_zeroed=episode.frame_zeroed[at],
+        frame_offset=episode.frame_offset[at],
+        action=episode.action[at],
+        action_mask=episode.action_mask[at],
+        state=episode.state[at],
+        state_mask=episode.state_mask[at],
+        language=[episode.language[k] for k in at.tolist()] if several else episode.language,
+        nbytes=episode.nbytes,
+        source=episode.place,
+    )
 
 
 def episode_key(dataset: ResolvedDataset, place: Place) -> int:

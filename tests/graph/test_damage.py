@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,71 @@ def test_a_damaged_dataset_is_quarantined_by_name_while_passes_are_complete_and_
     assert all(b.reason for b in bad_records)
     share = sum(row[0] == 1 for row in got.rows) / len(got.rows)
     assert abs(share - 2 / 3) * len(got.rows) <= 17  # at most 16 blocks owed, and one due
+
+
+def by_passes(*datasets: Any, **top: Any) -> Any:
+    """A mixture whose epoch is one pass of every dataset."""
+    return mixture_of(*datasets, weights="natural", **top)
+
+
+def epochs_of(rows: list[tuple[int, ...]], samples: int) -> list[list[tuple[int, ...]]]:
+    return [rows[at : at + samples] for at in range(0, len(rows), samples)]
+
+
+@pytest.mark.parametrize("cut_at", [None, 3, 8])
+def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_passes(
+    cut_at: int | None, tmp_path: Path
+) -> None:
+    broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
+    broken.break_payload(1, 2)  # counted: no header tells
+    mixture = by_passes(broken, whole, errors={"max_corrupt_ratio": 0.1})
+    rows: list[tuple[int, ...]] = []
+    shown: list[list[int]] = []
+    replaced = 0
+    start = None
+    for batches in [cut_at, 90] if cut_at else [90]:
+        with Running(mixture, {"cycle_length": 2, "num_parallel_calls": 2}, start=start) as running:
+            got = running.batches(batches - len(rows) // 4)
+            start = running.place()
+        rows += got.rows
+        shown += got.joined("provenance").tolist()
+        replaced += sum(one.replaced for one in got.filled)
+    assert running.order.pass_samples == (15 * STEPS, 15 * STEPS)
+    assert replaced == 3 * STEPS
+    for number, epoch in enumerate(epochs_of(rows, 30 * STEPS)):
+        assert {row[1] for row in epoch} == {number}
+        for dataset in (0, 1):
+            came = collections.Counter(row[:5] for row in epoch if row[0] == dataset)
+            assert every_sample(mixture, dataset, number) <= set(came)
+            assert sum(came.values()) == 15 * STEPS
+    made_up = [
+        (row, place) for row, place in zip(rows, shown, strict=True) if list(row[:5]) != place
+    ]
+    assert {row[:1] + row[2:4] for row, _ in made_up} == {(0, 1, 2)}
+    for row, place in made_up:
+        assert tuple(place) in every_sample(mixture, 0, place[1])
+        assert row[4] == place[4]
+
+
+def test_without_a_dead_dataset_epochs_keep_their_length_and_the_rest_its_passes(
+    tmp_path: Path,
+) -> None:
+    one, two = build(tmp_path, "one"), build(tmp_path, "two")
+    mixture = by_passes(one, two, errors={"dead_dataset": "drop"})
+    with Running(mixture, {"stream_prefetch": 0, "queue_samples": 1}) as running:
+        running.batches(1)
+        for file in two.files:
+            file.unlink()
+        while running.cursors[0].pass_ < 5:
+            running.batch()
+        got = running.got
+    assert {len(batch["ledger"]) for batch in got.batches} == {4}  # 120 samples an epoch, still
+    assert running.pipeline.activity().datasets["two"].taken < 15 * STEPS
+    for pass_ in range(4):  # each of them whole, once, and in its turn
+        assert set(got.of_pass(0, pass_)) == every_sample(mixture, 0, pass_)
+        assert set(got.of_pass(0, pass_).values()) == {1}
+    passes = [row[1] for row in got.rows if row[0] == 0]
+    assert passes == sorted(passes)
 
 
 @pytest.mark.parametrize("frames", ["truncated", "no picture", "nothing"])
