@@ -42,9 +42,10 @@ from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
 from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
-from autoloader.runtime.ranks import find_neighbours, find_ranks
+from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling import hook
+from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
@@ -165,12 +166,12 @@ class AutoLoader:
         self._meter = ConsumerMeter()
         self._closed = False
         self._baseline_bytes = loader_bytes() if isolation == "thread" else 0
-        self._progress = Progress(
-            self.plan.mixture,
-            self.plan.order,
-            self._ranks,
-            planned=self.plan.knobs.reader == "indexed",
-        )
+        # By index every rank knows the whole, and which positions are its own.
+        planned = self.plan.knobs.reader == "indexed"
+        streams = ALONE if planned else self._ranks
+        self._mixture = mixture_part(self.plan.mixture, streams)
+        self._order = order_of_part(self.plan.order, streams)
+        self._progress = Progress(self.plan.mixture, self._order, self._ranks, planned=planned)
         self._memory = RingMemory(self.plan.mixture.layout)
         self._lender = Lender(self._memory)
         self._transfer: Transfer | None = None
@@ -218,7 +219,7 @@ class AutoLoader:
         self._pipeline.start()
 
     def _open_pipeline(self, knobs: Knobs) -> RunningPipeline:
-        mixture, order = self.plan.mixture, self.plan.order
+        mixture, order = self._mixture, self._order
         pipeline: RunningPipeline
         if self._child is not None:
             pipeline = ChildPipeline(

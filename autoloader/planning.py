@@ -22,8 +22,15 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import CgroupProcessors
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.sampling.counts import DatasetCount
+from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder, mixture_order
-from autoloader.sampling.resolve import ResolvedMixture, normalised, resolve
+from autoloader.sampling.parts import check_parts
+from autoloader.sampling.resolve import (
+    ResolvedDataset,
+    ResolvedMixture,
+    normalised,
+    resolve,
+)
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.units import parse_bytes
@@ -166,17 +173,20 @@ def check_ranks(plan: LoaderPlan, world_size: int) -> None:
     """Refuse what several ranks cannot share.
 
     Raises:
-        SpecError: the reader cannot deal its samples to ranks, or an epoch has fewer than ranks.
+        SpecError: samples of this mixture cannot be dealt to so many ranks.
     """
     if world_size == 1:
         return
-    if plan.knobs.reader != "indexed":
+    if plan.mixture.spec.mixing.strategy != "python" or plan.knobs.decode == "graph":
         raise SpecError(
-            f"{world_size} ranks with the stream reader ({plan.reader_reason}): its shards are not "
-            f"dealt to ranks; datasets: {', '.join(plan.mixture.names)}",
-            remedy="reader: indexed, mixing.strategy: python and decode=pool",
-            path="reader",
+            f"{world_size} ranks with a mixture that is made in TensorFlow's graph "
+            f"({plan.reader_reason}): nothing of it is dealt to ranks",
+            remedy="mixing.strategy: python and decode=pool, with either reader",
+            path="mixing.strategy",
         )
+    if plan.knobs.reader == "stream":
+        counts = {name: count.samples for name, count in plan.counts.items()}
+        check_parts(plan.mixture, counts, Ranks(0, world_size))
     samples = plan.order.epoch_samples
     if samples is not None and samples < world_size:
         raise SpecError(
@@ -222,7 +232,7 @@ def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
     """Mean bytes of a record, by dataset, from file sizes."""
     sizes = {}
     for dataset in mixture.datasets:
-        whole = sum(Path(path).stat().st_size for path in {piece.path for piece in dataset.slices})
+        whole = sum(Path(path).stat().st_size for path in _paths(dataset))
         sizes[dataset.name] = whole // max(1, dataset.records)
     return sizes
 
@@ -239,6 +249,10 @@ def price_of(
         ranks=ranks,
         joining=joining,
     )
+
+
+def _paths(dataset: ResolvedDataset) -> set[str]:
+    return {piece.path for piece in dataset.slices if piece.stop > piece.start}
 
 
 def minimum_knobs(block_length: int) -> Knobs:

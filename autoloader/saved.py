@@ -8,7 +8,7 @@ Not here: the place itself (``runtime.progress``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoloader.errors import UsageError
@@ -41,6 +41,35 @@ def described(plan: LoaderPlan) -> dict[str, Any]:
             for dataset in plan.mixture.datasets
         },
     }
+
+
+def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks; it resumes any number of ranks.
+
+    Needed with the stream reader, whose ranks know nothing of each other's places; by index any
+    rank's state is as good, and the first one comes back.
+
+    Args:
+        states: ``loader.state_dict()`` of each rank, in the order of the ranks, at the same step.
+
+    Raises:
+        UsageError: they are not the states of all ranks at one step.
+    """
+    parts = [tuple(state.get("part", (0, 1))) for state in states]
+    if not states or "part" not in states[0] or parts == [(0, 1)]:
+        return dict(states[0]) if states else {}
+    places = {state["position"] for state in states}
+    if parts != [(rank, len(states)) for rank in range(len(states))] or len(places) > 1:
+        raise UsageError(
+            f"states of (rank, world size) {', '.join(map(str, parts))} at positions "
+            f"{', '.join(map(str, sorted(places)))} are not those of all ranks at one step",
+            remedy="gather the state of every rank, in their order, after the same step",
+        )
+    kept = {
+        str(rank): {"cursors": state["cursors"], "mixer": state["mixer"]}
+        for rank, state in enumerate(states)
+    }
+    return {**states[0], "parts": kept}
 
 
 def check_state(state: Mapping[str, Any], plan: LoaderPlan) -> None:

@@ -61,6 +61,7 @@ from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
 
 logger = logging.getLogger(__name__)
@@ -72,11 +73,13 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class _Declared:
-    """A mixture as a trainer declared it, and what it was compiled to."""
+    """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
     def __init__(self, start: Start) -> None:
         self._declared = start.spec, start.split, start.statistics
         self.mixture = resolve_plain(*self._declared)
+        if start.knobs["reader"] == "stream":
+            self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
         self.compiled = Compiled()
 
     def is_of(self, start: Start) -> bool:

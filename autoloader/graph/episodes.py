@@ -155,9 +155,10 @@ class EpisodeStream:
             return _Parse(self)  # hangs on the records of the split, or on a user's function
         cameras = tuple((name, tuple(features)) for name, features in dataset.cameras.items())
         numeric = tuple(self._numeric.items())
-        what = (cameras, numeric, tuple(dataset.language), dataset.sample, dataset.stride)
-        if (parse := _traced.get(what)) is None:
-            parse = _traced[what] = _Parse(self)
+        what = (cameras, numeric, tuple(dataset.language))
+        key = (what, dataset.sample, dataset.stride, dataset.turn)
+        if (parse := _traced.get(key)) is None:
+            parse = _traced[key] = _Parse(self)
         return parse
 
     def parse(self, pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
@@ -278,7 +279,9 @@ class EpisodeStream:
             t = draws.order(key, first, stop)
         else:
             t = draws.ordered(key, self._kept_t(self._dataset.keep, shard, record, first, stop))
-        return t if sample.per_episode == "all" else t[: sample.per_episode]
+        t = t if sample.per_episode == "all" else t[: sample.per_episode]
+        first, every = self._dataset.turn
+        return t if every == 1 else t[first::every]
 
     def _kept_t(self, keep: Keep, shard: Any, record: Any, first: Any, stop: Any) -> Any:
         """[n] int64 the t in [first, stop) of a record that rules leave, ascending."""

@@ -27,6 +27,7 @@ from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
 from autoloader.loader import AutoLoader, IdleLoader
+from autoloader.saved import join_states
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 
@@ -299,11 +300,16 @@ class AutoLoaderDataModule(LightningDataModule):
         return ready
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training step is; Lightning puts it into every checkpoint."""
+        """Where the training step is; Lightning puts it into every checkpoint.
+
+        With the stream reader on several ranks all of them must call it, as Lightning does.
+        """
         if self._train is not None:
             place: dict[str, Any] | None = self._train.state()
         else:
             place = self._resume or self._ended
+        if place is not None and "part" in place and "parts" not in place:
+            place = join_states(_of_all_ranks(place))
         return {"schema_version": _STATE_VERSION, "train": place}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -341,3 +347,12 @@ class AutoLoaderDataModule(LightningDataModule):
             self._train.loader.close()
             self._train = None
         self._close_validation()
+
+
+def _of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every rank's, in order, where there is a process group."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return [state]
+    states: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(states, state)
+    return states

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from autoloader.errors import UsageError
 from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks, epoch_steps, step_samples
 from autoloader.sampling.order import MixtureOrder
+from autoloader.sampling.parts import part_of
 from autoloader.sampling.resolve import ResolvedMixture
 
 
@@ -25,12 +27,13 @@ class Progress:
     """The fold of all batches handed out.
 
     Args:
-        mixture: what is read.
+        mixture: what is read, over all ranks.
         order: its order.
         ranks: whose batches they are. Places and epochs are those of all ranks together: each
-            rank's step stands for the step of all, and any rank's state is the state of all.
-        planned: whether the order is planned (indexed reader): then a position says all, and the
-            cursors stay at the beginning.
+            rank's step stands for the step of all.
+        planned: whether the order is planned (indexed reader): then a position says all, the
+            cursors stay at the beginning, and any rank's state is the state of all. Else the
+            cursors are of the rank's part, and all ranks' states together are (``join_states``).
     """
 
     def __init__(
@@ -40,13 +43,19 @@ class Progress:
         self._order = order
         self._ranks = ranks
         self._planned = planned
-        self._cursors = [DatasetCursor.of(dataset) for dataset in mixture.datasets]
+        self._cursors = self._cursors_of(ranks)
         self._mixer: dict[str, Any] | None = None
         self._taken = [0] * len(mixture.datasets)
         self._batches = 0
         self.position = 0
         self.in_epoch = 0
         self.epoch_steps = 0
+
+    def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
+        """At the beginning of what one of so many ranks reads."""
+        if not self._planned:
+            return [DatasetCursor.of(part_of(one, ranks)) for one in self._mixture.datasets]
+        return [DatasetCursor.of(one) for one in self._mixture.datasets]
 
     @property
     def steps_left(self) -> int | None:
@@ -92,7 +101,9 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """Plain values."""
+        part = {} if self._planned else {"part": [self._ranks.rank, self._ranks.world_size]}
         return {
+            **part,
             "position": self.position,
             "in_epoch": self.in_epoch,
             "epoch_steps": self.epoch_steps,
@@ -106,15 +117,56 @@ class Progress:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go to a saved place."""
+        """Go to a saved place.
+
+        Raises:
+            UsageError: it is of other files, or of a part that is not this rank's.
+        """
+        if self._planned:
+            self._restore_own(state)
+        else:
+            self._restore_part(state)
         for index, name in enumerate(self._mixture.names):
-            self._cursors[index].restore(state["cursors"][name])
             self._taken[index] = int(state["taken"][name])
-        self._mixer = state["mixer"]
         self._batches = int(state["batches"])
         self.position = int(state["position"])
         self.in_epoch = int(state["in_epoch"])
         self.epoch_steps = int(state["epoch_steps"])
+
+    def _restore_own(self, saved: Mapping[str, Any]) -> None:
+        for name, cursor in zip(self._mixture.names, self._cursors, strict=True):
+            cursor.restore(saved["cursors"][name])
+        self._mixer = saved["mixer"]
+
+    def _restore_part(self, state: Mapping[str, Any]) -> None:
+        rank, world_size = state.get("part", (0, 1))
+        parts = state.get("parts") or {str(rank): state}
+        if world_size == self._ranks.world_size and str(self._ranks.rank) in parts:
+            self._restore_own(parts[str(self._ranks.rank)])
+            return
+        if len(parts) < world_size:
+            raise UsageError(
+                f"the state says where rank {rank} of {world_size} was, and this is rank "
+                f"{self._ranks.rank} of {self._ranks.world_size}: a stream's rank knows nothing of "
+                "the others",
+                remedy="save saved.join_states of the states of all ranks (the Lightning data "
+                "module does), or use reader: indexed, where any rank's state serves all",
+            )
+        others = []
+        for number in range(world_size):
+            cursors = self._cursors_of(Ranks(number, world_size))
+            for name, cursor in zip(self._mixture.names, cursors, strict=True):
+                cursor.restore(parts[str(number)]["cursors"][name])
+            others.append(cursors)
+        self._cursors = self._cursors_of(self._ranks)
+        most = max(world_size, self._ranks.world_size)
+        for index, dataset in enumerate(self._mixture.datasets):
+            theirs = [cursors[index] for cursors in others]
+            if dataset.records >= most:
+                self._cursors[index].take_over(theirs)
+            else:  # dealt by samples, then or now: its pass begins again
+                self._cursors[index].pass_ = min(cursor.pass_ for cursor in theirs)
+        self._mixer = None
 
     @property
     def _due(self) -> int | None:

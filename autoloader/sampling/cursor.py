@@ -129,6 +129,38 @@ class DatasetCursor:
             return None
         return state.open.get((place.shard, place.record), 0)
 
+    @property
+    def last_pass(self) -> int:
+        """The last pass of which anything is taken, or the one before the current one."""
+        return max((self.pass_ - 1, *self._passes))
+
+    def records_of(self, shard: int) -> range:
+        """Its records of a shard."""
+        return range(self._starts[shard], self._starts[shard] + self._counts[shard])
+
+    def take_over(self, others: Sequence[DatasetCursor]) -> None:
+        """Stand where ``others``, cursors over other parts of the same files, stand together.
+
+        Records that none of them has are open.
+        """
+        last = max(other.last_pass for other in others)
+        self.pass_, self._passes = min(other.pass_ for other in others), {}
+        for pass_ in range(self.pass_, last + 1):
+            for shard in range(len(self._counts)):
+                mine = self.records_of(shard)
+                for other in others:
+                    theirs = other.records_of(shard)
+                    first, stop = max(mine.start, theirs.start), min(mine.stop, theirs.stop)
+                    for record in range(first, stop):
+                        self._adopt(Place(0, pass_, shard, record), other)
+
+    def _adopt(self, place: Place, other: DatasetCursor) -> None:
+        taken = other.taken(place)
+        if taken is None:
+            self.close(place)
+        elif taken:
+            self._state_of(place.pass_).open[place.shard, place.record] = taken
+
     def start(self) -> ReaderStart:
         """Where a reader must open to miss nothing; what it brings twice, ``taken`` tells."""
         state = self._passes.get(self.pass_)

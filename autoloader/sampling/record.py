@@ -101,7 +101,8 @@ def draw_t(
         kept = dataset.keep.numbers(place.shard, place.record, first, stop, dataset.stride)
         t = draws.ordered(key, kept)
     per_episode = dataset.sample.per_episode
-    return t if per_episode == "all" else t[:per_episode]
+    t = t if per_episode == "all" else t[:per_episode]
+    return t[dataset.turn[0] :: dataset.turn[1]]
 
 
 def draw_choice(key: int, purpose: int, number: int, count: int) -> int:

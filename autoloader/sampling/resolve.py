@@ -48,6 +48,8 @@ class ResolvedDataset:
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
         transform: what rewrites each episode first, or ``None``.
+        turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
+            (``sampling.parts``).
     """
 
     name: str
@@ -65,6 +67,7 @@ class ResolvedDataset:
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     keep: Keep | None = field(default=None, compare=False)
     transform: Transform | None = field(default=None, compare=False)
+    turn: tuple[int, int] = (0, 1)
 
     @property
     def records(self) -> int:

@@ -156,7 +156,7 @@ def test_a_rank_reads_its_own_positions_and_no_others(pair: tuple[Written, Writt
             next(iter(one))
             reader = one._pipeline._fillers[0]._reader  # type: ignore[attr-defined]
             run = reader._run or reader._ready[min(reader._ready)]
-            found.append(run.positions[:16])
+            found.append(list(run.positions[:16]))
     assert found[0] == list(range(16))
     assert found[1] == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
     assert found[2] == [at + 4 for at in found[1]]
@@ -180,11 +180,12 @@ def test_a_state_of_another_order_is_refused_with_each_difference(
         one.load_state_dict(state)
 
 
-def test_the_stream_reader_refuses_several_ranks_and_says_what_to_use(
+def test_a_mixture_made_in_the_graph_refuses_several_ranks_and_says_what_to_use(
     pair: tuple[Written, Written],
 ) -> None:
-    with pytest.raises(SpecError, match="reader: indexed"):
-        loader(spec_of(*pair, reader="stream"), 0, 2)
+    with pytest.raises(SpecError, match="made in TensorFlow's graph") as caught:
+        loader(spec_of(*pair, reader="stream", mixing={"strategy": "sample"}), 0, 2)
+    assert "decode=pool" in caught.value.remedy
 
 
 def test_more_ranks_than_samples_of_an_epoch_are_refused(pair: tuple[Written, Written]) -> None:

@@ -1,0 +1,229 @@
+"""Ranks that stream: each has records of its own, and together they see every sample of a pass."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from contextlib import ExitStack
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlds_files import Written, episode, png, write_dataset
+from streams import mixture_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import SpecError, UsageError
+from autoloader.sampling.cursor import DatasetCursor
+from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.parts import check_parts, part_of
+from autoloader.saved import join_states
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4}
+SIZES = {"a": 33, "b": 12}
+Place = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]:
+    """Datasets of 33 and 12 samples, in ten episodes and in two."""
+    folder = tmp_path_factory.mktemp("pair")
+    number = itertools.count()
+    return tuple(  # type: ignore[return-value]
+        write_dataset(
+            folder,
+            [[episode(next(number), steps, encode=png) for steps in part] for part in shards],
+            name=name,
+        )
+        for name, shards in (("a", [[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]]), ("b", [[7], [5]]))
+    )
+
+
+def loader(
+    spec: PipelineSpec,
+    rank: int,
+    world_size: int,
+    isolation: Literal["process", "thread"] = "thread",
+) -> AutoLoader:
+    return AutoLoader(
+        spec,
+        rank=rank,
+        world_size=world_size,
+        isolation=isolation,
+        ram_floor="64MB",
+        knobs=KNOBS,
+        reproducible=True,
+        output="numpy",
+    )
+
+
+class Pass:
+    """Counts samples by dataset and pass over all ranks."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[int, int], collections.Counter[Place]] = collections.defaultdict(
+            collections.Counter
+        )
+
+    def note(self, batch: dict[str, Any]) -> None:
+        for dataset, pass_, *place in batch["provenance"].tolist():
+            self.seen[dataset, pass_][tuple(place)] += 1
+
+    def check(self, dataset: int, pass_: int, samples: int) -> None:
+        assert set(self.seen[dataset, pass_].values()) == {1}
+        assert len(self.seen[dataset, pass_]) == samples
+
+
+def steps(every: list[AutoLoader], count: int, got: Pass) -> list[set[Place]]:
+    """So many steps of all ranks; the samples of each rank."""
+    found: list[set[Place]] = [set() for _ in every]
+    endless = [itertools.chain.from_iterable(itertools.repeat(one)) for one in every]
+    for _ in range(count):
+        for mine, batches in zip(found, endless, strict=True):
+            batch = next(batches)
+            got.note(batch)
+            mine |= {tuple(row) for row in batch["provenance"].tolist()}
+    return found
+
+
+def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
+    pair: tuple[Written, Written],
+) -> None:
+    spec = spec_of(*pair, reader="stream", batch={"size": 4, "drop_last": False}, weights="natural")
+    got = Pass()
+    with ExitStack() as stack:
+        every = [stack.enter_context(loader(spec, rank, 3)) for rank in range(3)]
+        assert {len(one) for one in every} == {4}  # 45 samples, 12 a step
+        found = steps(every, 4, got)
+        assert sum(map(len, found)) == 45
+        assert not found[0] & found[1] | found[0] & found[2] | found[1] & found[2]
+        assert {one.statistics().batches for one in every} == {4}
+        steps(every, 8, got)
+        with pytest.raises(UsageError, match="not those of all ranks at one step"):
+            join_states([one.state_dict() for one in every[:2]])
+    for index, samples in enumerate(SIZES.values()):
+        got.check(index, 0, samples)
+        got.check(index, 1, samples)
+
+
+def test_one_child_serves_ranks_that_stream(pair: tuple[Written, Written]) -> None:
+    spec = spec_of(*pair, reader="stream", batch={"size": 5, "drop_last": False}, weights="natural")
+    got = Pass()
+    with loader(spec, 0, 2, "process") as first, loader(spec, 1, 2, "process") as second:
+        found = steps([first, second], 10, got)
+        assert first.statistics().worker_pids == second.statistics().worker_pids
+    assert not found[0] & found[1]
+    for index, samples in enumerate(SIZES.values()):
+        got.check(index, 0, samples)
+
+
+def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twice(
+    pair: tuple[Written, Written],
+) -> None:
+    spec = spec_of(pair[0], reader="stream", batch={"size": 2, "drop_last": True})
+    state: str | None = None
+    got = Pass()
+    for world_size, count in ((2, 3), (3, 2), (3, 1), (1, 30)):
+        with ExitStack() as stack:
+            every = [
+                stack.enter_context(loader(spec, rank, world_size)) for rank in range(world_size)
+            ]
+            if state is not None:
+                for one in every:
+                    one.load_state_dict(json.loads(state))
+            steps(every, count, got)
+            states = [one.state_dict() for one in every]
+            state = json.dumps(join_states(states))
+    got.check(0, 0, SIZES["a"])
+    got.check(0, 1, SIZES["a"])
+
+
+def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
+    pair: tuple[Written, Written],
+) -> None:
+    spec = spec_of(*pair, reader="stream")
+    with loader(spec, 1, 2) as one:
+        next(iter(one))
+        state = one.state_dict()
+    with loader(spec, 1, 2) as same:
+        same.load_state_dict(state)
+    with loader(spec, 0, 2) as other, pytest.raises(UsageError, match="rank 1 of 2") as caught:
+        other.load_state_dict(state)
+    assert "join_states" in caught.value.remedy
+
+
+@given(st.integers(1, 14))
+def test_parts_are_disjoint_and_together_the_whole(
+    pair: tuple[Written, Written], world_size: int
+) -> None:
+    for dataset in mixture_of(*pair).datasets:
+        parts = [part_of(dataset, Ranks(rank, world_size)) for rank in range(world_size)]
+        if dataset.records < world_size:
+            assert [one.turn for one in parts] == [(k, world_size) for k in range(world_size)]
+            continue
+        records = [
+            (shard, record)
+            for one in parts
+            for shard, piece in enumerate(one.slices)
+            for record in range(piece.start, piece.stop)
+        ]
+        assert len(set(records)) == len(records) == dataset.records
+        assert max(one.records for one in parts) - min(one.records for one in parts) <= 1
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30)), max_size=3),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_cursors_over_other_parts_stand_together_where_the_old_ones_stood(
+    pair: tuple[Written, Written], legs: list[tuple[int, int]], world_size: int, data: st.DataObject
+) -> None:
+    (dataset,) = mixture_of(pair[0]).datasets
+    old = [DatasetCursor.of(part_of(dataset, Ranks(rank, 3))) for rank in range(3)]
+    lengths = [[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]]
+    taken: collections.Counter[tuple[int, int, int]] = collections.Counter()
+    for rank, count in legs:  # its rank takes so many samples in the order of its records
+        part = part_of(dataset, Ranks(rank, 3))
+        mine = [
+            (shard, record)
+            for shard, piece in enumerate(part.slices)
+            for record in range(piece.start, piece.stop)
+            for _ in range(lengths[shard][record])
+        ]
+        before = sum(n for (p, s, r), n in taken.items() if (s, r) in mine)
+        for at in range(before, before + count):
+            pass_, within = divmod(at, len(mine))
+            shard, record = mine[within]
+            old[rank].take(pass_, shard, record, lengths[shard][record])
+            taken[pass_, shard, record] += 1
+    new = [
+        DatasetCursor.of(part_of(dataset, Ranks(rank, world_size))) for rank in range(world_size)
+    ]
+    for rank, cursor in enumerate(new):
+        cursor.take_over(old)
+        for shard, piece in enumerate(part_of(dataset, Ranks(rank, world_size)).slices):
+            for record in range(piece.start, piece.stop):
+                for pass_ in range(4):
+                    here = taken[pass_, shard, record]
+                    done = here == lengths[shard][record]
+                    place = _place(pass_, shard, record)
+                    assert cursor.taken(place) == (None if done else here)
+
+
+def _place(pass_: int, shard: int, record: int) -> Any:
+    from autoloader.sampling.episode import Place as RecordPlace
+
+    return RecordPlace(0, pass_, shard, record)
+
+
+def test_a_dataset_that_has_nothing_for_some_rank_is_refused(
+    pair: tuple[Written, Written],
+) -> None:
+    mixture = mixture_of(pair[1])
+    check_parts(mixture, {"b": 12}, Ranks(0, 6))
+    with pytest.raises(SpecError, match="12 samples in 2 episodes: too few to be streamed by 7"):
+        check_parts(mixture, {"b": 12}, Ranks(0, 7))
