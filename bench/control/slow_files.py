@@ -76,7 +76,7 @@ class SlowFiles:
         )
         assert self._process.stdout is not None
         if self._process.stdout.readline().strip() != "mounted":
-            self._process.wait()
+            self._process.communicate()
             raise PermissionError(f"no file system can be mounted at {self._target} (FUSE)")
         return self
 
@@ -90,7 +90,7 @@ class SlowFiles:
         libc.umount2(str(self._target).encode(), _DETACH)
         assert self._process is not None
         self._process.kill()  # what still waits for an answer gets an error
-        self._process.wait()
+        self._process.communicate()
 
     def tell(self, command: dict[str, Any]) -> None:
         """One JSON line to the server."""
