@@ -18,6 +18,7 @@ from rich.progress import track
 from rich.table import Table
 
 from bench.endurance.claims import Check, Circumstances, Claim
+from bench.endurance.control import control
 from bench.endurance.interpreter import interpreter
 from bench.endurance.lifecycle import open_and_close, ring, state_size
 from bench.endurance.memory import by_datasets, memory, soak, trainer_memory
@@ -39,6 +40,7 @@ CHECKS: dict[str, Check] = {
     "decode-kills": decode_kills,
     "interpreter": interpreter,
     "validation": validation,
+    "control": control,
 }
 
 
