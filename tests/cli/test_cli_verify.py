@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from rlds_files import (
 )
 
 from autoloader.cli.app import main
+from autoloader.index import open_dataset_index
+from autoloader.sampling.resolve import resolve
+from autoloader.spec import PipelineSpec
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +35,6 @@ pytestmark = pytest.mark.slow
 def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:
     code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "1MB", "--json"])
     return code, json.loads(capsys.readouterr().out)
-
-
-def verified_error(mix: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["verify", "--spec", str(mix), "-n", "8", "--ram-floor", "1MB"]) == 4
-    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
@@ -169,11 +167,10 @@ def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
     }  # fmt: skip
     mix = tmp_path / "mix.yaml"
     mix.write_text(yaml.safe_dump(plain))
-    assert verified(mix, capsys, 8)[0] == 0
     # The index has what the function was; what is called by hand is another one.
-    hooks = sys.modules["changing_hook"]
-    monkeypatch.setattr(hooks, "twice", lambda e: {**e, "language_instruction": e["none"]})
-    assert "KeyError: 'none'" in verified_error(mix, capsys)
+    monkeypatch.syspath_prepend(tmp_path)
+    hooks = importlib.import_module("changing_hook")
+    open_dataset_index(resolve(PipelineSpec.from_yaml(mix)).datasets[0])
     monkeypatch.setattr(
         hooks, "twice", lambda e: {**e, "language_instruction": np.array(["nothing"] * 8)}
     )
