@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.beside import Beside, OpenLoader
+from autoloader.catalog import tensorflow_process
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
@@ -44,7 +45,6 @@ from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
-from autoloader.sampling import hook
 from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
@@ -157,7 +157,7 @@ class AutoLoader:
             joining=isolation == "process" and is_up(neighbours),
             beside=Beside.of_this_process() if isolation == "process" else None,
         )
-        hook.remote.close()
+        tensorflow_process.process.close()
         check_ranks(self.plan, self._ranks.world_size)
         for note in self.plan.notes:
             logger.info("%s", note)
@@ -475,6 +475,7 @@ class AutoLoader:
                 stalls=own.stalls if own else 0,
                 quarantined=own.quarantined if own else 0,
                 generations=own.generations if own else 0,
+                interruptions=own.interruptions if own else 0,
             )
             for index, name in enumerate(self.dataset_names)
             for own in [activity.datasets.get(name)]

@@ -7,7 +7,7 @@ Not here: running it (``loader``, ``worker``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,9 +33,13 @@ from autoloader.sampling.resolve import (
 )
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
-from autoloader.units import parse_bytes
+from autoloader.units import MIB, parse_bytes
 
 _MINIMUM_SLOTS = 4
+REMOTE_BUFFER_BYTES = 16 * MIB
+"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
+REMOTE_RECORD_BYTES = 8 * MIB
+"""What a record of remote data counts as where its metadata does not say how large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,10 @@ def plan_loader(
         floor = found.profile.limits.ram_floor
     base = _profile_knobs(found, mixture, notes)
     wanted = {**base.flat(), **_plain(knobs or {})}
+    if any(one.remote for one in mixture.datasets) and "reader" not in (knobs or {}):
+        if wanted["reader"] == "indexed":
+            notes.append("reader indexed of the profile is for local files, and left out")
+        wanted["reader"] = "auto"
     reader, why = choose_reader(mixture, str(wanted["reader"]), str(wanted["decode"]))
     left = _admitted(
         mixture,
@@ -140,6 +148,7 @@ def plan_loader(
     notes += _transform_notes(mixture, chosen.reader)
     notes += _chain_notes(mixture, chosen.reader, why)
     order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
+    notes += _size_notes(mixture, counts, order)
     return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
 
 
@@ -155,6 +164,19 @@ def choose_reader(
     in_graph = spec.mixing.strategy != "python" or decode == "graph"
     graph = f"mixing.strategy {spec.mixing.strategy}, decode {decode}: needs TensorFlow's graph"
     pinned = spec.reader if spec.reader != "auto" else knob
+    away = [dataset for dataset in mixture.datasets if dataset.remote]
+    if away:
+        why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
+        if pinned == "indexed":
+            field = "reader" if spec.reader != "auto" else "knobs.reader"
+            raise SpecError(
+                f"{field}: indexed, but {why}: an index reads local files",
+                remedy="use reader: stream (or auto), or copy the data to a local disk",
+                path=field,
+            )
+        if in_graph:
+            return "stream", graph
+        return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
     if pinned == "indexed" and in_graph:
         raise SpecError(
             f"reader: indexed with {graph}",
@@ -167,6 +189,10 @@ def choose_reader(
     if in_graph:
         return "stream", graph
     return "indexed", "all files are local"
+
+
+def _and_others(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (as {len(names) - 1} more)"
 
 
 def check_ranks(plan: LoaderPlan, world_size: int) -> None:
@@ -211,6 +237,30 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
 
 
+def _size_notes(
+    mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
+) -> list[str]:
+    """What hangs on sizes that are estimates for good, for people."""
+    guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
+    uses = []
+    if mixture.spec.weights != "explicit":
+        uses.append(f"weights: {mixture.spec.weights}")
+    if order.epoch_samples is not None and not isinstance(mixture.spec.mixing.epoch, int):
+        uses.append("the length of an epoch")
+    if not guessed or not uses:
+        return []
+    return [
+        f"the sizes of {', '.join(guessed)} are estimated from a few episodes, and "
+        f"{' and '.join(uses)} {'hangs' if len(uses) == 1 else 'hang'} on them: set num_samples, "
+        "or weights: explicit with mixing: {epoch: forever} or a number"
+    ]
+
+
+def remote_buffers(mixture: ResolvedMixture) -> dict[str, int]:
+    """Bytes that TensorFlow holds for each open file, by dataset; remote ones alone have any."""
+    return {one.name: REMOTE_BUFFER_BYTES for one in mixture.datasets if one.remote}
+
+
 def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     """What transforms cost, for people."""
     when = "once, when its index is built" if reader == "indexed" else "in every pass"
@@ -229,12 +279,18 @@ def cores_of_rank(ranks_here: int) -> int:
 
 
 def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
-    """Mean bytes of a record, by dataset, from file sizes."""
-    sizes = {}
-    for dataset in mixture.datasets:
-        whole = sum(Path(path).stat().st_size for path in _paths(dataset))
-        sizes[dataset.name] = whole // max(1, dataset.records)
-    return sizes
+    """Mean bytes of a record, by dataset, from file sizes; of remote data from the metadata."""
+    return {dataset.name: record_bytes_of(dataset) for dataset in mixture.datasets}
+
+
+def record_bytes_of(dataset: ResolvedDataset) -> int:
+    """Mean bytes of a record of one dataset."""
+    if dataset.remote:
+        told = dataset.directory.record_bytes
+        of = [told[piece.split] for piece in dataset.slices if piece.split in told]
+        return max([*of, 0]) or REMOTE_RECORD_BYTES
+    whole = sum(Path(path).stat().st_size for path in _paths(dataset))
+    return whole // max(1, dataset.records)
 
 
 def price_of(
@@ -244,6 +300,7 @@ def price_of(
     return price_start(
         knobs,
         record_bytes=record_bytes(mixture),
+        buffer_bytes=remote_buffers(mixture),
         batch_bytes=mixture.layout.slot_bytes,
         with_tensorflow=knobs.reader == "stream",
         ranks=ranks,

@@ -30,6 +30,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from autoloader.catalog.files import is_remote
+from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.control import Control, ControlOrder, give_memory_back
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
@@ -59,7 +61,6 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
@@ -77,6 +78,8 @@ class _Declared:
 
     def __init__(self, start: Start) -> None:
         self._declared = start.spec, start.split, start.statistics
+        if any(is_remote(one["path"] or one["data_dir"]) for one in start.spec["datasets"]):
+            _read_remote_files()
         self.mixture = resolve_plain(*self._declared)
         if start.knobs["reader"] == "stream":
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
@@ -453,6 +456,13 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.warm:
         threading.Thread(target=_import_tensorflow, name="autoloader-import", daemon=True).start()
     worker.run()
+
+
+def _read_remote_files() -> None:
+    """Let metadata be read by this process's own TensorFlow."""
+    from autoloader.graph import files
+
+    files.enter()
 
 
 def _import_tensorflow() -> Any:

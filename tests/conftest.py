@@ -19,6 +19,11 @@ settings.register_profile(
 settings.register_profile("hunt", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
+# TensorFlow's gs:// client reads these when it is imported: it gives up at once, for our own part
+# to go on, and asks for little at a time, so that a small shard takes several requests.
+os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "0"
+os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"] = "1"
+
 BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
 
 

@@ -16,6 +16,9 @@ not verified: damage elsewhere in a record is found when it is read.
 The cache is a file per shard file in the user's cache directory: an ``[N + 2] int32`` array whose
 last two are the CRC-32C of the others and the layout's version. Its name is a hash of the shard
 file's path, size, modification time and of the features asked. A file with damage is not cached.
+
+Remote files are never counted, only probed: a record's few headers are round trips each. What a
+probe found is kept too, under the paths, the numbers of records and the features asked.
 """
 
 from __future__ import annotations
@@ -36,11 +39,18 @@ from numpy.typing import NDArray
 from autoloader.catalog.cache import cache_root, keep_whole
 from autoloader.catalog.example import decode_varints, parse_example, read_varint
 from autoloader.catalog.features import Feature
+from autoloader.catalog.files import (
+    RemoteFile,
+    is_remote,
+    opened_anywhere,
+    pread,
+    source_bytes,
+    unreadable,
+)
 from autoloader.catalog.metadata import ShardSlice
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
-    opened,
     read_record,
     walk_records,
 )
@@ -52,6 +62,8 @@ WITNESSES = 3
 PROBE_RECORDS = 8
 """Records that a probe reads, from the front of each of ``PROBE_SLICES`` slices."""
 PROBE_SLICES = 4
+REMOTE_PROBE_RECORDS = 2
+"""The same of remote files."""
 _IO_THREADS = 4  # hides the latency of storage; costs up to a third where files lie in memory
 _FIRST_CHOICE = ("is_first", "is_last", "is_terminal", "reward", "discount")
 _NUMBER_BYTES = {"bool": 1, "int": 2, "uint": 2, "float": 4}
@@ -125,6 +137,8 @@ def episode_lengths(
         )
     known: dict[str, _FileLengths] = {}
     missing: list[str] = []
+    if slices and is_remote(slices[0].path):
+        return _remote_lengths(slices, witnesses, cache=cache, dataset=dataset)
     for path in dict.fromkeys(part.path for part in slices):
         found = _load(path, witnesses) if cache else None
         if found is None:
@@ -187,9 +201,7 @@ def _probe(
     for part in [part for part in slices if part.path not in known][:PROBE_SLICES]:
         counted = _count_file(part.path, witnesses, stop=PROBE_RECORDS)
         seen.append(counted.lengths)
-    together = np.concatenate(seen)
-    together = together[together >= 0]
-    mean = round(float(together.mean())) if len(together) else 1
+    mean = _mean(seen)
     lengths = []
     for part in slices:
         values = np.full(part.records, max(mean, 1), dtype=np.int32)
@@ -199,6 +211,48 @@ def _probe(
             values[len(there) :] = -1
         lengths.append(values)
     return EpisodeLengths(tuple(lengths), (), estimated=True)
+
+
+def _mean(seen: Sequence[NDArray[np.int32]]) -> int:
+    together = np.concatenate(seen)
+    together = together[together >= 0]
+    return round(float(together.mean())) if len(together) else 1
+
+
+def _remote_lengths(
+    slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...], *, cache: bool, dataset: str
+) -> EpisodeLengths:
+    """Every episode has the mean of a few; what was found is kept."""
+    asked = [(part.path, part.start, part.stop) for part in slices], _asked(witnesses)
+    name = hashlib.sha256(repr((LAYOUT_VERSION, *asked)).encode()).hexdigest()[:40]
+    place = cache_root() / "lengths" / f"{name}.remote"
+    mean = _kept_mean(place) if cache else None
+    if mean is None:
+        mean = _probe_remote(slices, witnesses, dataset)
+        if cache:
+            text = str(mean).encode()
+            keep_whole(place, lambda file: file.write(text), what="episode lengths")
+    filled = tuple(np.full(part.records, max(mean, 1), dtype=np.int32) for part in slices)
+    return EpisodeLengths(filled, (), estimated=True)
+
+
+def _probe_remote(
+    slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...], dataset: str
+) -> int:
+    seen: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
+    for part in slices[:: -(-len(slices) // PROBE_SLICES)]:
+        try:
+            seen.append(_count_file(part.path, witnesses, stop=REMOTE_PROBE_RECORDS).lengths)
+        except OSError as error:
+            raise unreadable(error, part.path, dataset=dataset) from error
+    return _mean(seen)
+
+
+def _kept_mean(place: Path) -> int | None:
+    try:
+        return int(place.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
 
 
 # -- which features to ask ----------------------------------------------------------------------
@@ -247,12 +301,12 @@ def _count_file(
     lengths: list[int] = []
     reasons: dict[int, str] = {}
     end = ""
-    with opened(path) as fd:
-        size = os.fstat(fd).st_size
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        window = _Window(fd)
-        for start, length, reason in walk_records(fd, size, verify=True):
+    with opened_anywhere(path) as file:
+        size = source_bytes(file)
+        if isinstance(file, int) and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        window = _Window(file)
+        for start, length, reason in walk_records(file, size, verify=True):
             if reason is not None:
                 end = reason
                 break
@@ -269,8 +323,8 @@ def _count_file(
 class _Window:
     """A few bytes of a file, moved to where they are needed."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, file: int | RemoteFile) -> None:
+        self.file = file
         self._start = 0
         self._data = b""
 
@@ -278,7 +332,7 @@ class _Window:
         """Up to ``count`` bytes at ``position``; fewer at the end of the file."""
         first = position - self._start
         if first < 0 or first + count > len(self._data):
-            self._data = os.pread(self.fd, max(count, WINDOW_BYTES), position)
+            self._data = pread(self.file, max(count, WINDOW_BYTES), position)
             self._start, first = position, 0
         return self._data[first : first + count]
 
@@ -295,7 +349,7 @@ def _count_steps(window: _Window, offset: int, length: int, witnesses: tuple[Fea
             if key in places:
                 counts.append((feature.path, _values_at(window, *places[key], feature)))
     except (_UnusualError, MalformedRecordError, IndexError):
-        counts = _counts_of_whole(window.fd, offset, length, witnesses)
+        counts = _counts_of_whole(window.file, offset, length, witnesses)
     if not counts:
         raise MalformedRecordError("it has none of the per-step features")
     first, steps = counts[0]
@@ -382,9 +436,9 @@ def _steps(count: int, feature: Feature) -> int:
 
 
 def _counts_of_whole(
-    fd: int, offset: int, length: int, witnesses: tuple[Feature, ...]
+    file: int | RemoteFile, offset: int, length: int, witnesses: tuple[Feature, ...]
 ) -> list[tuple[str, int]]:
-    record = read_record(fd, offset, length)
+    record = read_record(file, offset, length)
     values = parse_example(record, only={feature.key for feature in witnesses})
     counts = []
     for feature in witnesses:
@@ -405,10 +459,14 @@ def _counts_of_whole(
 def _cache_file(path: str, witnesses: tuple[Feature, ...]) -> Path:
     place = Path(path).absolute()
     stat = place.stat()
-    asked = [(feature.key, _step_values(feature)) for feature in witnesses]
-    identity = repr((str(place), stat.st_size, stat.st_mtime_ns, LAYOUT_VERSION, asked))
+    asked = (str(place), stat.st_size, stat.st_mtime_ns, LAYOUT_VERSION, _asked(witnesses))
+    identity = repr(asked)
     name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:40]
     return cache_root() / "lengths" / f"{name}.npy"
+
+
+def _asked(witnesses: tuple[Feature, ...]) -> list[tuple[str, int]]:
+    return [(feature.key, _step_values(feature)) for feature in witnesses]
 
 
 def _load(path: str, witnesses: tuple[Feature, ...]) -> NDArray[np.int32] | None:

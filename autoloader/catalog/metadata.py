@@ -8,7 +8,8 @@ A version directory holds ``dataset_info.json``, ``features.json`` and the shard
 of its ``shardLengths``; a shard's file name comes from the split's ``filepathTemplate``. Very old
 metadata has ``numShards`` alone: there the records are counted by walking the record headers.
 
-All text is read through :func:`read_text`, so that other file systems have one place to enter.
+A directory may lie on any file system that TensorFlow opens (``gs://…``); all access is through
+``autoloader.catalog.files``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoloader.catalog import files
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
 from autoloader.catalog.tfrecord import scan_records
@@ -68,9 +70,11 @@ class VersionDirectory:
     Attributes:
         name: TFDS's name of the dataset, with "/config" where it has one.
         version: "major.minor.patch".
-        path: absolute path of the directory.
+        path: absolute path of the directory, or its URL.
         features: by path, see :class:`Feature`.
         splits: shards of every split, in the metadata's order.
+        record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does
+            not.
         file_format: always "tfrecord".
         dataset: the name that the spec gives this dataset, for messages.
     """
@@ -80,6 +84,7 @@ class VersionDirectory:
     path: str
     features: Mapping[str, Feature]
     splits: Mapping[str, tuple[Shard, ...]]
+    record_bytes: Mapping[str, int]
     file_format: str
     dataset: str = ""
 
@@ -121,39 +126,51 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
         SourceError: it does not exist, is not a TFDS version directory, is broken, or its
             records are not TFRecords.
     """
-    directory = _local_directory(path, dataset=dataset)
-    if not (directory / INFO_FILE).is_file():
+    remote = files.is_remote(path)
+    directory = files.normal(path) if remote else _directory(path, dataset=dataset)
+    info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
+    if not remote and not Path(info_file).is_file():
         raise _not_a_version(directory, dataset=dataset)
-    info = _read_json(directory / INFO_FILE, dataset=dataset)
+    try:
+        info = _read_json(info_file, dataset=dataset)
+    except SourceError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            _directory(directory, dataset=dataset)
+            raise _not_a_version(directory, dataset=dataset) from error
+        raise
     features = parse_features(
-        _read_json(directory / FEATURES_FILE, dataset=dataset),
-        source=f"dataset {dataset}: {directory / FEATURES_FILE}",
+        _read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
     )
     file_format = _file_format(info, directory, dataset=dataset)
     name = str(info.get("name") or _name_from_place(directory))
     config = info.get("configName")
     entries = info.get("splits")
     if not isinstance(entries, list):
-        raise _broken(directory / INFO_FILE, "it lists no splits", dataset=dataset)
+        raise _broken(info_file, "it lists no splits", dataset=dataset)
     splits: dict[str, tuple[Shard, ...]] = {}
+    sizes: dict[str, int] = {}
     for entry in entries:
         if not isinstance(entry, Mapping) or not entry.get("name"):
-            raise _broken(directory / INFO_FILE, "a split has no name", dataset=dataset)
+            raise _broken(info_file, "a split has no name", dataset=dataset)
         splits[str(entry["name"])] = _shards(
             entry, directory=directory, name=name, suffix=file_format, dataset=dataset
         )
+        records = sum(shard.records for shard in splits[str(entry["name"])])
+        if records and str(entry.get("numBytes") or "").isdigit():
+            sizes[str(entry["name"])] = int(entry["numBytes"]) // records
     return VersionDirectory(
         name=f"{name}/{config}" if config else name,
-        version=str(info.get("version") or directory.name),
-        path=str(directory),
+        version=str(info.get("version") or files.name_of(directory)),
+        path=directory,
         features=features,
         splits=splits,
+        record_bytes=sizes,
         file_format=file_format,
         dataset=dataset,
     )
 
 
-def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> Path:
+def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str:
     """The version directory of a TFDS name below ``data_dir``.
 
     Args:
@@ -174,22 +191,22 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> Pat
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
             path=field,
         )
-    root = _local_directory(data_dir, dataset=dataset)
-    home = root / match["name"]
-    if not home.is_dir():
+    root = _directory(data_dir, dataset=dataset)
+    home = files.join(root, match["name"])
+    if not _is_directory(home, dataset=dataset):
         raise SourceError(
             f"dataset {dataset}: {root} has no {match['name']!r}",
             remedy=nearest(match["name"], _directories(root)),
             dataset=dataset,
         )
     if match["config"]:
-        if not (home / match["config"]).is_dir():
+        if not _is_directory(files.join(home, match["config"]), dataset=dataset):
             raise SourceError(
                 f"dataset {dataset}: {home} has no config {match['config']!r}",
                 remedy=nearest(match["config"], _directories(home)),
                 dataset=dataset,
             )
-        home = home / match["config"]
+        home = files.join(home, match["config"])
     versions = _versions(home)
     if not versions:
         raise _not_a_version(home, dataset=dataset)
@@ -204,28 +221,27 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> Pat
                 dataset=dataset,
             )
         versions = fitting
-    return home / versions[-1]
-
-
-def read_text(path: Path) -> str:
-    """The text of a metadata file; the one place where metadata is read. Raises OSError."""
-    return path.read_text(encoding="utf-8")
+    return files.join(home, versions[-1])
 
 
 # -- reading ------------------------------------------------------------------------------------
 
 
-def _local_directory(path: str | Path, *, dataset: str) -> Path:
-    text = str(path)
-    if re.match(r"[a-z][a-z0-9]+:/", text):
-        raise SourceError(
-            f"dataset {dataset}: {text} is not on a local file system",
-            remedy="copy or mount it locally; remote data is not supported yet",
-            dataset=dataset,
-        )
-    directory = Path(text).expanduser().absolute()
+def _directory(path: str | Path, *, dataset: str) -> str:
+    """The normal form of a directory's path."""
+    text = files.normal(path)
+    if files.is_remote(text):
+        if not _is_directory(text, dataset=dataset):
+            raise SourceError(
+                f"dataset {dataset}: there is nothing at {text}",
+                remedy=f"check the bucket and the spelling; name a directory, below "
+                f"{files.parent_of(text)} or elsewhere, that holds {INFO_FILE}",
+                dataset=dataset,
+            )
+        return text
+    directory = Path(text)
     if directory.is_dir():
-        return directory
+        return text
     if directory.exists():
         raise SourceError(
             f"dataset {dataset}: {directory} is a file",
@@ -238,29 +254,37 @@ def _local_directory(path: str | Path, *, dataset: str) -> Path:
     missing = directory.relative_to(there).parts[0]
     raise SourceError(
         f"dataset {dataset}: {directory} does not exist ({there} has no {missing!r})",
-        remedy=f"in {there}: {nearest(missing, _directories(there))}",
+        remedy=f"in {there}: {nearest(missing, _directories(str(there)))}",
         dataset=dataset,
     )
 
 
-def _directories(directory: Path) -> list[str]:
+def _is_directory(path: str, *, dataset: str) -> bool:
     try:
-        return sorted(child.name for child in directory.iterdir() if child.is_dir())
+        return files.is_directory(path)
+    except OSError as error:
+        raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def _directories(directory: str) -> list[str]:
+    try:
+        return files.directory_names(directory)
     except OSError:
         return []
 
 
-def _versions(directory: Path) -> list[str]:
+def _versions(directory: str) -> list[str]:
     """Version directories below ``directory``, oldest first."""
     found = [name for name in _directories(directory) if _VERSION.fullmatch(name)]
     return sorted(found, key=lambda name: tuple(int(part) for part in name.split(".")))
 
 
-def _not_a_version(directory: Path, *, dataset: str) -> SourceError:
-    below = [str(directory / name) for name in _versions(directory)]
+def _not_a_version(directory: str, *, dataset: str) -> SourceError:
+    below = [files.join(directory, name) for name in _versions(directory)]
     if not below:
-        for child in _directories(directory)[:100]:
-            below += [str(directory / child / name) for name in _versions(directory / child)]
+        for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
+            inner = files.join(directory, child)
+            below += [files.join(inner, name) for name in _versions(inner)]
     if len(below) == 1:
         remedy = f"name the version directory: {below[0]}"
     elif below:
@@ -278,16 +302,18 @@ def _not_a_version(directory: Path, *, dataset: str) -> SourceError:
     )
 
 
-def _read_json(path: Path, *, dataset: str) -> Mapping[str, Any]:
+def _read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     try:
-        document = json.loads(read_text(path))
+        document = json.loads(files.read_text(path))
     except FileNotFoundError as error:
         raise SourceError(
-            f"dataset {dataset}: {path.parent} has no {path.name}",
+            f"dataset {dataset}: {files.parent_of(path)} has no {files.name_of(path)}",
             remedy="restore the file; every dataset written by tfds 4.0 or newer has one",
             dataset=dataset,
         ) from error
     except OSError as error:
+        if files.is_remote(path):
+            raise files.unreadable(error, path, dataset=dataset) from error
         raise SourceError(
             f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
             remedy="check the permissions and the file system",
@@ -300,7 +326,7 @@ def _read_json(path: Path, *, dataset: str) -> Mapping[str, Any]:
     return document
 
 
-def _broken(path: Path, why: str, *, dataset: str) -> SourceError:
+def _broken(path: str, why: str, *, dataset: str) -> SourceError:
     return SourceError(
         f"dataset {dataset}: {path} is broken: {why}",
         remedy="restore the file from where the dataset came, or write the dataset again",
@@ -311,7 +337,7 @@ def _broken(path: Path, why: str, *, dataset: str) -> SourceError:
 # -- meaning ------------------------------------------------------------------------------------
 
 
-def _file_format(info: Mapping[str, Any], directory: Path, *, dataset: str) -> str:
+def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> str:
     found = str(info.get("fileFormat") or "tfrecord").lower()
     others = info.get("alternativeFileFormats") or []
     if found == "tfrecord" or "tfrecord" in [str(other).lower() for other in others]:
@@ -323,15 +349,15 @@ def _file_format(info: Mapping[str, Any], directory: Path, *, dataset: str) -> s
     )
 
 
-def _name_from_place(directory: Path) -> str:
-    return directory.parent.name
+def _name_from_place(directory: str) -> str:
+    return files.name_of(files.parent_of(directory))
 
 
 def _shards(
-    entry: Mapping[str, Any], *, directory: Path, name: str, suffix: str, dataset: str
+    entry: Mapping[str, Any], *, directory: str, name: str, suffix: str, dataset: str
 ) -> tuple[Shard, ...]:
     split = str(entry["name"])
-    info_file = directory / INFO_FILE
+    info_file = files.join(directory, INFO_FILE)
     try:
         lengths = [int(length) for length in entry.get("shardLengths") or []]
         count = len(lengths) or int(entry.get("numShards") or 0)
@@ -347,9 +373,9 @@ def _shards(
         if file is None:
             message = f"the file name template {template!r} of split {split!r} is unknown"
             raise _broken(info_file, message, dataset=dataset)
-        path = directory / file
+        path = files.join(directory, file)
         records = lengths[index] if lengths else _count_records(path, dataset=dataset)
-        shards.append(Shard(str(path), index, records, split))
+        shards.append(Shard(path, index, records, split))
     return tuple(shards)
 
 
@@ -371,20 +397,31 @@ def _shard_file(
     return re.sub(r"\{(.*?)\}", lambda match: values[match[1]], template)
 
 
-def _count_records(path: Path, *, dataset: str) -> int:
+def _count_records(path: str, *, dataset: str) -> int:
     try:
         return len(scan_records(path, verify="none").offsets)
+    except FileNotFoundError as error:
+        raise _missing(path, 1, dataset=dataset, directory=files.parent_of(path)) from error
     except OSError as error:
-        raise _missing(path, 1, dataset=dataset, directory=str(path.parent)) from error
+        if files.is_remote(path):
+            raise files.unreadable(error, path, dataset=dataset) from error
+        raise _missing(path, 1, dataset=dataset, directory=files.parent_of(path)) from error
 
 
 def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) -> None:
-    missing = [Path(part.path) for part in slices if not Path(part.path).is_file()]
+    if files.is_remote(directory):
+        try:
+            there = set(files.file_names(directory))  # one question for all of them
+        except OSError as error:
+            raise files.unreadable(error, directory, dataset=dataset) from error
+        missing = [part.path for part in slices if files.name_of(part.path) not in there]
+    else:
+        missing = [part.path for part in slices if not Path(part.path).is_file()]
     if missing:
         raise _missing(missing[0], len(missing), dataset=dataset, directory=directory)
 
 
-def _missing(first: Path, count: int, *, dataset: str, directory: str) -> SourceError:
+def _missing(first: str, count: int, *, dataset: str, directory: str) -> SourceError:
     more = f" (and {count - 1} more)" if count > 1 else ""
     return SourceError(
         f"dataset {dataset}: shard file {first} is missing{more}",

@@ -7,7 +7,7 @@ and a masked CRC-32C of the payload. Nothing in the format marks where a record 
 length ends what can be known of the file, while a broken payload costs one record.
 
 Files are read with ``pread`` (the interpreter lock is released, no memory is mapped), in pieces of
-at most 1 MiB.
+at most 1 MiB; remote ones through ``files``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Literal
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
+
+from autoloader.catalog.files import RemoteFile, opened_anywhere, pread, source_bytes
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -90,14 +92,14 @@ def scan_records(
     offsets: list[int] = []
     lengths: list[int] = []
     damage: list[Damage] = []
-    with opened(path) as fd:
-        size = os.fstat(fd).st_size
-        for start, length, reason in walk_records(fd, size, verify=verify != "none"):
+    with opened_anywhere(path) as file:
+        size = source_bytes(file)
+        for start, length, reason in walk_records(file, size, verify=verify != "none"):
             if reason is not None:
                 damage.append(Damage(None, start, reason))
                 break
             payload = start + HEADER_BYTES
-            if verify == "all" and not payload_is_whole(fd, payload, length):
+            if verify == "all" and not payload_is_whole(file, payload, length):
                 damage.append(Damage(len(offsets), start, "the checksum of the payload is wrong"))
             offsets.append(payload)
             lengths.append(length)
@@ -110,14 +112,16 @@ def scan_records(
     )
 
 
-def walk_records(fd: int, size: int, *, verify: bool) -> Iterator[tuple[int, int, str | None]]:
+def walk_records(
+    file: int | RemoteFile, size: int, *, verify: bool
+) -> Iterator[tuple[int, int, str | None]]:
     """Yields (header offset, payload bytes, None) of every record of an open file.
 
     Where a length cannot be trusted the last element carries the reason, and nothing follows it.
     """
     position, number = 0, 0
     while position < size:
-        header = os.pread(fd, HEADER_BYTES, position)
+        header = pread(file, HEADER_BYTES, position)
         lost = f"the file is lost from record {number} on"
         if len(header) < HEADER_BYTES:
             yield position, 0, f"truncated in the header: {lost}"
@@ -135,38 +139,38 @@ def walk_records(fd: int, size: int, *, verify: bool) -> Iterator[tuple[int, int
         position, number = end, number + 1
 
 
-def payload_is_whole(fd: int, offset: int, length: int) -> bool:
+def payload_is_whole(file: int | RemoteFile, offset: int, length: int) -> bool:
     """Whether the payload at ``offset`` fits the checksum behind it."""
     crc, position, end = 0, offset, offset + length
     while position < end:
-        chunk = os.pread(fd, min(_CHUNK_BYTES, end - position), position)
+        chunk = pread(file, min(_CHUNK_BYTES, end - position), position)
         if not chunk:
             return False
         crc = google_crc32c.extend(crc, chunk)
         position += len(chunk)
-    footer = os.pread(fd, FOOTER_BYTES, end)
+    footer = pread(file, FOOTER_BYTES, end)
     return len(footer) == FOOTER_BYTES and int.from_bytes(footer, "little") == masked(crc)
 
 
-def read_record(source: int | str | Path, offset: int, length: int) -> bytes:
-    """The ``length`` payload bytes at ``offset`` of a file or an open descriptor.
+def read_record(source: int | RemoteFile | str | Path, offset: int, length: int) -> bytes:
+    """The ``length`` payload bytes at ``offset`` of a file or an open one.
 
     Raises:
         MalformedRecordError: the file ends before them.
         OSError: the file cannot be opened or read.
     """
-    if not isinstance(source, int):
-        with opened(source) as fd:
-            return read_record(fd, offset, length)
-    if offset + length > os.fstat(source).st_size:
+    if isinstance(source, (str, Path)):
+        with opened_anywhere(source) as file:
+            return read_record(file, offset, length)
+    if offset + length > source_bytes(source):
         raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
-    data = os.pread(source, length, offset)
+    data = pread(source, length, offset)
     if len(data) == length:
         return data
     pieces = [data]  # one call reads at most 2 GiB
     missing = length - len(data)
     while missing:
-        piece = os.pread(source, missing, offset + length - missing)
+        piece = pread(source, missing, offset + length - missing)
         if not piece:
             raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
         pieces.append(piece)
@@ -176,7 +180,7 @@ def read_record(source: int | str | Path, offset: int, length: int) -> bytes:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[int]:
-    """A read-only descriptor, closed at the end of the ``with`` block."""
+    """A read-only descriptor of a local file, closed at the end of the ``with`` block."""
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
         yield fd

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 import autoloader
+from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.cli.demo import demo
 from autoloader.cli.index import index
 from autoloader.cli.init import init
@@ -34,7 +35,6 @@ from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError
-from autoloader.sampling.hook import extend_import_path
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130

@@ -16,6 +16,13 @@ from typing import Annotated, Any
 
 import typer
 
+from autoloader.catalog.files import (
+    directory_names,
+    file_names,
+    is_remote,
+    normal,
+    unreadable,
+)
 from autoloader.cli.output import JsonFlag, emit, emit_json, note
 
 DEEPEST = 5
@@ -41,11 +48,11 @@ def init(
     mixes = known_mixes()
     if mix is not None and mix not in mixes:
         raise UsageError(f"--mix {mix}", remedy=nearest(mix, mixes))
-    if not data_dir.is_dir():
+    if not is_remote(data_dir) and not data_dir.is_dir():
         raise SourceError(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )
-    found = list(_datasets(data_dir.absolute()))
+    found = list(_datasets(normal(data_dir)))
     chosen = mixes[mix] if mix else None
     if chosen is not None:
         for one in [one for one in found if one.known_as not in chosen.weights]:
@@ -54,10 +61,10 @@ def init(
         there = {one.known_as for one in found}
         absent = [name for name in chosen.weights if name not in there]
         if absent:
-            note(f"of {mix}, these are not in {data_dir}: {', '.join(absent)}")
+            note(f"of {mix}, these are not in {normal(data_dir)}: {', '.join(absent)}")
     if not found:
         raise SourceError(
-            f"{data_dir} holds no TFDS dataset" + (f" of {mix}" if mix else ""),
+            f"{normal(data_dir)} holds no TFDS dataset" + (f" of {mix}" if mix else ""),
             remedy="name a directory with version directories such as my_dataset/1.0.0 below it",
         )
     for one in found:
@@ -103,7 +110,7 @@ class Found:
     note: str
 
 
-def _datasets(root: Path) -> Iterator[Found]:
+def _datasets(root: str) -> Iterator[Found]:
     """The newest version of every dataset below ``root``; says which cannot be taken, and why."""
     from autoloader.catalog import open_version
     from autoloader.catalog.registry import known_dataset
@@ -111,9 +118,11 @@ def _datasets(root: Path) -> Iterator[Found]:
     from autoloader.errors import AutoloaderError
 
     names: set[str] = set()
-    for path in _newest(sorted(_version_directories(root, DEEPEST))):
+    look = _remote_versions if is_remote(root) else _version_directories
+    for place in _newest(sorted(look(Path(root), DEEPEST))):
+        path = normal(place)
         try:
-            directory = open_version(path, dataset=path.parent.name)
+            directory = open_version(path, dataset=place.parent.name)
             plain = directory.name.partition("/")[0]
             known = known_dataset(plain)
             fields = propose(directory.features, known[1] if known else None)
@@ -130,7 +139,7 @@ def _datasets(root: Path) -> Iterator[Found]:
             name, number = f"{stem[:90]}_{number}", number + 1
         names.add(name)
         yield Found(
-            name, known[0] if known else plain, str(path), fields, split,
+            name, known[0] if known else plain, path, fields, split,
             known[1].hz if known else None, known[1].note if known else "",
         )  # fmt: skip
 
@@ -147,6 +156,26 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
         for child in below:
             if not Path(child).name.startswith("."):
                 yield from _version_directories(Path(child), depth - 1)
+
+
+def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:
+    """The same of a remote folder; each folder is a question, so old versions are not asked."""
+    from autoloader.errors import SourceError
+
+    place = normal(folder)
+    try:
+        files, below = file_names(place), directory_names(place)
+    except OSError as error:
+        if depth < DEEPEST:
+            note(f"{place}: left out: {error.strerror or error}")
+            return
+        told = unreadable(error, place, dataset="")
+        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
+    if {"dataset_info.json", "features.json"} <= set(files):
+        yield folder
+    elif depth:
+        for child in _newest([folder / name for name in below if not name.startswith(".")]):
+            yield from _remote_versions(child, depth - 1)
 
 
 def _newest(paths: list[Path]) -> list[Path]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from autoloader.catalog.files import scheme_of
 from autoloader.cli.measure import parse_sets
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
 from autoloader.cli.spec_file import SpecFile
@@ -115,8 +116,9 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
     profile = document["profile"]
     emit(f"spec     {document['spec']}, split {document['split']}")
     emit(f"profile  {profile['name']} ({profile['origin']}; numbers {profile['source']})")
-    root = os.path.commonpath([entry["path"] for entry in datasets.values()])
-    emit(f"data     {root}")
+    paths = [entry["path"] for entry in datasets.values()]
+    root = _common_folder(paths)
+    emit(f"data     {root or 'on several file systems'}")
     first = next(iter(datasets.values()))
     emit(f"reader   {first['reader']}: {first['reader_why']}")
     if epoch["samples"] is None:
@@ -133,7 +135,10 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
         (_dataset_row(name, entry, root) for name, entry in datasets.items()),
     )
     if epoch["estimated"]:
-        emit("≈ estimated from a few episodes; exact once a loader has counted them")
+        emit(
+            "≈ estimated from a few episodes; exact once a loader has counted them"
+            + (", but for remote data" if any(map(scheme_of, paths)) else "")
+        )
     _heading("fields")
     emit_table(
         ("dataset", "cameras", "language"),
@@ -146,6 +151,15 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
     if lost:
         _heading("frames without a sample of their own")
         emit_table(("dataset", "why"), lost)
+
+
+def _common_folder(paths: list[str]) -> str:
+    """What all paths begin with; "" where they lie on several file systems or buckets."""
+    schemes = {scheme_of(path) for path in paths}
+    if schemes == {""}:
+        return os.path.commonpath(paths)
+    common = os.path.commonpath([path.partition("://")[2] for path in paths])
+    return f"{schemes.pop()}://{common}" if common and len(schemes) == 1 else ""
 
 
 def _show_reuse(document: Mapping[str, Any]) -> None:
@@ -177,11 +191,11 @@ def _dataset_row(name: str, entry: Mapping[str, Any], root: str) -> tuple[Any, .
     decode_s = entry["decode_s"]
     return (
         name,
-        os.path.relpath(entry["path"], root),
+        os.path.relpath(entry["path"], root) if root else entry["path"],
         entry["split"],
         entry["shards"],
         entry["episodes"],
-        f"{about}{entry['frames']}",
+        f"{'≈' if entry['frames_estimated'] else ''}{entry['frames']}",
         f"{about}{entry['samples']}",
         f"{entry['weight']:g}",
         f"{entry['share']:.4f}",

@@ -23,7 +23,7 @@ from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
 from autoloader.index.reuse import Reuse
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
-from autoloader.planning import LoaderPlan, record_bytes
+from autoloader.planning import LoaderPlan, record_bytes, remote_buffers
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.runtime.decode_probe import DecodeCost
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
@@ -104,6 +104,7 @@ def _dataset(plan: LoaderPlan, dataset: ResolvedDataset, cost: DecodeCost | None
         "frames": count.frames,
         "samples": count.samples,
         "estimated": count.estimated,
+        "frames_estimated": count.frames_estimated,
         "weight": dataset.weight,
         "share": plan.order.shares[dataset.index],
         "stride": dataset.stride,
@@ -123,7 +124,7 @@ def _dataset(plan: LoaderPlan, dataset: ResolvedDataset, cost: DecodeCost | None
 
 def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
     """Why episodes or frames give no sample of their own, for people."""
-    about = "about " if count.estimated else ""
+    about = "about " if count.frames_estimated else ""
     sample, stride = dataset.sample, dataset.stride
     found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=True)
     frames = np.concatenate([part[part >= 0] for part in found.lengths]).astype(np.int64)
@@ -260,6 +261,7 @@ def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
     price = price_start(
         plan.knobs,
         record_bytes=records,
+        buffer_bytes=remote_buffers(plan.mixture),
         batch_bytes=plan.mixture.layout.slot_bytes,
         with_tensorflow=plan.knobs.reader == "stream",
     )

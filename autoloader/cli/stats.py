@@ -6,13 +6,14 @@ Not here: computing them (``autoloader.statistics``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.remote import read_here
 from autoloader.cli.spec_file import SpecFile
 
 
@@ -33,9 +34,16 @@ def stats(
     from autoloader.statistics import statistics_document, statistics_of
 
     declared = PipelineSpec.from_yaml(spec)
+    remote = read_here(declared)
     mixture = resolve(declared, split)
+    if declared.normalize is not None and not _is_there(declared.normalize.statistics):
+        # The file that the spec names is the one to be written.
+        normalize = declared.normalize.model_copy(update={"statistics": None})
+        declared = declared.model_copy(update={"normalize": normalize})
+    if remote:
+        _say_size([dataset for dataset in mixture.datasets if dataset.remote])
     with progress_bar("computing statistics") as advance:
-        found = statistics_of(declared, split, progress=advance)
+        found = statistics_of(declared, split, read_remote=True, progress=advance)
     assert found is not None
     if declared.normalize is not None:
         normalised(mixture, found)
@@ -57,6 +65,20 @@ def stats(
             ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
             _rows(document),
         )
+
+
+def _is_there(statistics: str | None) -> bool:
+    return statistics is None or Path(statistics).exists()
+
+
+def _say_size(remote: Sequence[Any]) -> None:
+    """How much there is to read."""
+    from autoloader.planning import record_bytes_of
+    from autoloader.units import format_bytes
+
+    size = sum(record_bytes_of(dataset) * dataset.records for dataset in remote)
+    names = ", ".join(dataset.name for dataset in remote)
+    note(f"remote: all of {names} is read, about {format_bytes(size)}")
 
 
 def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:

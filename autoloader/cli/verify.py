@@ -18,6 +18,7 @@ import numpy as np
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
+from autoloader.cli.remote import read_here
 from autoloader.cli.spec_file import SpecFile
 
 DIFFERS = 4
@@ -50,6 +51,7 @@ def verify(
         from autoloader.graph import hooks
 
         hooks.enter()  # TensorFlow comes here anyway, with TFDS
+    read_here(declared)
     found = Comparison()
     with AutoLoader(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
@@ -89,6 +90,7 @@ def price_start(
     record_bytes: dict[str, int],
     batch_bytes: int,
     with_tensorflow: bool,
+    buffer_bytes: Mapping[str, int] = MappingProxyType({}),
     ranks: int = 1,
     joining: bool = False,
 ) -> StartPrice:
@@ -99,6 +101,7 @@ def price_start(
         record_bytes: mean bytes of a record (an episode), by dataset.
         batch_bytes: bytes of one ring slot.
         with_tensorflow: whether any dataset is read through tf.data.
+        buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
         ranks: pipelines of this kind in one child. By index they share the libraries, the indexes
             and, in shorter runs, what is read ahead.
         joining: the child is there already, with its libraries.
@@ -107,6 +110,7 @@ def price_start(
     for name, record in record_bytes.items() if with_tensorflow else ():
         own = knobs.for_dataset(name)
         streams += STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
+        streams += buffer_bytes.get(name, 0) * own.cycle_length
         held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
         waiting = max(own.queue_samples, own.shuffle_samples) * SAMPLE_BYTES
         queued += record * held + max(0, waiting - record)

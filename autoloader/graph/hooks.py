@@ -5,20 +5,17 @@ they get that form: per-step features at the top, and ``traj_metadata`` with ``e
 repeated for every step, beside ``_len``. What comes back is NumPy again; of the metadata the first
 value counts, and names that begin with "_" are left out.
 
-``enter`` lets this process run them itself. As ``python -m autoloader.graph.hooks`` it
-is the process that others ask (``sampling.hook``): pickled questions on stdin, answers on stdout,
-and the descriptor that functions may print to as its argument.
+``enter`` lets this process run them itself; others ask (``graph.answers``).
 
 Not here: what is asked (``sampling.transform``).
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autoloader.catalog import tensorflow_process
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph.tensorflow import tf
 from autoloader.sampling import hook, transform
@@ -67,21 +64,8 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def serve() -> None:
-    """Answer questions until the one who asks is gone."""
-    os.dup2(int(sys.argv[1]), 2)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a function prints is no answer
-    questions = sys.stdin.buffer
-    try:
-        hook.extend_import_path(hook.receive(questions))
-        while True:
-            hook.send(answers, _answered(*hook.receive(questions)))
-    except (EOFError, BrokenPipeError):
-        return
-
-
-def _answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
+def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
+    """What the process that runs TensorFlow answers to ``sampling.transform``."""
     if question == "prepare":
         return None
     asked = transform.describe_here if question == "describe" else transform.apply_here
@@ -95,8 +79,4 @@ def enter() -> None:
     """From now on this process calls such functions itself; the other one is not needed."""
     if "tensorflow" not in hook.CALLERS:
         hook.CALLERS["tensorflow"] = call_eagerly
-        hook.remote.close()
-
-
-if __name__ == "__main__":
-    serve()
+        tensorflow_process.process.close()

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from autoloader.graph import files
 from autoloader.graph.choices import drawn_choices, scheduled_choices
 from autoloader.graph.decode import decode_sample
 from autoloader.graph.episodes import still_options
@@ -53,6 +54,8 @@ class MixtureStream:
     def __init__(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         self._mixture = mixture
         self._order = order
+        if any(dataset.remote for dataset in mixture.datasets):
+            files.enter()
         self._streams = [SampleStream(dataset, mixture.layout) for dataset in mixture.datasets]
 
     def open(
@@ -104,7 +107,8 @@ class MixtureStream:
 
     def unreadable(self, dataset: int) -> str | None:
         """See ``RowSource.unreadable``."""
-        for piece in self._mixture.datasets[dataset].slices:
+        found = self._mixture.datasets[dataset]
+        for piece in () if found.remote else found.slices:  # remote ones would make it wait
             if not tf.io.gfile.exists(piece.path):
                 return str(piece.path)
         return None

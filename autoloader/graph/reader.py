@@ -5,6 +5,8 @@ error came from. Here every pass is held against the record counts of its shards
 is looked for in the file itself, read on its own where it is whole, and quarantined with its
 reason where it is not. So a record comes exactly once, or is named.
 
+Where a remote file system does not answer, the stream is interrupted: whoever reads opens it again.
+
 Not here: the graph (``graph.episodes``), how much damage is borne (``runtime.quarantine``).
 """
 
@@ -14,8 +16,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from autoloader.catalog.files import UnreachableError, unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.errors import SourceError
+from autoloader.graph import files
 from autoloader.graph.episodes import EpisodeStream
 from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
@@ -24,7 +28,7 @@ from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.source import EmptyEpisode, ReaderStart
+from autoloader.sampling.source import EmptyEpisode, ReaderStart, SourceInterruptedError
 
 _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
 """What a bad record makes TensorFlow raise; the last, because its message may quote the bytes."""
@@ -45,6 +49,8 @@ class StreamReader:
         self._dataset = dataset
         self._layout = layout
         self._stream = EpisodeStream(dataset, layout, ordered=ordered)
+        if dataset.remote:
+            files.enter()
 
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
@@ -73,7 +79,7 @@ class StreamReader:
                     raise self._failed(reason) from error
                 continue
             except tf.errors.OpError as error:
-                raise self._failed(_reason(error)) from error
+                raise self._unreadable(error) from error
             failures = 0
             place = self._stream.place_of(element)
             while place.pass_ > got.pass_:
@@ -95,7 +101,7 @@ class StreamReader:
             try:
                 scan = scan_records(piece.path, verify="all")
             except OSError as error:
-                raise self._failed(f"{piece.path}: {error.strerror or error}") from error
+                raise self._of_file(error, piece.path) from error
             broken = {damage.record: damage.reason for damage in scan.damage}
             for record in records:
                 place = Place(self._dataset.index, got.pass_, shard, record)
@@ -111,11 +117,26 @@ class StreamReader:
                     )
                     samples = samples_of_record(self._dataset, self._layout, place, payload)
                 except OSError as error:
-                    raise self._failed(f"{piece.path}: {error.strerror or error}") from error
+                    raise self._of_file(error, piece.path) from error
                 except MalformedRecordError as error:
                     yield EmptyEpisode(place, str(error) or reason)
                 else:
                     yield samples or EmptyEpisode(place, None)
+
+    def _unreadable(self, error: Any) -> Exception:
+        """What one of TensorFlow's errors ends the stream with."""
+        if not self._dataset.remote:
+            return self._failed(_reason(error))
+        named = re.search(r"[a-z0-9]+://\S+", str(error.message))
+        path = named[0] if named else self._dataset.directory.path
+        return self._of_file(files.as_os_error(error, path), path)
+
+    def _of_file(self, error: OSError, path: str) -> Exception:
+        if isinstance(error, UnreachableError):
+            return SourceInterruptedError(f"{path}: {error.strerror or error}")
+        if self._dataset.remote:
+            return unreadable(error, path, dataset=self._dataset.name)
+        return self._failed(f"{path}: {error.strerror or error}")
 
     def _failed(self, reason: str) -> SourceError:
         name = self._dataset.name

@@ -1,7 +1,8 @@
 """Samples of every dataset, those with a transform among them: these are counted by their index.
 
 How many steps a transform leaves is not known before it has run, so the index is built (once) for
-the count, whichever reader then reads. A quick look estimates from the episode it was tried on.
+the count, whichever reader then reads. A quick look, and remote data, are estimated from the
+episode that it was tried on.
 
 Not here: datasets that are read as they lie (``sampling.counts``).
 """
@@ -29,16 +30,15 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
     transform = dataset.transform
     if transform is None:
         return counts.count_dataset(dataset, probe_only=probe_only)
-    if not probe_only:
+    if not probe_only and not dataset.remote:
         return count_indexed(open_dataset_index(dataset))
     # Rules speak of what the function gives: none of them is asked of the files.
     found = counts.count_dataset(replace(dataset, keep=None), probe_only=True)
-    return replace(
-        found,
-        frames=max(1, round(found.frames * transform.kept_ratio)),
-        samples=max(1, round(found.samples * transform.kept_ratio)),
-        estimated=True,
-    )
+    frames = max(1, round(found.frames * transform.kept_ratio))
+    if dataset.num_samples is not None:
+        return replace(found, frames=frames, frames_estimated=True)
+    samples = max(1, round(found.samples * transform.kept_ratio))
+    return replace(found, frames=frames, samples=samples, estimated=True, frames_estimated=True)
 
 
 def count_mixture(mixture: ResolvedMixture, *, probe_only: bool = False) -> dict[str, DatasetCount]:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.tfrecord import opened
-from autoloader.errors import SourceError
+from autoloader.errors import SourceError, SpecError
 from autoloader.index import places
 from autoloader.index.build import SourceChangedError, index_shard
 from autoloader.index.episodes import EpisodesView, EpisodeView, FeatureNumbers
@@ -248,7 +248,16 @@ def open_indexes(
 
     Raises:
         SourceError: a shard file cannot be read, or is written to while it is indexed.
+        SpecError: a dataset is remote.
     """
+    for dataset in datasets:
+        if dataset.remote:
+            raise SpecError(
+                f"dataset {dataset.name!r} is remote ({dataset.directory.path}), and only local "
+                "files have an index",
+                remedy="read it as a stream (reader: auto does), or copy it to a local disk",
+                path=f"datasets[{dataset.name}].path",
+            )
     home = places.index_directory() if cache_dir is None else cache_dir
     schemas = [IndexSchema.of(dataset) for dataset in datasets]
     files: dict[_FileKey, _ShardFile] = {}

@@ -10,14 +10,16 @@ they lie (``sampling.counts``), what rules leave (``sampling.keep``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
 from autoloader.sampling.keep import RuleLoss, left_by_rules
 from autoloader.sampling.ranges import Ranges
+from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.texts import ALL_STEPS, TextRuns
 from autoloader.sampling.windows import valid_ranges
 
@@ -25,9 +27,20 @@ if TYPE_CHECKING:
     from autoloader.index.dataset import DatasetIndex
 
 
+class TransformedEpisodes(Protocol):
+    """What tells which t a function leaves; an index is one."""
+
+    dataset: ResolvedDataset
+    steps: NDArray[np.int32]
+
+    def valid_steps(self) -> NDArray[np.bool_]:
+        """[sum of ``steps``] which steps may be t, before the stride."""
+        ...
+
+
 def kept_transformed(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where transform and rules leave out no step."""
-    left = _allowed_by_function(index)
+    left = allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
 
 
@@ -68,7 +81,7 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
     return TextRuns(np.concatenate(parts), tuple(known))
 
 
-def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
+def allowed_by_function(index: TransformedEpisodes) -> Ranges | None:
     """The valid t of each episode, or ``None`` where the transform bars no step."""
     valid = index.valid_steps()
     if valid.all():
@@ -95,7 +108,7 @@ def count_transformed(index: DatasetIndex) -> DatasetCount:
     steps = index.steps.astype(np.int64)
     strided = -(-steps // dataset.stride)
     every = samples_per_episode(dataset.sample, strided)
-    kept = _allowed_by_function(index)
+    kept = allowed_by_function(index)
     left = every if kept is None else samples_per_episode(dataset.sample, strided, kept)
     dropped = int((steps == 0).sum())
     lost = []

@@ -22,6 +22,7 @@ class DatasetActivity:
         generations: times its stream was opened.
         decode_s, decoded: seconds of decoding and samples decoded.
         frames: frames decoded for these; one that several samples share counts once.
+        interruptions: times its (remote) source broke off and was opened again.
         read_s, episodes: seconds its reader waited for its source, and episodes read.
     """
 
@@ -36,6 +37,7 @@ class DatasetActivity:
     frames: int
     read_s: float
     episodes: int
+    interruptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,16 +25,19 @@ from typing import Any
 
 import numpy as np
 
+from autoloader.catalog.files import UnreachableError, unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, PipelineError, SourceError
 from autoloader.knobs import Knobs
+from autoloader.runtime.patience import Patience
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.rows import BrokenGraphError, RowGroup, RowSource, RowStart, Span
+from autoloader.sampling.source import SourceInterruptedError
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +119,11 @@ class Arrivals:
         count = len(mixture.datasets)
         self._bad: list[set[tuple[int, int]]] = [set() for _ in range(count)]
         self._asked_again: set[Place] = set()
+        self._closing = threading.Event()
+        self._patience = [
+            Patience(f"dataset {one.name!r}", one.name, self._closing.wait)
+            for one in mixture.datasets
+        ]
         self._spans: list[dict[int, list[Span]]] = [{} for _ in range(count)]
         self.waiting_for: int | None = None
         self.datasets = [ArrivedDataset(self) for _ in range(count)]
@@ -130,6 +138,10 @@ class Arrivals:
     def retune(self, knobs: Knobs) -> None:
         """Go on with other knobs; pending changes coalesce."""
         self._wanted = knobs
+
+    def interruptions(self, dataset: int) -> int:
+        """Times that a dataset's remote files did not answer."""
+        return self._patience[dataset].interruptions
 
     @property
     def settled(self) -> bool:
@@ -146,6 +158,7 @@ class Arrivals:
     def close(self) -> None:
         """Stop after the group in hand; does not wait."""
         self._closed = True
+        self._closing.set()
         with self._condition:
             self._condition.notify_all()
 
@@ -257,7 +270,10 @@ class Arrivals:
             fruitless = 0 if self._position > begun else fruitless + 1
             if whole:
                 self._look_for_ended(passes)
-            if fruitless > _TRIES:
+            away = [one.index for one in self._mixture.datasets if one.remote]
+            if fruitless > _TRIES and away:
+                self._patience[away[0]].failed(broken or SourceInterruptedError("nothing comes"))
+            elif fruitless > _TRIES:
                 raise SourceError(
                     f"the in-graph mixture gives nothing: {broken or 'a dataset ended'}",
                     remedy="check that the datasets' files are there and readable",
@@ -316,6 +332,7 @@ class Arrivals:
             if cursor.taken(Place(dataset, pass_, shard, record)) == 0:
                 self.datasets[dataset].episodes += 1
             cursor.take(pass_, shard, record, total)
+            self._patience[dataset].succeeded()
             self._position += 1
             self._append(self._sample_of(group, row))
         return True
@@ -403,13 +420,23 @@ class Arrivals:
         """Quarantine what is broken of a shard; whether nothing whole is left."""
         dataset = self._mixture.datasets[lacking[0].dataset]
         try:
-            scan = scan_records(path, verify="all")
+            return self._judged(path, lacking)
+        except UnreachableError as error:
+            self._patience[dataset.index].failed(error)
+            return False
         except OSError as error:
+            if dataset.remote:
+                raise unreadable(error, path, dataset=dataset.name) from error
             raise SourceError(
                 f"dataset {dataset.name!r}: {path} cannot be read: {error}",
                 remedy="check that the file is there and readable, or take the dataset out",
                 dataset=dataset.name,
             ) from error
+
+    def _judged(self, path: str, lacking: Sequence[Place]) -> bool:
+        """As ``_judge``. Raises OSError."""
+        dataset = self._mixture.datasets[lacking[0].dataset]
+        scan = scan_records(path, verify="all")
         broken = {damage.record: damage.reason for damage in scan.damage}
         settled = True
         for place in lacking:
@@ -429,6 +456,12 @@ class Arrivals:
                     if samples is None:
                         self._close_record(place)
                         continue
+            if why is None and dataset.remote:
+                # The stream broke off, which a tolerant graph does not tell: it will come.
+                self._patience[dataset.index].failed(
+                    SourceInterruptedError(f"{path} ended before record {record}")
+                )
+                return False
             if why is None and place not in self._asked_again:
                 self._asked_again.add(place)
                 settled = False

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from autoloader.catalog.tensorflow_process import import_path
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
@@ -32,7 +33,6 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.hook import import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
 

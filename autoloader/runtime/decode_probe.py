@@ -12,7 +12,6 @@ Not here: the pool that decodes in a run (``runtime.pool``), what is made of the
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from autoloader.catalog.files import opened_anywhere, source_bytes
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
-    opened,
     read_record,
     walk_records,
 )
@@ -101,15 +100,15 @@ def probe_decode(
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> EpisodeSamples | None:
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         try:
-            with opened(piece.path) as fd:
-                records = walk_records(fd, os.fstat(fd).st_size, verify=True)
+            with opened_anywhere(piece.path) as file:
+                records = walk_records(file, source_bytes(file), verify=True)
                 for number, (start, length, lost) in enumerate(records):
                     if lost is not None or number >= piece.start + _TRIES:
                         break
                     if number < piece.start:
                         continue
                     place = Place(dataset.index, 0, shard, number)
-                    payload = read_record(fd, start + HEADER_BYTES, length)
+                    payload = read_record(file, start + HEADER_BYTES, length)
                     try:
                         samples = samples_of_record(dataset, mixture.layout, place, payload)
                     except MalformedRecordError:

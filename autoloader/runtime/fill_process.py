@@ -21,6 +21,7 @@ import threading
 import time
 from pathlib import Path
 
+from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.errors import AutoloaderError
 from autoloader.index.dataset import open_indexes
 from autoloader.index.plan import plan_of
@@ -41,7 +42,6 @@ from autoloader.runtime.messages import (
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.episode import Place
-from autoloader.sampling.hook import extend_import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
 

@@ -216,6 +216,7 @@ class GraphPipeline:
                 frames=int(frames[index]),
                 read_s=self._arrivals.read_s,
                 episodes=arrived.episodes,
+                interruptions=self._arrivals.interruptions(index),
             )
         return PipelineActivity(
             datasets=datasets,

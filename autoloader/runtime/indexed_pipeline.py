@@ -23,6 +23,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from autoloader.catalog.tensorflow_process import import_path
 from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, UsageError, as_fault
 from autoloader.index.dataset import DatasetIndex
@@ -41,7 +42,6 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.sampling.episode import Place
-from autoloader.sampling.hook import import_path
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
 

@@ -100,7 +100,7 @@ class Pipeline:
                 knobs.for_dataset(dataset.name),
                 quarantine=self._quarantine,
                 opening=opening,
-                counted=None if order.pass_samples is None else _Counted(dataset),
+                counted=_Counted(dataset) if order.pass_samples and not dataset.remote else None,
                 failed=self._reader_failed,
             )
             for dataset in mixture.datasets
@@ -216,6 +216,7 @@ class Pipeline:
                 frames=int(frames[index]),
                 read_s=reader.read_s,
                 episodes=reader.episodes,
+                interruptions=reader.interruptions,
             )
         return PipelineActivity(
             datasets=datasets,

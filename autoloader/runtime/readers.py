@@ -12,7 +12,9 @@ epoch after it would be off by as much. Its samples are made up for by repeats o
 episode's, flagged as those of undecodable frames are: provenance names what they show, the ledger
 what they stand for. With other epochs a dataset simply goes on.
 
-An exception reaches the pipeline with its dataset and stage; the stream never just ends.
+A source that is interrupted (remote files) is opened again at the cursor, after a pause: nothing is
+lost and nothing comes twice. Any other exception reaches the pipeline with its dataset and stage;
+the stream never just ends.
 
 Not here: what a source is (``sampling.source``), queues (``runtime.queues``).
 """
@@ -26,12 +28,18 @@ from dataclasses import replace
 
 from autoloader.errors import AutoloaderError, PipelineError, SourceError
 from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.runtime.patience import Patience
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.queues import SampleQueue
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.episode import EpisodeSamples, Place, stand_ins
 from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
+from autoloader.sampling.source import (
+    EmptyEpisode,
+    EpisodeSource,
+    ReaderStart,
+    SourceInterruptedError,
+)
 
 
 def opening_at_once(cpus: int) -> int:
@@ -83,7 +91,8 @@ class Reader:
         self._counted = counted
         self._short: dict[Place, int] = {}
         self._failed = failed
-        self._closed = False
+        self._closing = threading.Event()
+        self._patience = Patience(f"dataset {dataset.name!r}", dataset.name, self._closing.wait)
         self._next: _Opening | None = None
         self.generations = 0
         self.episodes = 0
@@ -107,7 +116,12 @@ class Reader:
 
     def close(self) -> None:
         """Stop after the episode in hand; does not wait."""
-        self._closed = True
+        self._closing.set()
+
+    @property
+    def interruptions(self) -> int:
+        """Times its source did not answer, and was opened again."""
+        return self._patience.interruptions
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it has."""
@@ -134,17 +148,24 @@ class Reader:
     def _fail(self, error: AutoloaderError, cause: BaseException | None = None) -> None:
         if cause is not None:
             error.__cause__ = cause
-        if not self._closed:
+        if not self._closing.is_set():
             self._failed(self._dataset.index, error)
 
     def _read(self) -> None:
         source = self._make_source(self._dataset)
         episodes = source.open(self._cursor.start(), self._knobs)
         self.generations = 1
-        while not self._closed:
+        while not self._closing.is_set():
             episodes = self._newest(source, episodes)
             started = time.perf_counter()
-            item = next(episodes, None)
+            try:
+                item = next(episodes, None)
+            except SourceInterruptedError as error:
+                self._patience.failed(error)
+                episodes = source.open(self._cursor.start(), self._knobs)
+                self.generations += 1
+                continue
+            self._patience.succeeded()
             self.read_s += time.perf_counter() - started
             if item is None:
                 raise SourceError(

@@ -30,7 +30,8 @@ class DatasetCount:
         samples: samples of a pass.
         short_episodes: episodes that give no sample because no window fits.
         damaged: records that cannot be read, with their reasons.
-        estimated: whether frames and samples are an estimate from a probe.
+        estimated: whether samples are an estimate from a probe.
+        frames_estimated: whether frames are.
         lost: what each rule of ``keep`` leaves out, in order.
     """
 
@@ -41,6 +42,7 @@ class DatasetCount:
     damaged: tuple[str, ...]
     estimated: bool
     lost: tuple[RuleLoss, ...] = ()
+    frames_estimated: bool = False
 
 
 def samples_per_episode(
@@ -88,6 +90,7 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
         dataset: the dataset.
         probe_only: read a few records only and estimate from them, labelled so; not where the
             dataset has rules to ``keep``, whose texts and lengths are read (and cached) whole.
+            Of remote data no more is read in any case; ``num_samples`` replaces the estimate.
 
     Raises:
         SourceError: no record can be read.
@@ -107,15 +110,17 @@ def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> Data
             remedy=f"check the files in {dataset.directory.path}, or take the dataset out",
             dataset=dataset.name,
         )
+    given = dataset.num_samples
     per_episode, short, lost = counted_episodes(dataset, np.flatnonzero(every >= 0), whole)
     return DatasetCount(
         episodes=len(whole),
         frames=int(whole.sum()),
-        samples=int(per_episode.sum()),
+        samples=int(per_episode.sum()) if given is None else given,
         short_episodes=short,
         damaged=tuple(f"{d.path}, record {d.record}: {d.reason}" for d in found.damage),
-        estimated=found.estimated,
+        estimated=found.estimated and given is None,
         lost=lost,
+        frames_estimated=found.estimated,
     )
 
 

@@ -7,8 +7,8 @@ whether kept results are still its own.
 
 A caller turns the library's episode (NumPy) into what the framework's functions take, and back.
 NumPy's is here. TensorFlow's is in ``graph.hooks``, which enters itself in ``CALLERS`` where a
-graph is built; elsewhere a process of its own runs such functions (``python -m
-autoloader.graph.hooks``), one for all of them, so that indexing and planning import no TensorFlow.
+graph is built; elsewhere ``catalog.tensorflow_process`` runs such functions, so that indexing and
+planning import no TensorFlow.
 
 Functions are called one at a time: they need not be thread-safe.
 
@@ -17,24 +17,19 @@ Not here: what an episode is (``rlds``), records (``transform``).
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.util
 import json
 import operator
-import os
-import pickle
-import subprocess
-import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from autoloader.catalog import tensorflow_process
 from autoloader.errors import SpecError
 from autoloader.spec import TransformSpec
 
@@ -55,16 +50,6 @@ def _call_numpy(
 
 CALLERS: dict[str, Caller] = {"numpy": _call_numpy}
 calling = threading.RLock()
-
-
-def import_path() -> list[str]:
-    """The import path of this process, for one that starts elsewhere."""
-    return [str(Path(entry or ".").absolute()) for entry in sys.path]
-
-
-def extend_import_path(entries: Sequence[str]) -> None:
-    """Look in another process's import path too, behind our own."""
-    sys.path.extend(entry for entry in entries if entry not in sys.path)
 
 
 def hook_identity(spec: TransformSpec, *, where: str) -> str:
@@ -138,78 +123,19 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {words}{place}"
 
 
-# -- a process of its own, for frameworks that this one does not import --------------------------
+# -- frameworks that this process does not import ------------------------------------------------
 
 
-class _Remote:
-    """The process that runs functions of frameworks which this process does not import."""
+def ask_elsewhere(question: object) -> Any:
+    """What the process that runs TensorFlow answers.
 
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-        self._owner = 0
-
-    def ask(self, question: object) -> Any:
-        """Its answer; started at the first question.
-
-        Raises:
-            HookFailedError: it ended.
-        """
-        with self._lock:
-            if self._process is None or self._owner != os.getpid():
-                self._start()
-            try:
-                pipe = self._pipe("stdin")
-                send(pipe, question)
-                return receive(self._pipe("stdout"))
-            except (OSError, EOFError) as error:
-                self._end()
-                raise HookFailedError(
-                    "the process that runs TensorFlow transforms ended"
-                ) from error
-
-    def close(self) -> None:
-        with self._lock:
-            self._end()
-
-    def _start(self) -> None:
-        # Functions may print; what TensorFlow prints while it is imported is nobody's business.
-        screen = os.dup(2)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "autoloader.graph.hooks", str(screen)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(screen,),
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-            )
-        finally:
-            os.close(screen)
-        self._owner = os.getpid()
-        send(self._pipe("stdin"), import_path())
-
-    def _pipe(self, name: str) -> IO[bytes]:
-        pipe: IO[bytes] = getattr(self._process, name)
-        return pipe
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
-            return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        try:
-            process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-remote = _Remote()
-atexit.register(remote.close)
+    Raises:
+        HookFailedError: it ended.
+    """
+    try:
+        return tensorflow_process.process.ask(question)
+    except tensorflow_process.ProcessEndedError as error:
+        raise HookFailedError("the process that runs TensorFlow transforms ended") from error
 
 
 def prepare(framework: str) -> None:
@@ -219,22 +145,4 @@ def prepare(framework: str) -> None:
         HookFailedError: it ended.
     """
     if framework not in CALLERS:
-        remote.ask(("prepare", None, ()))
-
-
-def send(pipe: IO[bytes], message: object) -> None:
-    """One message into a pipe between the library's own processes."""
-    pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
-    pipe.flush()
-
-
-def receive(pipe: IO[bytes]) -> Any:
-    """The next message of such a pipe.
-
-    Raises:
-        EOFError: the other end is gone.
-    """
-    try:
-        return pickle.load(pipe)  # noqa: S301 written by ``send`` of our own process
-    except pickle.UnpicklingError as error:
-        raise EOFError(str(error)) from error
+        ask_elsewhere(("prepare", None, ()))

@@ -42,7 +42,9 @@ def samples_of_record(
         payload, _ = dataset.transform.rewritten(payload, keys, dataset.keep)
         keys.add(VALID_KEY)
     values = parse_example(payload, only=keys)
-    arrays = {path: _numbers(values.get(feature.key), feature) for path, feature in numeric.items()}
+    arrays = {
+        path: numbers_of(values.get(feature.key), feature) for path, feature in numeric.items()
+    }
     pictures = {
         feature.key: _ranges(values.get(feature.key))
         for features in cameras.values()
@@ -113,7 +115,12 @@ def draw_choice(key: int, purpose: int, number: int, count: int) -> int:
     return draws.choose(draws.fold(key, *parts), count)
 
 
-def _numbers(value: FeatureValue | None, feature: Feature) -> NDArray[np.float32]:
+def numbers_of(value: FeatureValue | None, feature: Feature) -> NDArray[np.float32]:
+    """[steps, width] a numeric feature of a parsed record.
+
+    Raises:
+        MalformedRecordError: it is missing, or holds something else.
+    """
     if value is None or value.values is None:
         raise MalformedRecordError(f"{feature.path!r} is missing or holds no numbers")
     width = int(np.prod([size or 1 for size in feature.shape], dtype=np.int64))

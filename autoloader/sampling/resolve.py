@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from autoloader.catalog import Feature, ShardSlice, VersionDirectory, locate_version, open_version
+from autoloader.catalog import (
+    Feature,
+    ShardSlice,
+    VersionDirectory,
+    files,
+    locate_version,
+    open_version,
+)
 from autoloader.errors import SpecError, nearest
 from autoloader.sampling.draws import dataset_key
 from autoloader.sampling.fields import (
@@ -50,6 +57,7 @@ class ResolvedDataset:
         transform: what rewrites each episode first, or ``None``.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``sampling.parts``).
+        num_samples: of a pass, where the spec says it of remote data; else ``None``.
     """
 
     name: str
@@ -68,6 +76,12 @@ class ResolvedDataset:
     keep: Keep | None = field(default=None, compare=False)
     transform: Transform | None = field(default=None, compare=False)
     turn: tuple[int, int] = (0, 1)
+    num_samples: int | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether its files lie on a file system that only TensorFlow opens."""
+        return files.is_remote(self.directory.path)
 
     @property
     def records(self) -> int:
@@ -175,8 +189,9 @@ def _resolve_dataset(
     if declared.path is not None:
         path = declared.path
     else:
-        path = str(locate_version(declared.tfds or "", declared.data_dir or "", dataset=name))
+        path = locate_version(declared.tfds or "", declared.data_dir or "", dataset=name)
     directory = open_version(path, dataset=name)
+    _check_place(declared, directory, where)
     slices = directory.resolve(expression, field=f"{where}.split.{split}")
     transform = None
     features: Mapping[str, Feature] = directory.features
@@ -231,7 +246,27 @@ def _resolve_dataset(
         language=language,
         keep=keep,
         transform=transform,
+        num_samples=declared.num_samples,
     )
+
+
+def _check_place(declared: DatasetSpec, directory: VersionDirectory, where: str) -> None:
+    """Refuse what remote data cannot have, and what only it can."""
+    remote = files.is_remote(directory.path)
+    if declared.keep is not None and remote:
+        raise SpecError(
+            f"{where}.keep: {directory.path} is remote, and rules ask for texts of every record",
+            remedy="use a transform that drops episodes (return None) and bars steps (valid), or "
+            "copy the dataset to a local disk",
+            path=f"{where}.keep",
+        )
+    if declared.num_samples is not None and not remote:
+        raise SpecError(
+            f"{where}.num_samples: {declared.num_samples}, but {directory.path} is local: its "
+            "samples are counted",
+            remedy="leave num_samples out; it is for remote data, which cannot be counted cheaply",
+            path=f"{where}.num_samples",
+        )
 
 
 def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], where: str) -> None:

@@ -39,6 +39,10 @@ class EmptyEpisode:
     reason: str | None
 
 
+class SourceInterruptedError(Exception):
+    """A source does not answer now: it is to be opened again at the cursor. Internal."""
+
+
 class EpisodeSource(Protocol):
     """A reader of one dataset. ``open`` may be called again at any time, from any thread."""
 
@@ -49,5 +53,6 @@ class EpisodeSource(Protocol):
 
         Raises:
             SourceError: while iterating, when the source cannot be read at all.
+            SourceInterruptedError: while iterating, when it may be read again later.
         """
         ...

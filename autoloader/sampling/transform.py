@@ -16,7 +16,6 @@ Not here: calling the function (``hook``), what an episode is (``rlds``).
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,12 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog import Feature, ShardSlice
+from autoloader.catalog import Feature, ShardSlice, files
 from autoloader.catalog.example_writing import write_example
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
-    opened,
     read_record,
     walk_records,
 )
@@ -160,8 +158,7 @@ def bind_transform(
     """
     identity = hook.hook_identity(spec, where=where)
     try:
-        stat = os.stat(slices[0].path)  # noqa: PTH116
-        key = (identity, slices[0], stat.st_size, stat.st_mtime_ns)
+        key = (identity, slices[0], *files.version_of(slices[0].path))
         with _binding:
             if key not in _bound:
                 elsewhere = spec.framework not in hook.CALLERS
@@ -172,6 +169,8 @@ def bind_transform(
                 _bound[key] = found
             return Transform(spec, identity, sources, *_bound[key])
     except OSError as error:
+        if files.is_remote(slices[0].path):
+            raise files.unreadable(error, error.filename, dataset=dataset) from error
         raise SourceError(
             f"dataset {dataset}: {error.filename or 'a shard file'} cannot be read: "
             f"{error.strerror or error}",
@@ -224,13 +223,13 @@ def _try(
 def _records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
     """(where it lies, payload) of the records of a split."""
     for piece in slices:
-        with opened(piece.path) as fd:
-            walk = walk_records(fd, os.fstat(fd).st_size, verify=True)
+        with files.opened_anywhere(piece.path) as file:
+            walk = walk_records(file, files.source_bytes(file), verify=True)
             for record, (start, length, lost) in enumerate(walk):
                 if lost is not None or record >= piece.stop:
                     break
                 if record >= piece.start:
-                    payload = read_record(fd, start + HEADER_BYTES, length)
+                    payload = read_record(file, start + HEADER_BYTES, length)
                     yield f"{piece.path}, record {record}", payload
 
 
@@ -285,7 +284,7 @@ def _answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
     Raises:
         MalformedRecordError, HookFailedError, HookResultError: it failed there.
     """
-    answer = hook.remote.ask((question, spec.model_dump(mode="json"), arguments))
+    answer = hook.ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -134,6 +134,9 @@ class DatasetSpec(Block):
     transform: TransformSpec | None = Field(
         None, description="a function that rewrites each episode first"
     )
+    num_samples: int | None = Field(
+        None, ge=1, description="samples of a pass, of remote data, where it is known"
+    )
 
     @field_validator("split", mode="before")
     @classmethod

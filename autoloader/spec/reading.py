@@ -13,17 +13,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from autoloader.errors import SpecError, UnsupportedError, nearest
+from autoloader.errors import SpecError, nearest
 from autoloader.spec.model import DatasetSpec, PipelineSpec
-
-_LATER = {
-    "datasets.*.num_samples": "sizes of remote data",
-}
-_LATER |= {
-    pattern.replace("datasets.*", "defaults"): words
-    for pattern, words in _LATER.items()
-    if pattern.startswith("datasets.*.")
-}
 
 
 def read_yaml(path: Path) -> PipelineSpec:
@@ -49,7 +40,6 @@ def read_yaml(path: Path) -> PipelineSpec:
 def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
     """The spec in plain values; see ``PipelineSpec.from_mapping``."""
     plain = _plain(raw)
-    _refuse_unsupported(plain)
     if plain.get("augment", {}) is None:
         del plain["augment"]
     _apply_defaults(plain)
@@ -66,32 +56,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return value
-
-
-def _refuse_unsupported(plain: dict[str, Any]) -> None:
-    """Refuse what is legal but not built."""
-    for pattern, words in _LATER.items():
-        for holder, key, path in _find(plain, pattern.split("."), ""):
-            raise UnsupportedError(
-                f"{path}: {holder[key]!r}: {words} is not supported yet",
-                remedy=f"leave {key!r} out of the spec for now",
-                path=path,
-            )
-
-
-def _find(holder: Any, parts: list[str], path: str) -> list[tuple[dict[str, Any], str, str]]:
-    head, rest = parts[0], parts[1:]
-    if head == "*":
-        items = holder if isinstance(holder, list) else []
-        return [
-            found
-            for position, item in enumerate(items)
-            for found in _find(item, rest, f"{path}[{_label(item, position)}]")
-        ]
-    if not isinstance(holder, dict) or head not in holder:
-        return []
-    here = f"{path}.{head}" if path else head
-    return [(holder, head, here)] if not rest else _find(holder[head], rest, here)
 
 
 def _label(item: Any, position: int) -> str:

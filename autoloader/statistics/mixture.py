@@ -17,11 +17,12 @@ from typing import Any
 from autoloader.errors import SpecError
 from autoloader.index import open_dataset_index
 from autoloader.index.dataset import Progress
-from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_statistics
+from autoloader.statistics.remote import RemoteEpisodes
 
 TRAIN = "train"
 
@@ -31,6 +32,7 @@ def statistics_of(
     split: str = TRAIN,
     *,
     cached_only: bool = False,
+    read_remote: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, DatasetStatistics] | None:
     """Statistics of every dataset that takes part in ``split``, by name.
@@ -39,10 +41,11 @@ def statistics_of(
         spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
         split: whose datasets.
         cached_only: compute nothing: ``None`` where some are missing.
+        read_remote: whether remote datasets may be read whole for it, which takes its time.
         progress: called with datasets done and datasets in all, where something is computed.
 
     Raises:
-        SpecError: a split, a feature, or the file is wrong.
+        SpecError: a split, a feature, or the file is wrong; or remote data needs a file.
         SourceError: a dataset cannot be read.
     """
     if spec.normalize is not None and spec.normalize.statistics is not None:
@@ -52,15 +55,30 @@ def statistics_of(
     for done, dataset in enumerate(measured.datasets):
         key = cache.statistics_key(dataset, measured.spec.dataset(dataset.name))
         kept = cache.load(key)
+        if kept is None and dataset.remote and not read_remote:
+            raise _needs_file(dataset)
         if kept is None:
             if cached_only:
                 return None
             if progress is not None:
                 progress(done, len(measured.datasets))
-            kept = dataset_statistics(open_dataset_index(dataset))
+            kept = dataset_statistics(
+                RemoteEpisodes(dataset) if dataset.remote else open_dataset_index(dataset)
+            )
             cache.save(key, kept)
         found[dataset.name] = kept
     return found
+
+
+def _needs_file(dataset: ResolvedDataset) -> SpecError:
+    where = "normalize.statistics"
+    return SpecError(
+        f"{where}: dataset {dataset.name!r} is remote ({dataset.directory.path}), and its "
+        "statistics would take reading all of it",
+        remedy="read it once with: autoloader stats --spec SPEC --out statistics.json; then set "
+        "normalize: {statistics: statistics.json}",
+        path=where,
+    )
 
 
 def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:

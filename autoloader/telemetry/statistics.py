@@ -25,6 +25,8 @@ class DatasetStatistics:
         quarantined: its bad records; ``loader.quarantined()`` names them.
         generations: times its stream was opened since the pipeline began: one, and one more with
             each change of a stream knob.
+        interruptions: times its remote files did not answer and it went on where it stopped; many
+            of them: look at the network.
     """
 
     weight: float
@@ -33,6 +35,7 @@ class DatasetStatistics:
     stalls: int
     quarantined: int
     generations: int
+    interruptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,13 +182,10 @@ def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
     assert "1.10.0" in caught.value.remedy
 
 
-def test_a_file_and_a_remote_path_are_refused(tmp_path: Path) -> None:
+def test_a_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
     with pytest.raises(SourceError, match="is a file"):
         open_version(path / "features.json", dataset="mine")
-    for remote in ("gs://bucket/kitchen/1.0.0", Path("gs://bucket/kitchen/1.0.0")):
-        with pytest.raises(SourceError, match="not on a local file system"):
-            open_version(remote, dataset="mine")
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "riegeli", "parquet"])
@@ -247,7 +244,7 @@ def data_dir(tmp_path: Path) -> Path:
     ],
 )
 def test_names_find_the_newest_version_that_fits(data_dir: Path, name: str, place: str) -> None:
-    assert locate_version(name, data_dir, dataset="mine") == data_dir / place
+    assert locate_version(name, data_dir, dataset="mine") == str(data_dir / place)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +278,7 @@ def test_the_real_bridge_directory_opens() -> None:
     found = open_version(BRIDGE, dataset="bridge")
     assert (found.name, found.version) == ("bridge_dataset", "1.0.0")
     assert found.episodes("train") == found.episodes("val") == 25
-    assert locate_version("bridge_dataset", BRIDGE.parents[1], dataset="bridge") == BRIDGE
+    assert locate_version("bridge_dataset", BRIDGE.parents[1], dataset="bridge") == str(BRIDGE)
 
 
 @pytest.mark.slow

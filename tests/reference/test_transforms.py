@@ -19,10 +19,11 @@ from streams import dataset_of, episodes_of_pass, mixture_of, spec_of
 from test_both_readers import PASSES, Data, Key, check, read_from_index, read_from_stream, samples
 
 from autoloader import AutoLoader
+from autoloader.catalog import tensorflow_process
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import open_dataset_index
 from autoloader.index.counting import count_dataset, count_mixture
-from autoloader.sampling.hook import HookFailedError, remote
+from autoloader.sampling.hook import HookFailedError, ask_elsewhere
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.source import EmptyEpisode
 from autoloader.statistics import dataset_statistics
@@ -213,7 +214,7 @@ def test_a_failing_assertion_of_tensorflow_quarantines_its_episode(data: Data) -
     assert [(one.slice, one.record) for one in index.damaged] == [(1, 0), (1, 1), (2, 0)]
     assert all("octo_hooks:fails_late raised Invalid" in one.reason for one in index.damaged)
     assert index.steps.tolist() == [5, 0, 7]
-    remote.close()
+    tensorflow_process.process.close()
 
 
 # --- rules of keep: over the episode as the function leaves it ------------------------------------
@@ -428,4 +429,4 @@ def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Dat
             return (exit, (0,))
 
     with pytest.raises(HookFailedError, match="ended"):
-        remote.ask(Gone())
+        ask_elsewhere(Gone())

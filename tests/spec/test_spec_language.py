@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from autoloader.errors import SpecError, UnsupportedError
+from autoloader.errors import SpecError
 from autoloader.spec import FieldTerm, PipelineSpec, parse_expression
 
 PLAIN: dict[str, Any] = {
@@ -340,21 +340,16 @@ def test_a_missing_field_is_named(place: str) -> None:
     assert leaf in error.what
 
 
-LATER = [
-    ("datasets.0.num_samples", 1000),
-    ("defaults.num_samples", 1000),
-]
+@pytest.mark.parametrize("value", [0, -1, 1.5, "many"])
+def test_num_samples_is_a_whole_number_above_zero(value: Any) -> None:
+    error = refused(changed("datasets.0.num_samples", value))
+    assert error.path == "datasets[bridge].num_samples"
+    assert repr(value) in error.what
 
 
-@pytest.mark.parametrize(("place", "value"), LATER, ids=lambda v: str(v)[:40])
-def test_what_a_later_issue_brings_is_refused_by_name_as_not_supported_yet(
-    place: str, value: Any
-) -> None:
-    error = refused(changed(place, value))
-    assert isinstance(error, UnsupportedError)
-    assert "not supported yet" in error.what
-    assert place.rpartition(".")[2] in error.path
-    assert repr(place.rpartition(".")[2]) in error.remedy
+def test_num_samples_may_be_a_default_of_all_datasets() -> None:
+    spec = PipelineSpec.from_mapping(changed("defaults.num_samples", 1000))
+    assert {dataset.num_samples for dataset in spec.datasets} == {1000}
 
 
 @pytest.mark.parametrize(
@@ -516,9 +511,7 @@ JUNK = st.recursive(
     ),
     max_leaves=6,
 )
-PLACES = sorted(
-    {place for place, _, _ in BAD_VALUES} | {place for place, _ in LATER} | {"defaults"}
-)
+PLACES = sorted({place for place, _, _ in BAD_VALUES} | {"defaults", "defaults.num_samples"})
 
 
 @given(st.sampled_from(PLACES), JUNK)

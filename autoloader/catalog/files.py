@@ -1,0 +1,244 @@
+"""Files wherever they lie: this machine's by the operating system, others by TensorFlow.
+
+Theory of operation. A path with a scheme (``gs://bucket/…``) names a file of one of TensorFlow's
+file systems. This module imports no TensorFlow: it asks ``tensorflow_process``, or, in a process
+that runs TensorFlow anyway, what ``graph.files`` has entered here. Each question is one round trip
+or a few; TensorFlow's own client repeats, with growing pauses, what fails for a moment.
+
+All faults are ``OSError``: ``FileNotFoundError`` and ``PermissionError`` as of local files,
+``UnreachableError`` where the file system does not answer now, ``NoFileSystemError`` where
+TensorFlow has none for the scheme. ``unreadable`` words them for people.
+
+Not here: TFRecord framing (``tfrecord``), metadata (``metadata``).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autoloader.catalog import tensorflow_process
+from autoloader.errors import SourceError
+
+FRONT_BYTES = 2 * 2**20
+"""Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
+
+Answer = Callable[[str, tuple[Any, ...]], Any]
+"""(question, its arguments) → the answer, or the ``OSError``; see ``graph.files``."""
+
+
+class UnreachableError(OSError):
+    """A remote file system does not answer now, after its client's own repetitions."""
+
+
+class NoFileSystemError(OSError):
+    """TensorFlow has no file system for a path's scheme."""
+
+
+_here: Answer | None = None
+_window_bytes = FRONT_BYTES
+
+
+def enter(answer: Answer, window_bytes: int) -> None:
+    """From now on this process answers by itself, and reads so many bytes at once."""
+    global _here, _window_bytes
+    _here, _window_bytes = answer, window_bytes
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether TensorFlow has to open ``path``; a path that went through ``Path`` counts too."""
+    return _SCHEME.match(str(path)) is not None
+
+
+def scheme_of(path: str) -> str:
+    """The scheme of "gs://bucket", which is "gs"; "" of a local path."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
+def normal(path: str | Path) -> str:
+    """The path as text: absolute where it is local, with ``scheme://`` and no last slash else."""
+    text = str(path)
+    found = _SCHEME.match(text)
+    if found is None:
+        return str(Path(text).expanduser().absolute())
+    return f"{found[1].lower()}://{text[found.end() :].rstrip('/')}"
+
+
+def join(directory: str, *names: str) -> str:
+    """A path below ``directory``."""
+    return posixpath.join(directory, *names)
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return posixpath.basename(path)
+
+
+def parent_of(path: str) -> str:
+    """The directory that holds ``path``; of a bucket the bucket itself."""
+    parent = posixpath.dirname(path)
+    return path if parent.endswith(":") else parent
+
+
+def read_text(path: str) -> str:
+    """The text of a file. Raises OSError, and UnicodeDecodeError."""
+    if is_remote(path):
+        return read_bytes(path).decode("utf-8")
+    return Path(path).read_text(encoding="utf-8")
+
+
+def read_bytes(path: str, offset: int = 0, count: int = -1) -> bytes:
+    """Up to ``count`` bytes of a remote file from ``offset`` on; -1 is all. Raises OSError."""
+    return bytes(_ask("read", path, offset, count))
+
+
+def size_of(path: str) -> int | None:
+    """Bytes of a remote file, or ``None`` where there is no such file. Raises OSError."""
+    size: int | None = _ask("size", path)
+    return size
+
+
+def version_of(path: str) -> tuple[int, int]:
+    """(bytes, time of the last change in ns) of a file; the time of a remote one is 0.
+
+    Raises:
+        OSError: it is not there, or cannot be asked.
+    """
+    if not is_remote(path):
+        stat = Path(path).stat()
+        return stat.st_size, stat.st_mtime_ns
+    size = size_of(path)
+    if size is None:
+        raise FileNotFoundError(2, "there is no such file", path)
+    return size, 0
+
+
+def is_directory(path: str) -> bool:
+    """Whether something lies in ``path``. Raises OSError of a remote one."""
+    return bool(_ask("is_directory", path)) if is_remote(path) else Path(path).is_dir()
+
+
+def file_names(directory: str) -> list[str]:
+    """Names of the files in a directory, unordered. Raises OSError."""
+    if is_remote(directory):
+        return [name for name in _ask("names", directory) if not name.endswith("/")]
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if entry.is_file()]
+
+
+def directory_names(directory: str) -> list[str]:
+    """Names of the directories in a directory, in order. Raises OSError."""
+    if is_remote(directory):
+        return sorted(name[:-1] for name in _ask("names", directory) if name.endswith("/"))
+    with os.scandir(directory) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+class RemoteFile:
+    """A remote file that is read here and there: holds the last stretch that was fetched.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        size: its bytes.
+
+    Raises:
+        OSError: it is not there, or cannot be reached; as does ``pread``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.size, _ = version_of(path)
+        self._path = path
+        self._start = 0
+        self._data = b""
+        self._lock = threading.Lock()
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Up to ``count`` bytes at ``position``; fewer at the end of the file."""
+        with self._lock:
+            first = position - self._start
+            there = self._data[first : first + count] if 0 <= first < len(self._data) else b""
+            missing = min(count, self.size - position) - len(there)
+            if missing <= 0:
+                return there
+            at = position + len(there)
+            self._start, self._data = at, read_bytes(self._path, at, max(missing, _window_bytes))
+            return there + self._data[:missing]
+
+
+def pread(source: int | RemoteFile, count: int, position: int) -> bytes:
+    """``os.pread`` of a descriptor or a remote file."""
+    return (
+        os.pread(source, count, position)
+        if isinstance(source, int)
+        else source.pread(count, position)
+    )
+
+
+def source_bytes(source: int | RemoteFile) -> int:
+    """Bytes of an open file."""
+    return os.fstat(source).st_size if isinstance(source, int) else source.size
+
+
+@contextmanager
+def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
+    """A descriptor, or a remote file: something that ``pread`` reads. Raises OSError."""
+    if is_remote(path):
+        yield RemoteFile(str(path))
+        return
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
+    """What to tell people of a remote file that cannot be read."""
+    scheme = scheme_of(path)
+    what = f"dataset {dataset}: {path}: {error.strerror or error}"
+    if isinstance(error, FileNotFoundError):
+        remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
+    elif isinstance(error, PermissionError):
+        remedy = (
+            "check the bucket's name; what is not public needs credentials: gcloud auth "
+            "application-default login, or a key file named by GOOGLE_APPLICATION_CREDENTIALS "
+            "(on a Google Cloud machine NO_GCE_CHECK=false asks for its service account)"
+            if scheme == "gs"
+            else f"give this user the right to read it, or the credentials that {scheme}:// takes"
+        )
+    elif isinstance(error, NoFileSystemError):
+        remedy = (
+            f"install tensorflow-io, which brings TensorFlow more file systems, mount it, or copy "
+            f"it here; TensorFlow has none for {scheme}://"
+        )
+    elif isinstance(error, UnreachableError):
+        remedy = "check the network (and https_proxy, where there is one), then start again"
+    else:
+        remedy = "check that it is whole and readable"
+    return SourceError(what, remedy=remedy, dataset=dataset)
+
+
+def _ask(question: str, *arguments: Any) -> Any:
+    if _here is not None:
+        answer = _here(question, arguments)
+    else:
+        try:
+            answer = tensorflow_process.process.ask(
+                ("files", question, arguments), about=str(arguments[0])
+            )
+        except tensorflow_process.ProcessEndedError as error:
+            raise UnreachableError(5, str(error), arguments[0]) from error
+    if isinstance(answer, OSError):
+        raise answer
+    return answer

@@ -1,0 +1,137 @@
+"""The process that runs TensorFlow for processes that do not import it.
+
+Theory of operation. Planning, indexing and the command line import no TensorFlow. Where they need
+it (a user's function written for it, files on its file systems) they ask a process of its own:
+``python -m autoloader.graph.answers``, started at the first question, one question at a time. It
+ends when its pipe is closed, or the process that asks does.
+
+Not here: what is asked (``catalog.files``, ``sampling.transform``), who answers
+(``graph.answers``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import pickle
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+_SAY_AFTER_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class ProcessEndedError(Exception):
+    """The process that runs TensorFlow ended before it answered. Internal: a reason."""
+
+
+def import_path() -> list[str]:
+    """The import path of this process, for one that starts elsewhere."""
+    return [str(Path(entry or ".").absolute()) for entry in sys.path]
+
+
+def extend_import_path(entries: Sequence[str]) -> None:
+    """Look in another process's import path too, behind our own."""
+    sys.path.extend(entry for entry in entries if entry not in sys.path)
+
+
+class TensorFlowProcess:
+    """Answers questions; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    def ask(self, question: object, *, about: str = "") -> Any:
+        """Its answer; the process is started at the first question.
+
+        Args:
+            question: pickled.
+            about: what a long wait is for, to be logged.
+
+        Raises:
+            ProcessEndedError: it ended.
+        """
+        with self._lock:
+            if self._process is None or self._owner != os.getpid():
+                self._start()
+            try:
+                send(self._pipe("stdin"), question)
+                answers = self._pipe("stdout")
+                while about and not select.select([answers], [], [], _SAY_AFTER_S)[0]:
+                    logger.warning("still waiting for %s", about)
+                return receive(answers)
+            except (OSError, EOFError) as error:
+                self._end()
+                raise ProcessEndedError("the process that runs TensorFlow ended") from error
+
+    def close(self) -> None:
+        """End it; the next question starts another one."""
+        with self._lock:
+            self._end()
+
+    def _start(self) -> None:
+        # Functions may print; what TensorFlow prints while it is imported is nobody's business.
+        screen = os.dup(2)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "autoloader.graph.answers", str(screen)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(screen,),
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+            )
+        finally:
+            os.close(screen)
+        self._owner = os.getpid()
+        send(self._pipe("stdin"), import_path())
+
+    def _pipe(self, name: str) -> IO[bytes]:
+        pipe: IO[bytes] = getattr(self._process, name)
+        return pipe
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None or self._owner != os.getpid():
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+process = TensorFlowProcess()
+atexit.register(process.close)
+
+
+def send(pipe: IO[bytes], message: object) -> None:
+    """One message into a pipe between the library's own processes."""
+    pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> Any:
+    """The next message of such a pipe.
+
+    Raises:
+        EOFError: the other end is gone.
+    """
+    try:
+        return pickle.load(pipe)  # noqa: S301 written by ``send`` of our own process
+    except pickle.UnpicklingError as error:
+        raise EOFError(str(error)) from error

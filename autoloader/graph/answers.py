@@ -1,0 +1,41 @@
+"""The process that answers for TensorFlow: ``python -m autoloader.graph.answers``.
+
+Pickled questions on stdin, answers on stdout, and as its argument the descriptor that users'
+functions may print to. It ends with the process that asks (``catalog.tensorflow_process``).
+
+Not here: the answers (``graph.files``, ``graph.hooks``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+
+from autoloader.catalog.files import FRONT_BYTES
+from autoloader.catalog.tensorflow_process import extend_import_path, receive, send
+
+os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", str(FRONT_BYTES // 2**20))
+
+
+def serve() -> None:
+    """Answer questions until the one who asks is gone."""
+    # TensorFlow is imported before what is printed is anybody's business.
+    from autoloader.graph import files, hooks
+
+    os.dup2(int(sys.argv[1]), 2)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a function prints is no answer
+    questions = sys.stdin.buffer
+    try:
+        extend_import_path(receive(questions))
+        while True:
+            question, about, arguments = receive(questions)
+            answering = files.answer if question == "files" else partial(hooks.answered, question)
+            send(answers, answering(about, arguments))
+    except (EOFError, BrokenPipeError):
+        return
+
+
+if __name__ == "__main__":
+    serve()

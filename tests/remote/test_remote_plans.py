@@ -1,0 +1,197 @@
+"""What is decided of remote data before a start: reader, sizes, statistics, or a refusal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streams import every_sample, mixture_of, spec_of
+
+from autoloader.controller.admission import price_start
+from autoloader.errors import AutoloaderError, SourceError, SpecError
+from autoloader.index import open_dataset_index
+from autoloader.knobs import Knobs
+from autoloader.planning import LoaderPlan, check_ranks, plan_loader
+from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.parts import mixture_part
+from autoloader.sampling.resolve import resolve
+from autoloader.statistics import statistics_of
+
+NORMALIZE = {"action": {"method": "mean_std"}}
+
+
+def planned(*datasets: Any, knobs: dict[str, Any] | None = None, **top: Any) -> LoaderPlan:
+    return plan_loader(spec_of(*datasets, **top), ram_floor="1MB", knobs=knobs)
+
+
+def test_auto_takes_the_stream_reader_and_names_the_dataset_that_asks_for_it(here: Any) -> None:
+    plan = planned(here.small, here.dataset(here.large))
+    assert plan.knobs.reader == "stream"
+    assert plan.reader_reason.startswith("large lies at gs://lab/large/1.0.0")
+    assert planned(here.small).knobs.reader == "indexed"
+
+
+def test_sizes_are_estimates_that_say_so_and_local_ones_are_counted(here: Any) -> None:
+    plan = planned(here.small, here.dataset(here.large, name="far"))
+    far = plan.counts["far"]
+    assert (far.episodes, far.frames, far.samples) == (18, 72, 72)
+    assert far.estimated
+    assert far.frames_estimated
+    assert not plan.counts["robot"].estimated
+    assert any("sizes of far are estimated" in note for note in plan.notes)
+    assert any("num_samples" in note and "forever" in note for note in plan.notes)
+
+
+def test_an_estimate_is_kept_so_that_a_resume_meets_the_same(here: Any) -> None:
+    first = planned(here.dataset(here.small)).counts["robot"]
+    before = len(here.storage.of("media", ".tfrecord"))
+    assert planned(here.dataset(here.small)).counts["robot"] == first
+    assert len(here.storage.of("media", ".tfrecord")) == before
+
+
+def test_num_samples_replaces_the_estimate(here: Any) -> None:
+    plan = planned(here.dataset(here.large, num_samples=1234))
+    assert plan.counts["large"].samples == 1234
+    assert not plan.counts["large"].estimated
+    assert plan.order.epoch_samples == 1234
+    assert not any("estimated" in note for note in plan.notes)
+
+
+def test_an_endless_epoch_with_explicit_weights_hangs_on_no_estimate(here: Any) -> None:
+    plan = planned(here.dataset(here.large), mixing={"epoch": "forever"})
+    assert plan.order.epoch_samples is None
+    assert not any("estimated" in note for note in plan.notes)
+    natural = planned(here.dataset(here.large), mixing={"epoch": "forever"}, weights="natural")
+    assert any("weights: natural hangs on them" in note for note in natural.notes)
+
+
+def test_open_files_of_remote_streams_are_priced(here: Any) -> None:
+    knobs = Knobs.build({"cycle_length": 4, "num_parallel_calls": 1})
+    common = {"record_bytes": {"a": 1000}, "batch_bytes": 1, "with_tensorflow": True}
+    without = price_start(knobs, **common)  # type: ignore[arg-type]
+    away = price_start(knobs, **common, buffer_bytes={"a": 1 << 24})  # type: ignore[arg-type]
+    assert away.total_bytes - without.total_bytes == 4 << 24
+
+
+def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:
+    spec = spec_of(here.dataset(here.small), normalize=NORMALIZE)
+    with pytest.raises(SpecError, match="is remote") as caught:
+        plan_loader(spec, ram_floor="1MB")
+    assert caught.value.path == "normalize.statistics"
+    assert caught.value.exit_code == 2
+    assert "autoloader stats --spec SPEC --out statistics.json" in caught.value.remedy
+    found = statistics_of(spec, read_remote=True)
+    local = statistics_of(spec_of(here.small, normalize=NORMALIZE))
+    assert found is not None
+    assert local is not None
+    assert found == local
+    file = tmp_path / "statistics.json"
+    file.write_text(json.dumps({name: one.plain() for name, one in found.items()}))
+    given = {**NORMALIZE, "statistics": str(file)}
+    plan = planned(here.dataset(here.small), normalize=given)
+    assert plan.mixture.datasets[0].scaling
+    # Kept, too: a second look reads nothing, and a start needs no file any more.
+    before = len(here.storage.of("media", ".tfrecord"))
+    assert statistics_of(spec) == found
+    assert len(here.storage.of("media", ".tfrecord")) == before
+
+
+def refused(*datasets: Any, **top: Any) -> AutoloaderError:
+    with pytest.raises(AutoloaderError) as caught:
+        planned(*datasets, **top)
+    return caught.value
+
+
+def test_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(here: Any) -> None:
+    far = here.dataset(here.large)
+    error = refused(far, reader="indexed")
+    assert isinstance(error, SpecError)
+    assert error.path == "reader"
+    assert "gs://lab/large/1.0.0" in error.what
+    assert "copy the data to a local disk" in error.remedy
+    assert "stream" in refused(far, knobs={"reader": "indexed"}).remedy
+    with pytest.raises(SpecError, match="only local files have an index"):
+        open_dataset_index(mixture_of(far).datasets[0])
+
+
+def test_keep_and_num_samples_are_held_against_where_the_data_lies(here: Any) -> None:
+    error = refused(here.dataset(here.large, keep={"language": "required"}))
+    assert isinstance(error, SpecError)
+    assert error.path == "datasets[large].keep"
+    assert "transform" in error.remedy
+    error = refused({**here.dataset(here.small), "path": str(here.small.path), "num_samples": 5})
+    assert isinstance(error, SpecError)
+    assert error.path == "datasets[robot].num_samples"
+    assert "leave num_samples out" in error.remedy
+
+
+def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:
+    plan = planned(here.dataset(here.large))
+    check_ranks(plan, 2)
+    whole = every_sample(plan.mixture, 0, 0)
+    parts = [every_sample(mixture_part(plan.mixture, Ranks(rank, 2)), 0, 0) for rank in (0, 1)]
+    assert parts[0] | parts[1] == whole
+    assert not parts[0] & parts[1]
+
+
+@pytest.mark.parametrize(
+    ("path", "what", "remedy"),
+    [
+        ("gs://lab/nothing/1.0.0", "there is nothing at gs://lab/nothing/1.0.0", "spelling"),
+        ("gs://nobucket/arm/1.0.0", "there is nothing at", "bucket"),
+        ("gs://lab/large", "not a TFDS version directory", "gs://lab/large/1.0.0"),
+        ("nofs://lab/large/1.0.0", "no file system for nofs://", "tensorflow-io"),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_where_to_look(
+    path: str, what: str, remedy: str, here: Any
+) -> None:
+    error = refused(here.dataset(here.large, path=path))
+    assert isinstance(error, SourceError)
+    assert what in error.what
+    assert remedy in error.remedy
+
+
+@pytest.mark.parametrize(
+    ("status", "what", "remedy"),
+    [(403, "access is refused", "gcloud auth"), (503, "cannot be reached", "network")],
+)
+def test_metadata_that_cannot_be_had_is_a_source_error_with_a_remedy(
+    status: int, what: str, remedy: str, here: Any
+) -> None:
+    spec = spec_of(here.dataset(here.large))
+    here.storage.fault = lambda _: status
+    with pytest.raises(SourceError, match=what) as caught:
+        resolve(spec)
+    assert remedy in caught.value.remedy
+
+
+def test_a_shard_that_the_bucket_lacks_is_named_before_anything_starts(here: Any) -> None:
+    from rlds_files import episode, write_dataset
+
+    written = write_dataset(
+        here.storage.folder / "scratch", [[episode(e, 3)] for e in range(3)], name="holey"
+    )
+    written.files[1].unlink()
+    holey = here.dataset(written, path="gs://scratch/holey/1.0.0")
+    error = refused(holey)
+    assert "gs://scratch/holey/1.0.0/holey-train.tfrecord-00001-of-00003 is missing" in error.what
+    assert "choose a split" in error.remedy
+    assert len(mixture_of({**holey, "split": "train[:1shard]"}).datasets[0].slices) == 1
+
+
+def test_names_are_found_below_a_remote_data_dir(here: Any) -> None:
+    far = {**here.dataset(here.large), "tfds": "large", "data_dir": "gs://lab"}
+    del far["path"]
+    assert mixture_of(far).datasets[0].directory.path == "gs://lab/large/1.0.0"
+
+
+def test_a_transform_is_tried_on_a_remote_episode_and_its_steps_are_estimated(here: Any) -> None:
+    far = here.dataset(here.large, transform={"call": "remote_hooks:halved"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).parent))
+        plan = planned(far)
+    assert plan.counts["large"].samples == 36
+    assert plan.counts["large"].estimated

@@ -1,0 +1,165 @@
+"""Loaders and commands over remote data, in processes of their own as users have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from streams import every_sample, mixture_of, spec_of
+
+from autoloader import AutoLoader
+from autoloader.cli.app import main
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(_served: Any) -> Iterator[None]:
+    """One child for all loaders of this module: TensorFlow is imported once in it."""
+    served, environment = _served
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        spec = spec_of(served.small, reader="stream", mixing={"epoch": "forever"})
+        with AutoLoader(spec, ram_floor="1MB"):
+            yield
+
+
+def written(folder: Path, *datasets: Any, **top: Any) -> str:
+    """A spec file, small frames and batches of four."""
+    plain = {
+        "datasets": list(datasets),
+        "cameras": {"primary": {"size": [12, 16]}},
+        "batch": {"size": 4},
+        **top,
+    }
+    path = folder / "mix.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    return str(path)
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code = main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
+    lab: Any, tmp_path: Path
+) -> None:
+    mix = written(tmp_path, lab.dataset(lab.small, name="near", path=str(lab.small.path)),
+                  lab.dataset(lab.large))  # fmt: skip
+    run = subprocess.run(
+        [sys.executable, "-c", "import sys; from autoloader.cli.app import main; "
+         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules; sys.exit(code)",
+         "plan", "--spec", mix, "--ram-floor", "1MB", "--json"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)["datasets"]
+    assert {one["reader"] for one in found.values()} == {"stream"}
+    assert "large lies at gs://lab/large/1.0.0" in found["near"]["reader_why"]
+    assert (found["large"]["samples"], found["large"]["estimated"]) == (72, True)
+    assert not found["near"]["estimated"]
+    assert found["large"]["decode_s"] > 0
+    assert lab.storage.of("media", "features.json")
+    assert not lab.storage.of("other"), "a metadata server was asked"
+    assert not any(asked.authorised for asked in lab.storage.asked)
+
+
+def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
+    spec = spec_of(here.dataset(here.large, num_samples=72), mixing={"epoch": "pass"})
+    came: Counter[tuple[int, ...]] = Counter()
+    with AutoLoader(spec, ram_floor="1MB", controller=False) as loader:
+        assert loader.knobs.reader == "stream"
+        for number, batch in enumerate(loader):
+            came.update(map(tuple, batch["provenance"].tolist()))
+            if number == 4:
+                state = loader.state_dict()
+                os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+            if number == 8:
+                break
+        assert loader.statistics().restarts == 1
+        loader.load_state_dict(state)
+        for batch in loader:
+            came.update(map(tuple, batch["provenance"].tolist()))
+        location = loader.locate(batch["provenance"][0])
+    assert set(came) == every_sample(mixture_of(here.large), 0, 0)
+    assert sum(came.values()) == 72 + 4 * 4
+    assert location.path.startswith("gs://lab/large/1.0.0/large-train.tfrecord-")
+
+
+def test_measure_runs_on_a_slow_and_failing_network(
+    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here.storage.latency_s = 0.02
+    failed: Counter[str] = Counter()
+
+    def fault(asked: Any) -> int | None:
+        failed[asked.name] += asked.target == "media"
+        return 503 if asked.target == "media" and asked.start and failed[asked.name] == 2 else None
+
+    here.storage.fault = fault
+    mix = written(tmp_path, here.dataset(here.large, num_samples=72), mixing={"epoch": "forever"})
+    code, found = answer(
+        capsys, "measure", "--spec", mix, "--ram-floor", "1MB", "--warmup", "1", "--batches", "25"
+    )
+    assert code == 0, found
+    assert found["samples"] == 100
+    assert found["mixture"] == {"large": {"weight": 1.0, "share": 1.0}}
+
+
+def test_verify_compares_remote_samples_with_plain_tfds(
+    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mix = written(tmp_path, here.dataset(here.small))
+    code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "1MB")
+    assert (code, found["differences"]) == (0, [])
+    assert found["samples"] == {"robot": 12}
+
+
+def test_stats_writes_the_file_that_the_spec_names_and_the_loader_takes_it(
+    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    normalize = {"action": {"method": "q01_q99"}, "statistics": "statistics.json"}
+    far = here.dataset(here.large, stride=2)
+    mix = written(tmp_path, far, normalize=normalize)
+    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB")
+    assert code == 2
+    assert "autoloader stats --spec" in json.dumps(found)
+    code, found = answer(capsys, "stats", "--spec", mix, "--out", str(tmp_path / "statistics.json"))
+    assert code == 0, found
+    assert found["large"]["num_transitions"] == 18 * 2
+    near = written(tmp_path, {**far, "path": str(here.large.path)}, normalize={
+        "action": {"method": "q01_q99"}})  # fmt: skip
+    assert answer(capsys, "stats", "--spec", near) == (0, found)
+    mix = written(tmp_path, far, normalize=normalize)
+    assert answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB")[0] == 0
+
+
+def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
+    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answer(capsys, "init", "gs://lab")
+    assert code == 0, found
+    paths = {one["path"] for one in found["datasets"].values()}
+    assert {"gs://lab/robot/1.0.0", "gs://lab/large/1.0.0"} <= paths
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(found["spec"])
+    assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")[0] == 0
+
+
+def test_index_of_a_bucket_is_refused(
+    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = answer(capsys, "index", "--spec", written(tmp_path, here.dataset(here.small)))
+    assert code == 2
+    assert "only local files have an index" in json.dumps(found)

@@ -1,0 +1,211 @@
+"""Remote shards through the stream reader: the same samples, exactly once, whatever the network."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloud_storage
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rlds_files import Written
+from streams import Running, episodes_of_pass, every_sample, mixture_of, spec_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
+
+from graph_runs import Run
+
+from autoloader.errors import SourceError
+from autoloader.runtime import patience
+from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.source import EmptyEpisode
+
+Asked = cloud_storage.Asked
+KNOBS = {"cycle_length": 2, "decode_threads": 1}
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause between tries."""
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0,) * 12)
+
+
+def media_of(written: Written, then: Callable[[int], int | str | None]) -> object:
+    """A fault for the n-th request for the dataset's shards, by number."""
+    count = 0
+
+    def fault(asked: Asked) -> int | str | None:
+        nonlocal count
+        if asked.target != "media" or f"lab/{written.name}/" not in asked.name:
+            return None
+        if ".tfrecord" not in asked.name:
+            return None
+        count += 1
+        return then(count)
+
+    return fault
+
+
+def by_key(items: object) -> dict[tuple[int, ...], tuple[object, ...]]:
+    found = {}
+    for item in items:  # type: ignore[attr-defined]
+        assert isinstance(item, EpisodeSamples)
+        for k in range(len(item)):
+            frames = [item.frames["primary"][row] for row in item.frame_row[k].tolist()]
+            key = (item.place.pass_, item.place.shard, item.place.record, int(item.t[k]))
+            found[key] = (frames, item.action[k].tobytes(), item.state[k].tobytes())
+    return found
+
+
+def test_a_remote_dataset_gives_the_samples_of_the_local_one(here) -> None:
+    here.storage.latency_s = 0.01
+    local = mixture_of(here.large)
+    remote = mixture_of(here.dataset(here.large))
+    assert remote.datasets[0].directory.path == "gs://lab/large/1.0.0"
+    for pass_ in (0, 1):
+        wanted = by_key(episodes_of_pass(local, pass_=pass_, cycle_length=2))
+        assert by_key(episodes_of_pass(remote, pass_=pass_, cycle_length=2)) == wanted
+        assert len(wanted) == 2 * 9 * 4
+    ranges = {asked.start for asked in here.storage.of("media", "large-train")}
+    assert len(ranges) > 1, "the shards were read in one piece, so nothing can break off midway"
+
+
+@given(
+    faults=st.lists(st.sampled_from([None, None, 503, 500, 429, "cut"]), max_size=24),
+    seed=st.integers(0, 3),
+)
+@settings(
+    max_examples=4,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_every_sample_comes_exactly_once_whatever_the_network_does(
+    faults: list[int | str | None], seed: int, here, impatient: None
+) -> None:
+    here.storage.fault = lambda _: None
+    mixture = mixture_of(here.dataset(here.large, num_samples=72), seed=seed)
+    # Never so many in a row that patience ends.
+    here.storage.fault = media_of(
+        here.large, lambda n: faults[n - 1] if n <= len(faults) and n % 6 else None
+    )
+    with Running(mixture, KNOBS) as running:
+        got = running.until_pass(1)
+        assert not running.pipeline.quarantined()
+    here.storage.fault = lambda _: None
+    came = got.of_pass(0, 0)
+    assert came == Counter(every_sample(mixture, 0, 0))
+
+
+def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(
+    here, impatient: None
+) -> None:
+    mixture = mixture_of(here.dataset(here.large))
+    # The second piece of each shard is refused three times, more than the client repeats.
+    left = Counter({f"lab/large/1.0.0/{file.name}": 3 for file in here.large.files})
+
+    def fault(asked: Asked) -> int | None:
+        if asked.target == "media" and asked.start > 0 and left[asked.name]:
+            left[asked.name] -= 1
+            return 503
+        return None
+
+    here.storage.fault = fault
+    with Running(mixture, {**KNOBS, "cycle_length": 1}) as running:
+        got = running.until_pass(1)
+        activity = running.pipeline.activity().datasets["large"]
+        assert not running.pipeline.quarantined()
+    assert not +left
+    assert activity.interruptions >= 2
+    assert got.of_pass(0, 0) == Counter(every_sample(mixture, 0, 0))
+    assert max(got.of_pass(0, 0).values()) == 1
+
+
+def test_damage_in_a_remote_shard_is_named_and_the_rest_comes(here, tmp_path, impatient) -> None:
+    from rlds_files import episode, write_dataset
+
+    folder = here.storage.folder / "scratch"
+    written = write_dataset(
+        folder, [[episode(e, 3) for e in range(5)], [episode(9, 3)]], name="hurt"
+    )
+    written.break_payload(0, 1)
+    mixture = mixture_of(here.dataset(written, path="gs://scratch/hurt/1.0.0"))
+    items = list(episodes_of_pass(mixture))
+    bad = [item for item in items if isinstance(item, EmptyEpisode)]
+    assert [(one.place.shard, one.place.record) for one in bad] == [(0, 1)]
+    assert "checksum" in str(bad[0].reason)
+    assert len(items) == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "remedy"),
+    [
+        (404, "no such file", "check the path"),
+        (403, "access is refused", "gcloud auth"),
+        (401, "access is refused", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
+    status: int, words: str, remedy: str, here, impatient: None
+) -> None:
+    mixture = mixture_of(here.dataset(here.large))
+    here.storage.fault = media_of(here.large, lambda _: status)
+    with pytest.raises(SourceError) as caught, Running(mixture, KNOBS) as running:
+        running.until_pass(1)
+    assert caught.value.dataset == "large"
+    assert "gs://lab/large/1.0.0" in caught.value.what
+    assert words in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_an_outage_that_does_not_end_is_a_source_error(here, impatient: None) -> None:
+    mixture = mixture_of(here.dataset(here.large))
+    here.storage.fault = media_of(here.large, lambda _: 503)
+    with pytest.raises(SourceError, match="13 tries") as caught, Running(mixture, KNOBS) as running:
+        running.until_pass(1)
+    assert "resume" in caught.value.remedy
+
+
+def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
+    assert list(patience.PAUSES_S) == sorted(patience.PAUSES_S)
+    assert 540 <= sum(patience.PAUSES_S) <= 660
+    waited: list[float] = []
+    one = patience.Patience("dataset 'arm'", "arm", waited.append)
+    for _ in range(3):
+        one.failed(OSError("away"))
+    one.succeeded()
+    one.failed(OSError("away"))
+    assert waited == [1, 2, 4, 1]
+    assert one.interruptions == 4
+
+
+def test_local_and_remote_datasets_mix(here) -> None:
+    mixture = mixture_of(here.small, here.dataset(here.large))
+    with Running(mixture, KNOBS) as running:
+        got = running.until_pass(1)
+    for index in (0, 1):
+        assert got.of_pass(index, 0) == Counter(every_sample(mixture, index, 0))
+    assert np.isfinite(got.joined("action")).all()
+
+
+def test_an_in_graph_mixture_loses_nothing_to_a_failing_network(here: Any, impatient: None) -> None:
+    left = Counter({f"lab/large/1.0.0/{file.name}": 2 for file in here.large.files})
+
+    def fault(asked: Asked) -> int | None:
+        if asked.target == "media" and asked.start > 0 and left[asked.name]:
+            left[asked.name] -= 1
+            return 503
+        return None
+
+    spec = spec_of(here.small, here.dataset(here.large, num_samples=72))
+    here.storage.fault = fault
+    with Run(spec, "choose") as run:
+        run.until_passes(1)
+        assert not run.pipeline.quarantined()
+        mixture = run.mixture
+    assert not +left
+    came = Counter(key for key in run.order if key[:2] == (1, 0))
+    assert came == Counter(every_sample(mixture, 1, 0))
