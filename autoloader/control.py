@@ -20,6 +20,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ from autoloader.controller.probe import Probe, Watched
 from autoloader.controller.process_memory import tree_pss_bytes
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
 from autoloader.controller.states import ControllerState
+from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.control_page import ControlPage
@@ -186,6 +188,7 @@ class ControlledPipeline:
         self._begun_s: float | None = None
         self._said = ""
         self._reflex = ReflexState()
+        self._counted: Counter[str] = Counter()
         self._meter = FlowMeter(order.batch_size)
         self._prices = RollingPrices(
             slot_bytes=mixture.layout.slot_bytes, record_bytes=record_bytes
@@ -224,6 +227,10 @@ class ControlledPipeline:
             return None
         log.start(self._limits)
         return log
+
+    def counted(self) -> dict[str, int]:
+        """What it did so far; see ``telemetry.ControllerStatistics``."""
+        return dict(self._counted)
 
     @property
     def state_name(self) -> str:
@@ -286,6 +293,7 @@ class ControlledPipeline:
             self._restart("below the RAM floor and still too large: starting again small")
 
     def _drop(self) -> None:
+        self._counted["drops"] += 1
         with self._applying:
             least = self._limits.least(self.pipeline.knobs)
             if least != self.pipeline.knobs:
@@ -326,6 +334,8 @@ class ControlledPipeline:
         if self._log is not None:
             self._log.decision(before, seen, answer)
         self._state = answer.state
+        self._counted["decisions"] += 1
+        self._counted["taken_back"] += answer.verdict in (Verdict.NOTHING, Verdict.LOST)
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
@@ -370,7 +380,9 @@ class ControlledPipeline:
                 return
             price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)
             if price > 0 and not self._promised(price, seen, answer):
+                self._counted["refused"] += 1
                 return
+            self._counted["changes"] += 1
             logger.info("%s: %s", answer.rule, dict(answer.changes))
             self.pipeline.retune(answer.knobs)
             self._tell()

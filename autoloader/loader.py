@@ -49,7 +49,12 @@ from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.saved import check_state, described
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
-from autoloader.telemetry import DatasetStatistics, RingStatistics, Statistics
+from autoloader.telemetry import (
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+    Statistics,
+)
 from autoloader.telemetry.batch_times import BatchTimes
 from autoloader.telemetry.lines import log_path, run_name
 from autoloader.telemetry.meter import ConsumerMeter
@@ -502,6 +507,7 @@ class AutoLoader:
             datasets=datasets,
             knobs=self.knobs.flat(),
             state=self._state(),
+            controller=self._counted(),
             starts=self._starts,
             restarts=self._child.restarts if self._child is not None else 0,
             worker_pids=(
@@ -522,6 +528,14 @@ class AutoLoader:
         if isinstance(self._pipeline, ChildPipeline):
             return self._pipeline.state or State.WARMUP.value
         return self._controlled.state_name if self._controlled is not None else None
+
+    def _counted(self) -> ControllerStatistics | None:
+        if not self._controller:
+            return None
+        if isinstance(self._pipeline, ChildPipeline):
+            return ControllerStatistics(**self._pipeline.control)
+        counted = self._controlled.counted() if self._controlled is not None else {}
+        return ControllerStatistics(**counted)
 
     def _close_pipeline(self) -> None:
         if self._control is not None and self._controlled is not None:

@@ -283,6 +283,7 @@ class _Trainer:
                     message.request,
                     asdict(served.pipeline.activity()),
                     [asdict(bad) for bad in served.pipeline.quarantined()],
+                    served.controlled.counted(),
                 )
             )
         elif isinstance(message, Stop):

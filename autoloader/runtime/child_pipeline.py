@@ -85,6 +85,7 @@ class ChildPipeline:
         self._closed = False
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state: str | None = None
+        self.control: dict[str, int] = {}
         self._number = child.join(self)
 
     def start(self) -> None:
@@ -167,6 +168,7 @@ class ChildPipeline:
             self._failure = message.to_error()
         elif isinstance(message, Activity):
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
+            self.control = message.control
         elif isinstance(message, Retuned):
             self._knobs = Knobs.build(message.knobs)
             self.state = message.state or None

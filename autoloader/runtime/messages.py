@@ -155,11 +155,12 @@ class Filled(Message):
 
 @dataclass(frozen=True, slots=True)
 class Activity(Message):
-    """Child → trainer: the answer to ``AskActivity``."""
+    """Child → trainer: the answer to ``AskActivity``, with what the controller counted."""
 
     request: int
     activity: dict[str, Any]
     quarantined: list[dict[str, Any]]
+    control: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,11 @@
 Not here: deciding anything from it (``controller``), showing it (``cli``).
 """
 
-from autoloader.telemetry.statistics import DatasetStatistics, RingStatistics, Statistics
+from autoloader.telemetry.statistics import (
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+    Statistics,
+)
 
-__all__ = ["DatasetStatistics", "RingStatistics", "Statistics"]
+__all__ = ["ControllerStatistics", "DatasetStatistics", "RingStatistics", "Statistics"]

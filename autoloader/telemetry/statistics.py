@@ -58,6 +58,26 @@ class RingStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ControllerStatistics:
+    """What the controller did since this loader last began in its child.
+
+    Attributes:
+        decisions: about one a second.
+        changes: of knobs, by the policy; many without end: replay the decision log.
+        taken_back: changes that did not pay.
+        refused: changes for which there was no room any more when they were to be applied.
+        drops: rounds in which the reflex dropped buffers; any: the RAM floor was crossed, by this
+            loader or by a neighbour.
+    """
+
+    decisions: int = 0
+    changes: int = 0
+    taken_back: int = 0
+    refused: int = 0
+    drops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """A snapshot of a loader.
 
@@ -76,6 +96,7 @@ class Statistics:
         datasets: by name.
         knobs: the values in force.
         state: the controller's state.
+        controller: what it did; ``None`` without one.
         starts: times the pipeline began: one, and one more each time it was sent elsewhere
             (``load_state_dict``, a validation that begins anew); parking adds none.
         restarts: times the child was started again.
@@ -94,6 +115,7 @@ class Statistics:
     datasets: Mapping[str, DatasetStatistics]
     knobs: Mapping[str, Any]
     state: str | None
+    controller: ControllerStatistics | None
     starts: int
     restarts: int
     worker_pids: tuple[int, ...]

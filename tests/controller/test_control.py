@@ -87,6 +87,10 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
             got += take(stream, 1)
         loop.govern_once()
         assert loader.statistics().state == State.EMERGENCY.value
+        counted = loader.statistics().controller
+        assert counted is not None
+        assert counted.drops >= 1
+        assert counted.decisions == 1
         headroom.headroom_bytes = FLOOR + 4 * GIB
         loop.react_once()
         got += take(stream, 30)
@@ -193,7 +197,10 @@ def test_the_child_is_governed_tells_its_state_and_its_log_replays(
         loader.retune(ring_slots=9)
         take(stream, 3)
         assert loader.knobs.ring_slots >= 4
+        counted = loader.statistics().controller
     assert main(["replay", str(log)]) == 0
+    assert counted is not None
+    assert counted.decisions > 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     kinds = {line["kind"] for line in lines}
     assert {"start", "decision"} <= kinds
