@@ -182,7 +182,8 @@ class Samples:
         tf = self._tf
         pieces = []
         for term in terms:
-            piece = tf.reshape(example[term.feature], tf.stack([steps, -1]))
+            piece = tf.cast(example[term.feature], tf.float32)
+            piece = tf.reshape(piece, tf.stack([steps, -1]))
             piece = piece[:, term.start : term.stop]
             for name, *arguments in term.ops:
                 piece = tf.clip_by_value(piece, *arguments) if name == "clip" else 1.0 - piece

@@ -137,8 +137,9 @@ def _episodes(dataset: MixedDataset, number: int, count: int, *, seed: int) -> A
 
 def _samples(tf: Any, samples: Any, number: int, dataset: MixedDataset, episode: Any) -> Any:
     """An episode as TFDS gives it into samples."""
-    # Of "some-train.tfrecord-00003-of-00010__7": shard 3, record 7.
-    told = tf.strings.regex_replace(episode["tfds_id"], r".*-(\d+)-of-\d+__(\d+)", r"\1 \2")
+    # Of "some-train.tfrecord-00003-of-00010__7" (the end of the file's name differs): shard 3,
+    # record 7.
+    told = tf.strings.regex_replace(episode["tfds_id"], r".*\.tfrecord-(\d+).*__(\d+)$", r"\1 \2")
     place = tf.strings.split(told)
     shard, record = tf.unstack(tf.strings.to_number(place, tf.int64), 2)
     return samples.samples_of(number, dataset, shard * 2**32 + record, _flat(episode))

@@ -51,7 +51,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
             written.append(episodes)
         features = {**rlds_files.PLAIN, "observation/image": rlds_files.image(height, width)}
         if wide:
-            features["action"] = rlds_files.numbers(3)
+            features["action"] = rlds_files.numbers(3, dtype="float64")
         rlds_files.write_dataset(folder, written, name=name, features=features)
     path = folder / "mix.yaml"
     path.write_text(
