@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -46,7 +46,7 @@ from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.parts import mixture_part, order_of_part
-from autoloader.saved import check_state, described
+from autoloader.saved import described, is_turned, order_from, turned
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry import (
@@ -549,21 +549,29 @@ class AutoLoader:
         ``load_state_dict`` of a loader with the same datasets resumes exactly behind the last
         batch that was handed out.
         """
-        return {**described(self.plan), **self._progress.state()}
+        return {
+            **described(self.plan),
+            **self._progress.state(),
+            **turned(self._order, self.dataset_names),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.
 
-        ``world_size`` and ``batch`` may differ from those it was saved with.
+        ``world_size`` and ``batch`` may differ from those it was saved with; so may weights, and
+        datasets may have been added, where an epoch is no pass and nothing is chained.
 
         Raises:
             UsageError: it was saved for another mixture or order; says what differs.
         """
-        check_state(state, self.plan)
+        whole = replace(self._order, base=0, given=())
+        self._order = order_from(state, self.plan, whole)
         knobs = self.knobs
-        self._progress.restore(state)
+        self._progress.restore(state, is_turned(state, self.plan))
         self._give_back()
-        if not isinstance(self._pipeline, ChildPipeline):
+        if isinstance(self._pipeline, ChildPipeline):
+            self._pipeline.order = self._order
+        else:
             self._close_pipeline()
             self._pipeline = self._open_pipeline(knobs)
         if self._started:

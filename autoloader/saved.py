@@ -9,10 +9,12 @@ Not here: the place itself (``runtime.progress``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autoloader.errors import UsageError
 from autoloader.planning import LoaderPlan
+from autoloader.sampling.order import MixtureOrder
 
 STATE_VERSION = 1
 
@@ -72,21 +74,78 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**states[0], "parts": kept}
 
 
-def check_state(state: Mapping[str, Any], plan: LoaderPlan) -> None:
-    """Refuse a state of another order.
+def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) -> MixtureOrder:
+    """The order that a loader goes on in behind a state, where it may go on from it at all.
+
+    Other weights, and datasets that were added, hold from the state's position on: what a dataset
+    has given it does not give again before its pass is over. The position, and what each dataset
+    had given by then, are the order's ``base`` and ``given``.
+
+    Args:
+        state: ``loader.state_dict()``.
+        plan: of the loader that resumes.
+        order: its order from position 0.
 
     Raises:
-        UsageError: says field by field what was saved and what is here.
+        UsageError: the state is of another order; says field by field what was saved and what is
+            here.
     """
     here, differing = described(plan), []
     for key, value in here.items():
         differing += _differences(key, state.get(key), value)
+    turned = state.get("turned") or {"base": 0, "given": {}}
+    given: Mapping[str, int] = turned["given"]
+    base = int(turned["base"])
     if differing:
-        raise UsageError(
-            "the state was saved for another loader: " + "; ".join(differing),
-            remedy="resume with the spec and split that the state was saved with; world size, "
-            "batch size and knobs that are free may differ",
+        if not _may_turn(state, here, plan):
+            raise UsageError(
+                "the state was saved for another loader: " + "; ".join(differing),
+                remedy="resume with the spec and split that the state was saved with; world size, "
+                "batch size and free knobs may differ, and, where an epoch is no pass and "
+                "nothing is chained, weights, and datasets may be added",
+            )
+        saved = state["datasets"]
+        phases = dict(zip(plan.mixture.names, order.phases, strict=True))
+        before = replace(
+            order,
+            shares=tuple(one["share"] for one in saved.values()),
+            phases=tuple(phases[name] for name in saved),
+            base=base,
+            given=tuple(given.get(name, 0) for name in saved),
         )
+        base = int(state["position"])
+        given = dict(zip(saved, before.samples_before(base), strict=True))
+    if not base:
+        return order
+    return replace(order, base=base, given=tuple(given.get(n, 0) for n in plan.mixture.names))
+
+
+def turned(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    """What a state says of an order that did not begin at position 0."""
+    if not order.base:
+        return {}
+    return {"turned": {"base": order.base, "given": dict(zip(names, order.given, strict=True))}}
+
+
+def is_turned(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether a loader would go on from a state with other datasets or weights."""
+    return bool(_differences("datasets", state["datasets"], described(plan)["datasets"]))
+
+
+def _may_turn(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether nothing differs but weights, datasets that were added, and the epoch's length."""
+    saved, now = dict(state), dict(here)
+    old, new = dict(saved.get("datasets") or {}), dict(now["datasets"])
+    mixing = dict(saved.get("mixing") or {})
+    if "pass" in (mixing.get("epoch"), now["mixing"]["epoch"]) or not set(old) <= set(new):
+        return False
+    if plan.order.chain or plan.mixture.spec.mixing.strategy != "python":
+        return False
+    mixing["epoch"] = now["mixing"]["epoch"]
+    saved["mixing"] = mixing
+    saved["datasets"] = {name: {**one, "share": 0} for name, one in old.items()}
+    now["datasets"] = {name: {**new[name], "share": 0} for name in old}
+    return all(saved.get(key) == value for key, value in now.items())
 
 
 def _differences(path: str, saved: Any, here: Any) -> list[str]:

@@ -67,7 +67,7 @@ class ChildPipeline:
         smaller: Callable[[Knobs], Knobs],
     ) -> None:
         self._mixture = mixture
-        self._order = order
+        self.order = order
         self._knobs = knobs
         self._memory = memory
         self._child = child
@@ -120,7 +120,7 @@ class ChildPipeline:
                 split=self._mixture.split,
                 statistics=self._mixture.plain_statistics(),
                 knobs=self._knobs.flat(),
-                order=asdict(self._order),
+                order=asdict(self.order),
                 cursors=[cursor.state() for cursor in start.cursors],
                 mixer=start.mixer,
                 first_number=start.first_number,

@@ -116,8 +116,12 @@ class Progress:
             },
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any], turned: bool = False) -> None:
         """Go to a saved place.
+
+        Args:
+            state: a state.
+            turned: it is of other weights or fewer datasets: the schedule begins anew.
 
         Raises:
             UsageError: it is of other files, or of a part that is not this rank's.
@@ -127,15 +131,19 @@ class Progress:
         else:
             self._restore_part(state)
         for index, name in enumerate(self._mixture.names):
-            self._taken[index] = int(state["taken"][name])
+            self._taken[index] = int(state["taken"].get(name, 0))
+        if turned and not self._planned:
+            self._mixer = None
         self._batches = int(state["batches"])
         self.position = int(state["position"])
         self.in_epoch = int(state["in_epoch"])
         self.epoch_steps = int(state["epoch_steps"])
 
     def _restore_own(self, saved: Mapping[str, Any]) -> None:
+        self._cursors = self._cursors_of(self._ranks)
         for name, cursor in zip(self._mixture.names, self._cursors, strict=True):
-            cursor.restore(saved["cursors"][name])
+            if name in saved["cursors"]:
+                cursor.restore(saved["cursors"][name])
         self._mixer = saved["mixer"]
 
     def _restore_part(self, state: Mapping[str, Any]) -> None:
@@ -156,7 +164,8 @@ class Progress:
         for number in range(world_size):
             cursors = self._cursors_of(Ranks(number, world_size))
             for name, cursor in zip(self._mixture.names, cursors, strict=True):
-                cursor.restore(parts[str(number)]["cursors"][name])
+                if name in parts[str(number)]["cursors"]:
+                    cursor.restore(parts[str(number)]["cursors"][name])
             others.append(cursors)
         self._cursors = self._cursors_of(self._ranks)
         most = max(world_size, self._ranks.world_size)

@@ -31,6 +31,8 @@ class MixtureOrder:
             ``None``.
         epoch_samples: samples of an epoch over all ranks; ``None`` is forever.
         chain: the samples of a block share frames where their offsets allow it.
+        base: the position that this order begins at; those before it were of another one.
+        given: [D] samples that each dataset had given by then; empty where none.
     """
 
     shares: tuple[float, ...]
@@ -39,6 +41,8 @@ class MixtureOrder:
     pass_samples: tuple[int, ...] | None
     epoch_samples: int | None
     chain: bool = False
+    base: int = 0
+    given: tuple[int, ...] = ()
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
@@ -51,7 +55,21 @@ class MixtureOrder:
             pass_samples=None if passes is None else tuple(passes),
             epoch_samples=plain["epoch_samples"],
             chain=plain["chain"],
+            base=plain["base"],
+            given=tuple(plain["given"]),
         )
+
+    def samples_before(self, position: int) -> tuple[int, ...]:
+        """[D] samples of each dataset before ``position``, where epochs are not passes."""
+        assert self.pass_samples is None
+        schedule = Schedule(self.shares, self.phases)
+        blocks, left = divmod(position - self.base, self.block_length)
+        counts = schedule.counts_before(blocks) * self.block_length
+        if left:
+            counts[schedule.blocks(blocks, blocks + 1)[0]] += left
+        if self.given:
+            counts += np.asarray(self.given, dtype=np.int64)
+        return tuple(counts.tolist())
 
 
 def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> MixtureOrder:
@@ -143,6 +161,8 @@ class PositionSequence:
         self._parts = _parts(order)
         self._sizes = [(schedule.length or 0) * size for schedule, size in self._parts]
         self._block_length = order.block_length
+        self._base = order.base
+        self._given = np.asarray(order.given or (0,) * len(order.shares), dtype=np.int64)
         self._pass_samples: NDArray[np.int64] | None = None
         self._full: NDArray[np.int64] = np.zeros(len(order.shares), dtype=np.int64)
         if order.pass_samples is not None:
@@ -156,7 +176,8 @@ class PositionSequence:
         has number n.
         """
         if self._pass_samples is None:
-            return self._of_part(0, start, stop)
+            dataset, number = self._of_part(0, start - self._base, stop - self._base)
+            return dataset, number + self._given[dataset]
         pieces = []
         epoch_samples = int(self._pass_samples.sum())
         while start < stop:

@@ -1,0 +1,154 @@
+"""A resume may bring other weights and more datasets; what was given before does not come again."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import UsageError
+from autoloader.sampling.order import MixtureOrder, PositionSequence
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
+Row = tuple[int, ...]
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """Three datasets of 15, 12 and 9 samples."""
+    folder = tmp_path_factory.mktemp("trio")
+    number = itertools.count()
+    return [
+        write_dataset(folder, [[episode(next(number), n, encode=png) for n in lengths]], name=name)
+        for name, lengths in (("a", [7, 8]), ("b", [4, 8]), ("c", [9]))
+    ]
+
+
+def mixture(written: list[Written], weights: list[float], **top: Any) -> PipelineSpec:
+    datasets = [dataset_of(one, weight=w) for one, w in zip(written, weights, strict=True)]
+    return spec_of(*datasets, **{"batch": {"size": 3}, "mixing": {"epoch": "forever"}, **top})
+
+
+def run(
+    spec: PipelineSpec, steps: int, state: dict[str, Any] | None = None
+) -> tuple[list[Row], dict[str, Any]]:
+    """So many batches behind a state, and where that ends; datasets by name."""
+    with AutoLoader(
+        spec,
+        isolation="thread",
+        ram_floor="64MB",
+        knobs=KNOBS,
+        output="numpy",
+        reproducible=True,
+    ) as loader:
+        if state is not None:
+            loader.load_state_dict(state)
+        found: list[Row] = []
+        for batch in itertools.islice(loader, steps):
+            for dataset, *place in batch["provenance"].tolist():
+                found.append((ord(loader.dataset_names[dataset]), *place))
+        return found, json.loads(json.dumps(loader.state_dict()))
+
+
+def of(rows: list[Row], name: str) -> list[Row]:
+    return [row for row in rows if row[0] == ord(name)]
+
+
+def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
+    trio: list[Written],
+) -> None:
+    a, b, c = trio
+    found, state = run(mixture([a, b], [1, 1]), 3)
+    more, state = run(mixture([a, c, b], [1, 1, 4]), 10, state)  # c stands between them
+    last, state = run(mixture([a, c, b], [1, 1, 4]), 6, state)
+    assert state["position"] == 57
+    assert state["turned"] == {"base": 9, "given": {"a": len(of(found, "a")), "c": 0,
+                                                   "b": len(of(found, "b"))}}  # fmt: skip
+    shares = collections.Counter(row[0] for row in more + last)
+    assert [shares[ord(name)] for name in "acb"] == [8, 8, 32]
+    untouched, _ = run(mixture([a, b, c], [1, 1, 1]), 60)
+    every = found + more + last
+    for name in "abc":
+        assert of(every, name) == of(untouched, name)[: len(of(every, name))]
+    # And once more, with other weights again.
+    again, state = run(mixture([a, b, c], [5, 1, 1]), 4, state)
+    assert state["turned"]["base"] == 57
+    assert of(every + again, "a") == of(untouched, "a")[: len(of(every + again, "a"))]
+
+
+def test_a_stream_resumes_with_other_weights_and_more_datasets(trio: list[Written]) -> None:
+    a, b, c = trio
+    found, state = run(mixture([a, b], [1, 1], reader="stream"), 4)
+    more, _ = run(mixture([a, b, c], [2, 1, 1], reader="stream"), 16, state)
+    counted = collections.Counter(found + more)
+    assert set(counted.values()) == {1}  # provenance has the pass in it
+    assert len([row for row in found + more if row[:2] == (ord("a"), 0)]) == 15
+    assert len([row for row in found + more if row[:2] == (ord("b"), 0)]) == 12
+    shares = collections.Counter(row[0] for row in more)
+    assert [shares[ord(name)] for name in "abc"] == [24, 12, 12]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (("a", "b"), ("a",), r"datasets\.b: saved \{.*\}, here None"),
+        (("a",), ("b",), r"datasets\.a: saved \{.*\}, here None"),
+    ],
+)
+def test_datasets_that_are_gone_are_refused_with_the_difference(
+    trio: list[Written], before: str, after: str, said: str
+) -> None:
+    by_name = dict(zip("abc", trio, strict=True))
+    _, state = run(mixture([by_name[name] for name in before], [1] * len(before)), 1)
+    with pytest.raises(UsageError, match=said):
+        run(mixture([by_name[name] for name in after], [1] * len(after)), 1, state)
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ({"mixing": {"epoch": "pass"}}, r"datasets\.c: saved None"),
+        ({"mixing": {"chain": True, "block_length": 3, "epoch": "forever"}}, r"datasets\.c"),
+        ({"seed": 3}, "seed: saved 0, here 3"),
+    ],
+)
+def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_difference(
+    trio: list[Written], top: dict[str, Any], said: str
+) -> None:
+    _, state = run(mixture(trio[:2], [1, 1], **{k: v for k, v in top.items() if k != "seed"}), 1)
+    with pytest.raises(UsageError, match=said) as caught:
+        run(mixture(trio, [1, 1, 1], **top), 1, state)
+    assert "nothing is chained" in caught.value.remedy
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.lists(st.integers(1, 9), min_size=3, max_size=3)),
+             min_size=1, max_size=4),
+    st.integers(1, 4),
+)  # fmt: skip
+def test_numbers_of_a_dataset_go_on_over_any_turns(
+    legs: list[tuple[int, list[int]]], block_length: int
+) -> None:
+    position = 0
+    given_: tuple[int, ...] = ()
+    seen: list[list[int]] = [[], [], []]
+    for length, weights in legs:
+        shares = tuple(weight / sum(weights) for weight in weights)
+        order = MixtureOrder(shares, (0.1, 0.5, 0.7), block_length, None, None, False,
+                             position, given_)  # fmt: skip
+        dataset, number = PositionSequence(order).ordinals(position, position + length)
+        for one, which in zip(dataset.tolist(), number.tolist(), strict=True):
+            seen[one].append(which)
+        position += length
+        given_ = order.samples_before(position)
+        assert given_ == tuple(map(len, seen))
+    assert all(numbers == list(range(len(numbers))) for numbers in seen)
