@@ -8,7 +8,7 @@ beyond that only make each other stand still at the end of each period. A part o
 counts as one: 1.5 is two threads, of which one is throttled now and then.
 
 A quota that cannot be read binds nothing: affinity alone counts then. Files are read anew each
-time, about 0.05 ms; quotas may change and a process may be moved.
+time, about 0.1 ms; quotas may change and a process may be moved.
 
 Not here: what is idle of them (``controller.pressure``), memory (``controller.headroom``).
 """
@@ -91,6 +91,7 @@ class CgroupProcessors:
     def __init__(self, proc: Path = Path("/proc"), cgroup_root: Path = ROOT) -> None:
         self._proc = proc
         self._root = cgroup_root
+        self._groups: dict[str, tuple[bytes, list[Cgroup]]] = {}
 
     def read(self) -> Processors:
         allowed = _allowed()
@@ -115,9 +116,15 @@ class CgroupProcessors:
         return None
 
     def _ancestry(self, controller: str) -> list[Cgroup]:
-        membership = _content(self._proc / "self" / "cgroup").decode(errors="replace")
-        mountinfo = self._proc / "self" / "mountinfo"
-        return ancestry(membership, controller, mountinfo=mountinfo, root=self._root)
+        """The groups by a v1 controller; looked for anew where the process has moved."""
+        membership = _content(self._proc / "self" / "cgroup")
+        known = self._groups.get(controller)
+        if known is None or known[0] != membership:
+            mountinfo = self._proc / "self" / "mountinfo"
+            text = membership.decode(errors="replace")
+            known = membership, ancestry(text, controller, mountinfo=mountinfo, root=self._root)
+            self._groups[controller] = known
+        return known[1]
 
 
 def usable_processors() -> int:

@@ -35,7 +35,7 @@ def control(given: Circumstances) -> list[Claim]:
 
         run(WARM_S, 0.0)
         pace = loader.statistics().samples_per_s or 1.0
-        slow_s = 10 * loader.plan.mixture.layout.batch_size / pace
+        slow_s = min(1.0, 10 * loader.plan.mixture.layout.batch_size / pace)
         for kind, step_s in (("takes all", 0.0), ("takes a tenth of that", slow_s)):
             child = loader.statistics().worker_pids[0]
             before, began = threads_cpu_s(child, THREADS), time.monotonic()
