@@ -30,6 +30,8 @@ $(READY): pyproject.toml constraints.txt
 	@echo "installing into $(VENV) (TensorFlow and torch are large: this takes minutes)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable '.[dev]'
+	@# What a wheel's installation has, and an editable one under PYTHONDONTWRITEBYTECODE has not:
+	$(BIN)/python -m compileall -q autoloader
 	@touch $(READY)
 
 peers: $(READY) ## install what only the bench's peers need (Grain, datasets), beside .venv

@@ -33,7 +33,6 @@ from autoloader.planning import (
     minimum_knobs,
     plan_loader,
     price_of,
-    record_bytes,
 )
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run, pipeline_number
@@ -46,6 +45,7 @@ from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.parts import mixture_part, order_of_part
+from autoloader.sampling.sizes import record_bytes
 from autoloader.saved import described, is_turned, order_from, turned
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
@@ -118,7 +118,8 @@ class AutoLoader:
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: before anything
-            is started.
+            is read or decoded; the child, which is started first so that its imports overlap
+            with the planning, has ended again.
 
     Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
     block, or call ``close``.
@@ -141,32 +142,52 @@ class AutoLoader:
         output: Literal["torch", "numpy"] = "torch",
         reproducible: bool = False,
     ) -> None:
-        if not isinstance(spec, PipelineSpec):
-            spec = PipelineSpec.from_yaml(spec)
-        if reproducible:
-            mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
-            spec = spec.model_copy(update={"mixing": mixing})
         _check_call(isolation, output)
         self._ranks = find_ranks(rank, world_size, os.environ)
         neighbours = self._neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
-        self.plan = plan_loader(
-            spec,
-            profile=profile,
-            ram_floor=ram_floor,
-            split=split,
-            knobs=knobs,
-            headroom=self._headroom,
-            ranks_here=neighbours.local_world_size,
-            joining=isolation == "process" and is_up(neighbours),
-            beside=Beside.of_this_process() if isolation == "process" else None,
-        )
+        self._child: Child | None = None
+        joining = isolation == "process" and is_up(neighbours)
+        try:
+            # Neighbours plan first: who finds a child running takes it that there is room for all.
+            if isolation == "process" and neighbours.local_world_size == 1:
+                self._child = Child.shared(describe_run(), _out_of_memory)
+            if not isinstance(spec, PipelineSpec):
+                spec = PipelineSpec.from_yaml(spec)
+            if reproducible:
+                mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
+                spec = spec.model_copy(update={"mixing": mixing})
+            self.plan = plan_loader(
+                spec,
+                profile=profile,
+                ram_floor=ram_floor,
+                split=split,
+                knobs=knobs,
+                headroom=self._headroom,
+                ranks_here=neighbours.local_world_size,
+                joining=joining,
+                beside=Beside.of_this_process() if isolation == "process" else None,
+            )
+            check_ranks(self.plan, self._ranks.world_size)
+            self._spec = spec
+            self._open(isolation, output, split)
+        except BaseException:
+            self._closed = True
+            if self._child is not None:
+                self._child.spare()
+            raise
+        self._started = False
+        self._starts = 0
+        if self._starts_at_once:
+            self._start()
+        _open.add(self)
+
+    def _open(self, isolation: str, output: Literal["torch", "numpy"], split: str) -> None:
+        """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()
-        check_ranks(self.plan, self._ranks.world_size)
         for note in self.plan.notes:
             logger.info("%s", note)
-        self._spec = spec
         self._wrap = wrapper(output)
         self._meter = ConsumerMeter()
         self._closed = False
@@ -180,14 +201,8 @@ class AutoLoader:
         self._memory = RingMemory(self.plan.mixture.layout)
         self._lender = Lender(self._memory)
         self._transfer: Transfer | None = None
-        self._child: Child | None = None
-        if isolation == "process":
-            self._child = Child.shared(
-                describe_run(),
-                _out_of_memory,
-                warm=self.plan.knobs.reader == "stream",
-                neighbours=neighbours,
-            )
+        if isolation == "process" and self._child is None:
+            self._child = Child.shared(describe_run(), _out_of_memory, neighbours=self._neighbours)
         self._page = self._child.page if self._child is not None else ControlPage()
         self._control: Control | None = None
         self._controlled: ControlledPipeline | None = None
@@ -206,13 +221,8 @@ class AutoLoader:
                 pipeline=in_child,
                 least=lambda: self._control_order().limits.least(self.knobs),
                 price=lambda: price_of(self.plan.mixture, self.knobs),
-                moves=controller,
+                moves=self._controller,
             )
-        self._started = False
-        self._starts = 0
-        if self._starts_at_once:
-            self._start()
-        _open.add(self)
 
     def _start(self) -> None:
         if not self._started:

@@ -26,11 +26,11 @@ from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder, mixture_order
 from autoloader.sampling.parts import check_parts
 from autoloader.sampling.resolve import (
-    ResolvedDataset,
     ResolvedMixture,
     normalised,
     resolve,
 )
+from autoloader.sampling.sizes import record_bytes
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.units import MIB, parse_bytes
@@ -38,8 +38,6 @@ from autoloader.units import MIB, parse_bytes
 _MINIMUM_SLOTS = 4
 REMOTE_BUFFER_BYTES = 16 * MIB
 """What TensorFlow's remote files read at once (``graph.tensorflow``)."""
-REMOTE_RECORD_BYTES = 8 * MIB
-"""What a record of remote data counts as where its metadata does not say how large it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,21 +276,6 @@ def cores_of_rank(ranks_here: int) -> int:
     return CgroupProcessors().read().shared_by(ranks_here)
 
 
-def record_bytes(mixture: ResolvedMixture) -> dict[str, int]:
-    """Mean bytes of a record, by dataset, from file sizes; of remote data from the metadata."""
-    return {dataset.name: record_bytes_of(dataset) for dataset in mixture.datasets}
-
-
-def record_bytes_of(dataset: ResolvedDataset) -> int:
-    """Mean bytes of a record of one dataset."""
-    if dataset.remote:
-        told = dataset.directory.record_bytes
-        of = [told[piece.split] for piece in dataset.slices if piece.split in told]
-        return max([*of, 0]) or REMOTE_RECORD_BYTES
-    whole = sum(Path(path).stat().st_size for path in _paths(dataset))
-    return whole // max(1, dataset.records)
-
-
 def price_of(
     mixture: ResolvedMixture, knobs: Knobs, *, ranks: int = 1, joining: bool = False
 ) -> StartPrice:
@@ -306,10 +289,6 @@ def price_of(
         ranks=ranks,
         joining=joining,
     )
-
-
-def _paths(dataset: ResolvedDataset) -> set[str]:
-    return {piece.path for piece in dataset.slices if piece.stop > piece.start}
 
 
 def minimum_knobs(block_length: int) -> Knobs:

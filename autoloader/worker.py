@@ -28,7 +28,6 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from autoloader.catalog.files import is_remote
 from autoloader.catalog.tensorflow_process import extend_import_path
@@ -37,7 +36,6 @@ from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
-from autoloader.planning import record_bytes
 from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import PipelineStart
@@ -64,6 +62,7 @@ from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
+from autoloader.sampling.sizes import record_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -448,14 +447,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--listener", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--run", default="", help="shown by ps")
-    parser.add_argument("--warm", action="store_true", help="import TensorFlow at once")
     chosen = parser.parse_args(arguments)
     _prepare_process()
     worker = Worker(socket.socket(fileno=chosen.listener), chosen.parent)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
-    if chosen.warm:
-        threading.Thread(target=_import_tensorflow, name="autoloader-import", daemon=True).start()
+    # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
+    import autoloader.runtime.indexed_pipeline  # noqa: F401
+
     worker.run()
 
 
@@ -464,13 +463,6 @@ def _read_remote_files() -> None:
     from autoloader.graph import files
 
     files.enter()
-
-
-def _import_tensorflow() -> Any:
-    """Begin the slow import while the trainer is still planning."""
-    import autoloader.graph.reader
-
-    return autoloader.graph.reader
 
 
 if __name__ == "__main__":

@@ -23,11 +23,12 @@ from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
 from autoloader.index.reuse import Reuse
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
-from autoloader.planning import LoaderPlan, record_bytes, remote_buffers
+from autoloader.planning import LoaderPlan, remote_buffers
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.runtime.decode_probe import DecodeCost
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.sizes import record_bytes
 from autoloader.units import format_bytes
 
 INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")

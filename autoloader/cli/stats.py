@@ -73,7 +73,7 @@ def _is_there(statistics: str | None) -> bool:
 
 def _say_size(remote: Sequence[Any]) -> None:
     """How much there is to read."""
-    from autoloader.planning import record_bytes_of
+    from autoloader.sampling.sizes import record_bytes_of
     from autoloader.units import format_bytes
 
     size = sum(record_bytes_of(dataset) * dataset.records for dataset in remote)

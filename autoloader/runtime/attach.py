@@ -236,9 +236,10 @@ def _environment() -> Mapping[str, str]:
 
     Runs of frames are allocated and freed all the time; without the threshold malloc would give
     their pages back and fault them in anew, a fifth of what reading costs. What is really to go
-    back is given back by hand (``control``).
+    back is given back by hand (``control``). No linear algebra is done there: NumPy's BLAS would
+    only start a thread and a buffer for every core.
     """
-    environment = dict(os.environ)
+    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     environment.update(
         CUDA_VISIBLE_DEVICES="",
         MALLOC_ARENA_MAX="2",

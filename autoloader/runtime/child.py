@@ -38,7 +38,7 @@ from typing import ClassVar, Protocol
 from autoloader.errors import WorkerError
 from autoloader.runtime.attach import attach
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Stop
+from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Start, Stop
 from autoloader.runtime.ranks import Neighbours
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,6 @@ class Child:
 
     Args:
         run: shown by ``ps``.
-        warm: whether the child begins to import TensorFlow at once, before it knows its work.
         was_oom: whether the kernel killed for memory, given the control page and the child's pid.
         neighbours: the trainers of this node that share it.
     """
@@ -99,11 +98,10 @@ class Child:
         run: str,
         was_oom: Callable[[ControlPage, int], bool],
         *,
-        warm: bool = False,
         neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
     ) -> None:
         self._run = run
-        self._warm = warm
+        self._expected = 0
         self._was_oom = was_oom
         self._neighbours = neighbours
         self._owner = os.getpid()
@@ -129,16 +127,38 @@ class Child:
         run: str,
         was_oom: Callable[[ControlPage, int], bool],
         *,
-        warm: bool = False,
         neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
     ) -> Child:
-        """This process's connection to the child, which is started where there is none."""
+        """This process's connection to the child, which is started where there is none.
+
+        It stays for the caller, who either lets a loader ``join``, or calls ``spare``.
+        """
         with cls._current_lock:
             current = cls._current.get(neighbours.job)
-            if current is None or not current.usable:
-                current = cls(run, was_oom, warm=warm, neighbours=neighbours)
+            if current is None or not current.expect():
+                current = cls(run, was_oom, neighbours=neighbours)
+                current.expect()
                 cls._current[neighbours.job] = current
             return current
+
+    def expect(self) -> bool:
+        """A loader will join; False where it would find this closed."""
+        with self._lock:
+            if self.usable:
+                self._expected += 1
+            return self.usable
+
+    def spare(self) -> None:
+        """The loader that was expected will not join; with no other one, the child ends at once."""
+        with self._lock:
+            if self._closed or os.getpid() != self._owner:
+                return
+            self._expected = max(0, self._expected - 1)
+            if self._clients or self._expected:
+                return
+            if self._neighbours.local_world_size == 1:
+                self._link.kill()  # it has nothing to put in order, and may be busy importing
+            self.close()
 
     @property
     def usable(self) -> bool:
@@ -170,6 +190,7 @@ class Child:
         with self._lock:
             number = pipeline_number()
             self._clients[number] = _Inbox(client)
+            self._expected = max(0, self._expected - 1)
             return number
 
     def leave(self, number: int) -> None:
@@ -179,7 +200,7 @@ class Child:
         with self._lock:
             if self._clients.pop(number, None) is None or self._closed:
                 return
-            if self._clients:
+            if self._clients or self._expected:
                 with contextlib.suppress(OSError):
                     self._link.wire.send(Stop(number))
             else:
@@ -200,6 +221,8 @@ class Child:
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
         with self._lock, contextlib.suppress(OSError):
+            if isinstance(message, Start) and not self.page.heartbeat_ns:
+                self._link.since_s = time.monotonic()  # its heart beats from now on
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:
@@ -248,8 +271,7 @@ class Child:
             logger.debug("a closed loader failed: %s", message.what)
 
     def _attach(self) -> None:
-        arguments = [f"--run={self._run}", *(["--warm"] if self._warm else [])]
-        self._link = attach(self._neighbours, arguments, self._log)
+        self._link = attach(self._neighbours, [f"--run={self._run}"], self._log)
 
     def _check_heartbeat(self) -> None:
         process = self._link.process

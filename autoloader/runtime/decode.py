@@ -17,7 +17,6 @@ import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
 
 from autoloader.spec import CameraSpec
 
@@ -114,6 +113,8 @@ class FrameDecoder:
             out[:] = picture
             return
         if self._camera.resize == "lanczos3":
+            from PIL import Image  # the other methods, and the first batch, do without it
+
             scaled = Image.fromarray(np.ascontiguousarray(picture)).resize(
                 (width, height), Image.Resampling.LANCZOS
             )

@@ -148,6 +148,7 @@ class PlannedReader:
         self._read_ahead = read_ahead
         self._assigned: collections.deque[Spans] = collections.deque()
         self._claimed = 0
+        self._read_once = 0
         self._ready: dict[int, PlannedRun] = {}
         self._wanted = 0
         self._run: PlannedRun | None = None
@@ -240,9 +241,11 @@ class PlannedReader:
                 run = self._read(spans)
                 with self._room:
                     self.busy_s += time.perf_counter() - began
+                    self._read_once += 1
                     if not self._closed:
                         self._ready[number] = run
                         self._spans[number] = spans
+                    self._room.notify_all()
                 del run
                 with self._condition:
                     self._condition.notify_all()
@@ -251,7 +254,11 @@ class PlannedReader:
                 self._failed(error)
 
     def _claim(self) -> tuple[int, Spans] | None:
-        """The next run to read, when there is room for it; ``None`` to end."""
+        """The next run to read, when there is room for it; ``None`` to end.
+
+        No more are under way than have been read, or one: what is wanted first is read first, as
+        threads that plan take turns at the interpreter.
+        """
         with self._room:
             while not self._closed:
                 if threading.current_thread() not in self._threads[: self._io_threads]:
@@ -261,7 +268,8 @@ class PlannedReader:
                 near = self._again and self._again[0][0] - self._wanted < self._read_ahead
                 if near and not self._parked:
                     return heapq.heappop(self._again)
-                if self._assigned and not self._parked and ahead < self._read_ahead:
+                begun = self._claimed < max(1, 2 * self._read_once)
+                if self._assigned and not self._parked and begun and ahead < self._read_ahead:
                     self._claimed += 1
                     return self._claimed - 1, self._assigned.popleft()
                 self._room.wait()

@@ -156,23 +156,28 @@ class Rounds:
     that all work on neighbouring batches and a short ring keeps every one of them busy, while each
     reads many samples together. Who fills a batch has no influence on what is in it.
 
+    The first round is one batch each, so that the first batch waits for no other; each further one
+    is as long as all before it, up to ``samples``.
+
     Args:
         deal: which positions each batch takes.
-        samples: least samples of a filler's run.
+        samples: least samples of a filler's run, once begun.
     """
 
     def __init__(self, deal: Deal, samples: int) -> None:
         self._deal = deal
         self._samples = samples
         self._number = deal.first_number
+        self._begun = 0
 
     def next(self, fillers: int) -> list[list[tuple[int, int]]]:
         """The positions [start, stop) of each filler's batches; batch k is filler k mod n's."""
         dealt: list[list[tuple[int, int]]] = [[] for _ in range(fillers)]
-        samples = 0
-        while samples < self._samples * fillers:
+        samples, wanted = 0, min(self._samples * fillers, max(1, self._begun))
+        while samples < wanted:
             for own in dealt:
                 own.append(self._deal.positions(self._number))
                 samples += own[-1][1] - own[-1][0]
                 self._number += 1
+        self._begun += samples
         return dealt

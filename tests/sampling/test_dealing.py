@@ -81,11 +81,16 @@ def test_rounds_deal_every_batch_to_the_fillers_in_turn(
 ) -> None:
     for deal in deals(world_size, batch, drop_last, epoch):
         rounds = Rounds(deal, samples=20)
-        number = 0
+        number = before = 0
         for count in fillers:
             dealt = rounds.next(count)
             assert len(dealt) == count
-            assert sum(stop - start for own in dealt for start, stop in own) >= 20 * count
+            samples = sum(stop - start for own in dealt for start, stop in own)
+            assert (
+                min(20 * count, before) <= samples < max(1, min(20 * count, before)) + batch * count
+            )
+            before += samples
+            assert number > 0 or all(len(own) == 1 for own in dealt)
             for k in range(sum(map(len, dealt))):
                 assert dealt[k % count][k // count] == deal.positions(number)
                 number += 1

@@ -1,0 +1,136 @@
+"""A start: the child comes up while its trainer plans, and goes again where the plan is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leftovers import loader_children
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import BudgetInfeasibleError, SourceError, SpecError
+from autoloader.runtime.child import Child
+
+HEAVY = (
+    "tensorflow",
+    "torch",
+    "optuna",
+    "pandas",
+    "rich",
+    "pynvml",
+    "lightning",
+    "PIL",
+    "numpy.ma",
+)
+TRAINERS = (
+    "autoloader.graph",
+    "autoloader.planning",
+    "autoloader.profile",
+    "autoloader.spec.reading",
+    "ruamel",
+)
+"""What only the trainer's side needs, and a stream."""
+
+
+@pytest.mark.parametrize(
+    ("broken", "own", "error"),
+    [
+        ({"path": "/nowhere/1.0.0"}, {}, SourceError),
+        ({"split": {"train": "train[:0%]"}}, {}, SpecError),
+        ({}, {"ram_floor": "900TB"}, BudgetInfeasibleError),
+    ],
+)
+def test_a_refused_start_has_ended_its_child_when_it_says_so(
+    broken: dict[str, Any], own: dict[str, Any], error: type[Exception], small_spec: PipelineSpec
+) -> None:
+    plain = small_spec.model_dump(mode="json")
+    plain["datasets"][0].update(broken)
+    with pytest.raises(error):
+        AutoLoader(PipelineSpec.from_mapping(plain), output="numpy", **{"ram_floor": "1GB", **own})
+    assert loader_children() == []
+    assert Child._current == {}
+
+
+def test_a_spec_that_is_not_there_leaves_no_child(tmp_path: Path) -> None:
+    with pytest.raises(SpecError):
+        AutoLoader(tmp_path / "mix.yaml")
+    assert loader_children() == []
+
+
+def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(
+    small_spec: PipelineSpec,
+) -> None:
+    with AutoLoader(small_spec, output="numpy", ram_floor="1GB") as loader:
+        batches = iter(loader)
+        next(batches)
+        pids = loader_children()
+        with pytest.raises(BudgetInfeasibleError):
+            AutoLoader(small_spec, output="numpy", ram_floor="900TB")
+        next(batches)
+        assert loader_children() == pids
+        assert loader.statistics().restarts == 0
+
+
+def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: PipelineSpec) -> None:
+    first = AutoLoader(small_spec, output="numpy", ram_floor="1GB")
+    child = Child.shared("a second one", lambda _, __: False)
+    first.close()
+    assert child.usable
+    child.spare()
+    assert not child.usable
+
+
+def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mix: Path) -> None:
+    """The same parts as in the child, in a process that can be asked."""
+    code = """
+        import json, sys
+        import autoloader.worker
+        from autoloader.knobs import Knobs
+        from autoloader.runtime.filled import PipelineStart
+        from autoloader.runtime.launch import open_pipeline
+        from autoloader.runtime.ring import RingMemory
+        from autoloader.sampling.order import MixtureOrder
+        from autoloader.sampling.resolve import resolve_plain
+
+        start = json.load(sys.stdin)
+        mixture = resolve_plain(start["spec"], "train", None)
+        knobs = Knobs.build(start["knobs"])
+        pipeline = open_pipeline(
+            mixture, MixtureOrder.from_plain(start["order"]), knobs, RingMemory(mixture.layout),
+            start=PipelineStart.beginning(mixture),
+        )
+        pipeline.start()
+        while pipeline.next(1.0) is None:
+            pass
+        print(json.dumps(sorted(sys.modules)))
+        sys.stdout.flush()
+        pipeline.close()
+    """
+    from dataclasses import asdict
+
+    from autoloader.planning import plan_loader
+
+    plan = plan_loader(PipelineSpec.from_yaml(small_mix), ram_floor="64MB")
+    start = {
+        "spec": plan.mixture.spec.model_dump(mode="json"),
+        "knobs": plan.knobs.flat(),
+        "order": asdict(plan.order),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        input=json.dumps(start),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(json.loads(done.stdout))
+    assert "autoloader.runtime.indexed_pipeline" in imported
+    assert sorted(imported & {*HEAVY, *TRAINERS}) == []
+    # Every class costs the first batch a millisecond, every module a part of one.
+    assert len([name for name in imported if name.startswith("autoloader")]) <= 120
