@@ -65,8 +65,6 @@ _BUDGET = SharedBudget()
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.003
 
-_LIMITS = TypeAdapter(ControllerLimits)
-
 
 @dataclass(frozen=True, slots=True)
 class ControlOrder:

@@ -11,11 +11,12 @@ Not here: deciding (``policy``), where the file lies (the loader's caller).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,12 +29,14 @@ from autoloader.telemetry.lines import LineLog
 
 SCHEMA_VERSION = 1
 
-_LIMITS = TypeAdapter(ControllerLimits)
-_STATE = TypeAdapter(ControllerState)
-_SEEN = TypeAdapter(Observation)
-_DECISION = TypeAdapter(Decision)
-
 Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
+_Kind = TypeVar("_Kind")
+
+
+@functools.cache
+def _plain(kind: type[_Kind]) -> TypeAdapter[_Kind]:
+    """To plain values and back; made when a log is written or read, not with the import."""
+    return TypeAdapter(kind)
 
 
 class DecisionLog:
@@ -55,7 +58,7 @@ class DecisionLog:
 
     def start(self, limits: ControllerLimits) -> None:
         """The limits from now on."""
-        plain = _LIMITS.dump_python(limits, mode="json")
+        plain = _plain(ControllerLimits).dump_python(limits, mode="json")
         self._lines.write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": plain})
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
@@ -64,9 +67,9 @@ class DecisionLog:
             {
                 "kind": "decision",
                 "at_s": seen.at_s,
-                "state": _STATE.dump_python(state, mode="json"),
-                "observation": _SEEN.dump_python(seen, mode="json"),
-                "decision": _DECISION.dump_python(answer, mode="json"),
+                "state": _plain(ControllerState).dump_python(state, mode="json"),
+                "observation": _plain(Observation).dump_python(seen, mode="json"),
+                "decision": _plain(Decision).dump_python(answer, mode="json"),
             }
         )
 
@@ -139,11 +142,11 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
         whose = (str(record.get("run", "")), int(record.get("pipeline", 0)))
         try:
             if record.get("kind") == "start":
-                limits[whose] = _LIMITS.validate_python(record["limits"])
+                limits[whose] = _plain(ControllerLimits).validate_python(record["limits"])
             if record.get("kind") != "decision":
                 continue
-            state = _STATE.validate_python(record["state"])
-            seen = _SEEN.validate_python(record["observation"])
+            state = _plain(ControllerState).validate_python(record["state"])
+            seen = _plain(Observation).validate_python(record["observation"])
             recorded = record["decision"]
             held = limits[whose]
         except (KeyError, ValidationError, KnobError) as error:
@@ -151,7 +154,7 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
                 f"{origin}, line {number}: not a record of this schema: {_first_line(error)}",
                 remedy="replay a log as `autoloader` wrote it, with the version that wrote it",
             ) from error
-        answer = _DECISION.dump_python(with_(state, seen, held), mode="json")
+        answer = _plain(Decision).dump_python(with_(state, seen, held), mode="json")
         decisions += 1
         changes += answer["knobs"] is not None
         differences += [
