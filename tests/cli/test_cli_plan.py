@@ -241,7 +241,7 @@ def test_local_files_are_read_by_index_unless_somebody_says_otherwise(
     arm = planned["datasets"]["arm"]
     assert (arm["reader"], arm["reader_why"]) == ("indexed", "all files are local")
     assert planned["graph"]["datasets"]["arm"].endswith("→ global shuffle")
-    assert planned["graph"]["mixture"].startswith("plan (block 1) → read 3 runs ahead")
+    assert planned["graph"]["mixture"].startswith("plan (block 1) → read 2 runs ahead")
     assert planned["knobs"]["read_ahead"]["used"]
     assert not planned["knobs"]["cycle_length"]["used"]
 
