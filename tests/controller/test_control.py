@@ -19,8 +19,10 @@ from autoloader.cli.app import main
 from autoloader.control import DECISIONS_VARIABLE
 from autoloader.controller.headroom import FakeHeadroom
 from autoloader.controller.loop import ControlLoop
-from autoloader.controller.states import State
+from autoloader.controller.policy import Decision
+from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
+from autoloader.knobs import Knobs
 from autoloader.units import GIB, MIB
 
 
@@ -243,3 +245,40 @@ def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
         loader._page.waiting(1)  # whoever wants a batch now has none, whatever lies there
         loop.react_once()
         assert not controlled._closed
+
+
+def test_loaders_of_a_process_share_what_is_above_the_floor(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    left = headroom.headroom_bytes - FLOOR - 256 * MIB
+    with load(written) as one, load(written) as two:
+        first, second = one._controlled, two._controlled
+        assert first is not None
+        assert second is not None
+        rooms = [each.observe(0.0, 0).room_bytes or 0 for each in (first, second)]
+        assert min(rooms) > 0
+        assert sum(rooms) <= left
+        two.park()
+        assert second.observe(0.0, 0).room_bytes == 0
+        assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
+    with load(written) as alone:
+        assert alone._controlled is not None
+        assert rooms[0] < (alone._controlled.observe(0.0, 0).room_bytes or 0)
+
+
+def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        controlled, before = loader._controlled, loader.knobs
+        assert controlled is not None
+        seen = controlled.observe(0.0, 0)
+        larger = Knobs.build({"ring_slots": 16, "read_ahead": 5}, base=before)
+        answer = Decision(ControllerState(), Event.HUNGRY, "grow", knobs=larger)
+        headroom.headroom_bytes = FLOOR + 257 * MIB
+        controlled._apply(seen, answer)
+        assert loader.knobs == before
+        headroom.headroom_bytes = FLOOR + 4 * GIB
+        controlled._apply(seen, answer)
+        assert loader.knobs == larger
+        assert controlled.counted() == {"refused": 1, "changes": 1}
