@@ -6,9 +6,13 @@ Not here: the memory (``runtime.ring``).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
+
+DRAIN_S = 1.0
+"""How long a ring that has become smaller waits for the consumer before it fills one more."""
 
 
 class SlotBook:
@@ -24,6 +28,7 @@ class SlotBook:
         self._memory = memory
         self._condition = threading.Condition()
         self._out = set(held)
+        self._kept = set(held)
         self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
         self._unpunched: set[int] = set()
         self._handed: set[int] = set()
@@ -34,10 +39,18 @@ class SlotBook:
                 self._punch(slot)
 
     def acquire(self) -> int | None:
-        """A free slot; waits for one. ``None`` once closed."""
+        """A free slot; waits for one. ``None`` once closed.
+
+        A ring that was made smaller drains before any of it is filled anew, but for one batch
+        every ``DRAIN_S``: what is out may be what the consumer keeps.
+        """
         with self._condition:
-            while not self._closed and not self._free:
-                self._condition.wait()
+            begun = time.monotonic()
+            while not self._closed:
+                left = DRAIN_S - (time.monotonic() - begun)
+                if self._free and (len(self._out - self._kept) < self.slots or left <= 0):
+                    break
+                self._condition.wait(left if self._free else None)
             if self._closed:
                 return None
             slot = self._free.pop()
@@ -50,10 +63,11 @@ class SlotBook:
             if slot not in self._out:
                 return
             self._out.remove(slot)
+            self._kept.discard(slot)
             self._handed.discard(slot)
+            self._condition.notify()
             if slot < self.slots:
                 self._free.append(slot)
-                self._condition.notify()
             else:
                 self._punch(slot)  # under the lock: it may come back into use at once
             self._punch_the_rest()

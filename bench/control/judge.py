@@ -314,7 +314,7 @@ def _minimum(
         (
             one["at"]
             for one in record["samples"]
-            if one["at"] >= crossed and one["ring"] <= LEAST_SLOTS * slot
+            if one["at"] >= crossed and one["ring"] <= LEAST_SLOTS * slot + MIB
         ),
         None,
     )
