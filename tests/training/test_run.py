@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,3 +238,33 @@ def test_ctrl_c_and_sigterm_end_the_process_with_a_checkpoint_and_nothing_left(
             assert "Traceback" not in said
         assert (tmp_path / number.name / LAST).is_file()
         assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_a_source_that_fails_in_the_middle_ends_the_process_with_its_code_and_a_checkpoint(
+    small_mix: Path, tmp_path: Path
+):
+    copy = tmp_path / "mix"
+    shutil.copytree(small_mix.parent, copy)
+    spec = copy / small_mix.name
+    spec.write_text(spec.read_text().replace(str(small_mix.parent), str(copy)))
+    words = f"--spec {spec} --ram-floor 100MB --laq-steps 2 --max-steps -1 --log-every 1"
+    command = [sys.executable, "-m", "training.stage2", *words.split(), "--val-every", "0"]
+    with subprocess.Popen(
+        [*command, "--output", str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as one:
+        assert one.stderr is not None
+        assert any(line.startswith("step 3:") for line in one.stderr)
+        children = psutil.Process(one.pid).children(recursive=True)
+        assert children
+        for shard in copy.rglob("*.tfrecord*"):
+            os.truncate(shard, 100)
+        said = one.stderr.read()
+        assert one.wait(60) == 4, said
+    assert "cannot be read" in said
+    assert "Traceback" not in said
+    assert (tmp_path / "out" / LAST.parent / "exception.ckpt").is_file()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
