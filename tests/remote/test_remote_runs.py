@@ -47,6 +47,12 @@ def written(folder: Path, *datasets: Any, **top: Any) -> str:
     return str(path)
 
 
+def on_google_cloud() -> bool:
+    """Whether this machine has a metadata server that is rightly asked."""
+    product = Path("/sys/class/dmi/id/product_name")
+    return product.exists() and "Google" in product.read_text()
+
+
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     code = main([*arguments, "--json"])
     return code, json.loads(capsys.readouterr().out)
@@ -71,7 +77,8 @@ def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
     assert not found["near"]["estimated"]
     assert found["large"]["decode_s"] > 0
     assert lab.storage.of("media", "features.json")
-    assert not lab.storage.of("other"), "a metadata server was asked"
+    if not on_google_cloud():
+        assert not lab.storage.of("other"), "a metadata server was asked"
     assert not any(asked.authorised for asked in lab.storage.asked)
 
 
