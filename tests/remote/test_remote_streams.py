@@ -80,7 +80,7 @@ def test_a_remote_dataset_gives_the_samples_of_the_local_one(here) -> None:
     seed=st.integers(0, 3),
 )
 @settings(
-    max_examples=4,
+    max_examples=3,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_every_sample_comes_exactly_once_whatever_the_network_does(
@@ -161,10 +161,13 @@ def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
     assert remedy in caught.value.remedy
 
 
-def test_an_outage_that_does_not_end_is_a_source_error(here, impatient: None) -> None:
+def test_an_outage_that_does_not_end_is_a_source_error(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PAUSES_S", (0.0, 0.0))
     mixture = mixture_of(here.dataset(here.large))
     here.storage.fault = media_of(here.large, lambda _: 503)
-    with pytest.raises(SourceError, match="13 tries") as caught, Running(mixture, KNOBS) as running:
+    with pytest.raises(SourceError, match="3 tries") as caught, Running(mixture, KNOBS) as running:
         running.until_pass(1)
     assert "resume" in caught.value.remedy
 
