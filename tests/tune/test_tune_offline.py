@@ -58,6 +58,7 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             knobs=knobs,
             limits=limits,
             notes=(),
+            mixture=SimpleNamespace(datasets=()),
         )
 
     monkeypatch.setattr(offline, "plan_loader", plan)
