@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bench.records import Values, example_bytes, write_records
 from bench.versions import write_mix, write_version
 
-FORMAT = 1
+FORMAT = 3
 """Raised when the same names begin to mean other data."""
 
 
@@ -58,7 +58,7 @@ class Drawing:
 
 
 DRAWINGS: Mapping[str, Drawing] = {
-    "counted": Drawing({"red": 5, "green": 3, "blue": 2}, 2, 5, 16, 96, 96, 40, size=96, batch=4),
+    "counted": Drawing({"red": 5, "green": 3, "blue": 2}, 2, 5, 16, 96, 96, size=192, batch=4),
     "png": Drawing({"png": 1}, 4, 6, 24, 240, 320, png=True),
     "large": Drawing({"large": 1}, 4, 3, 24, 720, 1280),
 }

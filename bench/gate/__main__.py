@@ -86,7 +86,11 @@ def _write(counts: dict[str, dict[str, float]], run: Path | None) -> int:
     if run is not None:
         document = json.loads(run.read_text())
         timed, host = timed_baseline(document), document["host"]
-    after = Baseline(counted=counted_baseline(counts), timed=timed, host=host)
+    after = Baseline(
+        counted=counted_baseline(counts, {name: one.edge for name, one in COUNTINGS.items()}),
+        timed=timed,
+        host=host,
+    )
     PLACE.write_text(after.model_dump_json(indent=1) + "\n")
     print(f"written: {PLACE}")
     return 0

@@ -44,10 +44,12 @@ class Counting:
     Attributes:
         knobs: held still.
         mixing: changes to that section of the spec.
+        edge: what part of all that is read may fall to either side of the count's ends.
     """
 
     knobs: Mapping[str, Any]
     mixing: Mapping[str, Any] = field(default_factory=dict)
+    edge: float = 0.15
 
 
 SHORT = ("by index",)
@@ -56,7 +58,7 @@ SHORT = ("by index",)
 COUNTINGS: Mapping[str, Counting] = {
     "by index": Counting(_INDEXED),
     "by index, chained": Counting(_INDEXED, {"chain": True, "block_length": 4}),
-    "by index, two processes": Counting({**_INDEXED, "decode_processes": 2}),
+    "by index, two processes": Counting({**_INDEXED, "decode_processes": 2}, edge=0.3),
     "stream": Counting(_STREAM),
 }
 

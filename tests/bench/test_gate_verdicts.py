@@ -55,7 +55,7 @@ def test_what_was_not_counted_fails() -> None:
 
 
 def test_a_baseline_lets_the_counts_through_that_it_was_written_from() -> None:
-    baseline = Baseline(counted=counted_baseline({"some": COUNTS}))
+    baseline = Baseline(counted=counted_baseline({"some": COUNTS}, {"some": 0.15}))
     assert all(one.passed for one in judge_counts(baseline, {"some": COUNTS}))
 
 

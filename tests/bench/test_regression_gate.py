@@ -36,7 +36,7 @@ def test_the_loader_as_it_is_passes_the_gate() -> None:
 @pytest.mark.parametrize(
     ("planted", "figure"),
     [
-        ("extra_copy", "fresh_pages_per_batch"),
+        ("extra_copy", "copies_per_batch"),
         ("lost_thread", "threads"),
         ("leaked_frame", "growth_bytes_per_batch"),
     ],
