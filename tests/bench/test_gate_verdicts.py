@@ -18,7 +18,7 @@ from bench.gate.baseline import (
 )
 from bench.gate.turns import COUNTINGS, SHORT
 
-COUNTS = dict.fromkeys(LIMITS, 10.0)
+COUNTS = dict.fromkeys(LIMITS, 0.25)
 
 
 def _baseline(**limit: Any) -> Baseline:
