@@ -45,6 +45,7 @@ from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.parts import mixture_part, order_of_part
+from autoloader.sampling.resolve import check_places
 from autoloader.sampling.sizes import record_bytes
 from autoloader.saved import described, is_turned, order_from, turned
 from autoloader.spec import PipelineSpec
@@ -150,11 +151,12 @@ class AutoLoader:
         self._child: Child | None = None
         joining = isolation == "process" and is_up(neighbours)
         try:
+            if not isinstance(spec, PipelineSpec):
+                spec = PipelineSpec.from_yaml(spec)
+            check_places(spec, split)
             # Neighbours plan first: who finds a child running takes it that there is room for all.
             if isolation == "process" and neighbours.local_world_size == 1:
                 self._child = Child.shared(describe_run(), _out_of_memory)
-            if not isinstance(spec, PipelineSpec):
-                spec = PipelineSpec.from_yaml(spec)
             if reproducible:
                 mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
                 spec = spec.model_copy(update={"mixing": mixing})

@@ -13,6 +13,7 @@ from autoloader.catalog.metadata import (
     Shard,
     ShardSlice,
     VersionDirectory,
+    check_version,
     locate_version,
     open_version,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Shard",
     "ShardSlice",
     "VersionDirectory",
+    "check_version",
     "episode_lengths",
     "locate_version",
     "open_version",

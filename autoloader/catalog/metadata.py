@@ -115,6 +115,20 @@ class VersionDirectory:
         return sum(part.records for part in self.resolve(split, field=field))
 
 
+def check_version(path: str | Path, *, dataset: str) -> str:
+    """``path``, normal; where it is local, after a look that costs next to nothing.
+
+    Raises:
+        SourceError: it is local, and does not exist or is not a TFDS version directory.
+    """
+    if files.is_remote(path):
+        return files.normal(path)
+    directory = _directory(path, dataset=dataset)
+    if not Path(files.join(directory, INFO_FILE)).is_file():
+        raise _not_a_version(directory, dataset=dataset)
+    return directory
+
+
 def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     """Reads the metadata of a TFDS version directory.
 
@@ -126,11 +140,8 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
         SourceError: it does not exist, is not a TFDS version directory, is broken, or its
             records are not TFRecords.
     """
-    remote = files.is_remote(path)
-    directory = files.normal(path) if remote else _directory(path, dataset=dataset)
+    directory = check_version(path, dataset=dataset)
     info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
-    if not remote and not Path(info_file).is_file():
-        raise _not_a_version(directory, dataset=dataset)
     try:
         info = _read_json(info_file, dataset=dataset)
     except SourceError as error:

@@ -13,6 +13,7 @@ from autoloader.catalog import (
     Feature,
     ShardSlice,
     VersionDirectory,
+    check_version,
     files,
     locate_version,
     open_version,
@@ -181,16 +182,30 @@ def _split_of(declared: DatasetSpec, split: str) -> str | None:
     return declared.split[split]
 
 
+def check_places(spec: PipelineSpec, split: str) -> None:
+    """Whether the local datasets of a split are where the spec says; costs next to nothing.
+
+    Raises:
+        SourceError: a dataset's directory is missing, or is none of TFDS.
+        SpecError: a name that is none of TFDS.
+    """
+    for declared in spec.datasets:
+        local = not files.is_remote(declared.path or declared.data_dir or "")
+        if local and _split_of(declared, split) is not None:
+            check_version(_path_of(declared), dataset=declared.name)
+
+
+def _path_of(declared: DatasetSpec) -> str:
+    if declared.path is not None:
+        return declared.path
+    return locate_version(declared.tfds or "", declared.data_dir or "", dataset=declared.name)
+
+
 def _resolve_dataset(
     spec: PipelineSpec, declared: DatasetSpec, expression: str, split: str, index: int
 ) -> ResolvedDataset:
     name, where = declared.name, f"datasets[{declared.name}]"
-    path: str
-    if declared.path is not None:
-        path = declared.path
-    else:
-        path = locate_version(declared.tfds or "", declared.data_dir or "", dataset=name)
-    directory = open_version(path, dataset=name)
+    directory = open_version(_path_of(declared), dataset=name)
     _check_place(declared, directory, where)
     slices = directory.resolve(expression, field=f"{where}.split.{split}")
     transform = None
