@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ SLOTS = 4
 
 
 class DecodeAlone:
-    """The contender; settings: ``threads`` (default 2)."""
+    """The contender; settings: ``threads`` (default 2), ``frame_offsets`` (the mixture's)."""
 
-    def __init__(self, spec: Path, settings: Mapping[str, int]) -> None:
+    def __init__(self, spec: Path, settings: Mapping[str, Any]) -> None:
         self._threads = settings.get("threads", 2)
-        self._mixture = read_mixture(spec)
+        mixture = read_mixture(spec)
+        offsets = tuple(settings.get("frame_offsets", mixture.frame_offsets))
+        self._mixture = replace(mixture, frame_offsets=offsets)
         self.datasets = len(self._mixture.datasets)
         self._index, self._pairs = _pool(self._mixture)
         height, width = self._mixture.size

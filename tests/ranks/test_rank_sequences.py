@@ -16,6 +16,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import SpecError, UsageError
+from autoloader.runtime.planned import PlannedReader, Spans
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]
@@ -148,15 +149,26 @@ def test_retunes_in_the_middle_change_no_ranks_samples(pair: tuple[Written, Writ
         assert found == wanted[rank]
 
 
-def test_a_rank_reads_its_own_positions_and_no_others(pair: tuple[Written, Written]) -> None:
+def test_a_rank_reads_its_own_positions_and_no_others(
+    pair: tuple[Written, Written], monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = spec_of(*pair, batch={"size": 4})
+    assigned: list[int] = []
+    assign = PlannedReader.assign
+
+    def noting(self: PlannedReader, spans: Spans) -> None:
+        assigned.extend(position for span in spans for position in range(*span))
+        assign(self, spans)
+
+    monkeypatch.setattr(PlannedReader, "assign", noting)
     found = []
     for rank, world_size in ((0, 1), (0, 2), (1, 2)):
+        assigned.clear()
         with loader(spec, rank, world_size) as one:
-            next(iter(one))
-            reader = one._pipeline._fillers[0]._reader  # type: ignore[attr-defined]
-            run = reader._run or reader._ready[min(reader._ready)]
-            found.append(list(run.positions[:16]))
+            batches = endless(one)
+            while len(assigned) < 16:
+                next(batches)
+        found.append(assigned[:16])
     assert found[0] == list(range(16))
     assert found[1] == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
     assert found[2] == [at + 4 for at in found[1]]
