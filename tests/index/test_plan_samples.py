@@ -134,8 +134,10 @@ def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(
 ) -> None:
     order, datasets = mixture
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    # Two passes of each, to the end of the block in which the second ends, and one block more.
     most = max(
-        -(-2 * table.samples // share) for table, share in zip(datasets, order.shares, strict=True)
+        (2 * table.samples + 2 * order.block_length) / share
+        for table, share in zip(datasets, order.shares, strict=True)
     )
     enough = 2 * sum(d.samples for d in datasets) if order.pass_samples else int(most) + 100
     for dataset, pass_, episode, t in listed(SamplePlan(order, datasets).samples(0, enough)):
