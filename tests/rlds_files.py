@@ -5,6 +5,7 @@ Frames are of one colour that names episode and step, so that a decoded frame sa
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -263,3 +264,16 @@ def _dict(children: Mapping[str, Any]) -> dict[str, Any]:
             }
         },
     }
+
+
+def write_pair(folder: Path, **shards: list[list[int]]) -> tuple[Written, ...]:
+    """A dataset for each name, of episodes of so many steps by shard, told apart by number."""
+    number = itertools.count()
+    return tuple(
+        write_dataset(
+            folder,
+            [[episode(next(number), steps, encode=png) for steps in part] for part in parts],
+            name=name,
+        )
+        for name, parts in shards.items()
+    )

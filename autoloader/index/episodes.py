@@ -87,10 +87,8 @@ class EpisodeView:
         number, shard = self._numbers["language", feature_path], self._shard
         ids = shard.section(Section.TEXT_IDS, number)
         if not self._numbers.per_step[number]:
-            return [shard.text(int(ids[self.record]))]
-        wanted = ids[self._rows()][steps].tolist()
-        texts = {one: shard.text(one) for one in set(wanted)}
-        return [texts[one] for one in wanted]
+            return shard.texts(ids[[self.record]])
+        return shard.texts(ids[self._rows()][steps])
 
     def payload(self) -> tuple[int, int]:
         """Byte offset and length of the whole record's payload in ``path``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written, write_pair
 from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -23,18 +22,9 @@ Samples = list[tuple[int, ...]]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, ...]:
     """Two datasets of 21 and 12 samples."""
-    folder = tmp_path_factory.mktemp("pair")
-    number = itertools.count()
-    return tuple(  # type: ignore[return-value]
-        write_dataset(
-            folder,
-            [[episode(next(number), steps, encode=png) for steps in part] for part in shards],
-            name=name,
-        )
-        for name, shards in (("a", [[3, 5, 1], [4, 2], [6]]), ("b", [[7], [5]]))
-    )
+    return write_pair(tmp_path_factory.mktemp("pair"), a=[[3, 5, 1], [4, 2], [6]], b=[[7], [5]])
 
 
 def loader(spec: PipelineSpec, rank: int, world_size: int, **own: Any) -> AutoLoader:
@@ -85,7 +75,7 @@ def run_legs(
 
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_the_sequence_over_resumes_at_one_then_four_then_two_ranks_is_the_untouched_one(
-    pair: tuple[Written, Written], drop_last: bool
+    pair: tuple[Written, ...], drop_last: bool
 ) -> None:
     spec = spec_of(*pair, batch={"size": 3, "drop_last": drop_last})
     found, _ = run_legs(spec, [(1, 5, 0), (4, 7, 2), (2, 9, 1)])
@@ -97,7 +87,7 @@ def test_the_sequence_over_resumes_at_one_then_four_then_two_ranks_is_the_untouc
 @pytest.mark.parametrize("weights", ["natural", "explicit"])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_an_epoch_that_drops_nothing_is_complete_and_disjoint_over_ranks(
-    pair: tuple[Written, Written], world_size: int, weights: str
+    pair: tuple[Written, ...], world_size: int, weights: str
 ) -> None:
     spec = spec_of(*pair, batch={"size": 4, "drop_last": False}, weights=weights)
     found = epoch_of(spec, world_size)
@@ -118,7 +108,7 @@ def test_an_epoch_that_drops_nothing_is_complete_and_disjoint_over_ranks(
     ),
 )
 def test_any_world_sizes_and_save_points_give_the_one_sequence(
-    pair: tuple[Written, Written], size: int, drop_last: bool, legs: list[tuple[int, int, int]]
+    pair: tuple[Written, ...], size: int, drop_last: bool, legs: list[tuple[int, int, int]]
 ) -> None:
     spec = spec_of(*pair, batch={"size": size, "drop_last": drop_last})
     found, state = run_legs(spec, legs)
@@ -129,7 +119,7 @@ def test_any_world_sizes_and_save_points_give_the_one_sequence(
         assert found == untouched[: len(found)]
 
 
-def test_the_batch_size_may_change_with_the_world_size(pair: tuple[Written, Written]) -> None:
+def test_the_batch_size_may_change_with_the_world_size(pair: tuple[Written, ...]) -> None:
     whole, _ = run_legs(spec_of(*pair), [(1, 20, 0)])
     _, state = run_legs(spec_of(*pair, batch={"size": 5}), [(2, 3, 1)])
     with loader(spec_of(*pair, batch={"size": 2}), 0, 1) as resumed:
@@ -137,7 +127,7 @@ def test_the_batch_size_may_change_with_the_world_size(pair: tuple[Written, Writ
         assert rows(next(iter(resumed))) == whole[30:32]
 
 
-def test_retunes_in_the_middle_change_no_ranks_samples(pair: tuple[Written, Written]) -> None:
+def test_retunes_in_the_middle_change_no_ranks_samples(pair: tuple[Written, ...]) -> None:
     spec = spec_of(*pair)
     wanted = epoch_of(spec, 2)
     for rank in (0, 1):
@@ -150,7 +140,7 @@ def test_retunes_in_the_middle_change_no_ranks_samples(pair: tuple[Written, Writ
 
 
 def test_a_rank_reads_its_own_positions_and_no_others(
-    pair: tuple[Written, Written], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Written, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = spec_of(*pair, batch={"size": 4})
     assigned: list[int] = []
@@ -175,7 +165,7 @@ def test_a_rank_reads_its_own_positions_and_no_others(
 
 
 def test_a_state_of_another_order_is_refused_with_each_difference(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     with loader(spec_of(*pair), 0, 2) as one:
         state = one.state_dict()
@@ -193,20 +183,20 @@ def test_a_state_of_another_order_is_refused_with_each_difference(
 
 
 def test_a_mixture_made_in_the_graph_refuses_several_ranks_and_says_what_to_use(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     with pytest.raises(SpecError, match="made in TensorFlow's graph") as caught:
         loader(spec_of(*pair, reader="stream", mixing={"strategy": "sample"}), 0, 2)
     assert "decode=pool" in caught.value.remedy
 
 
-def test_more_ranks_than_samples_of_an_epoch_are_refused(pair: tuple[Written, Written]) -> None:
+def test_more_ranks_than_samples_of_an_epoch_are_refused(pair: tuple[Written, ...]) -> None:
     with pytest.raises(SpecError, match="an epoch has 33 samples, and there are 40 ranks"):
         loader(spec_of(*pair), 0, 40)
 
 
 def test_the_environment_says_which_rank_a_loader_is(
-    pair: tuple[Written, Written], monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Written, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written, write_pair
 from streams import mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -27,17 +27,10 @@ Place = tuple[int, ...]
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]:
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, ...]:
     """Datasets of 33 and 12 samples, in ten episodes and in two."""
-    folder = tmp_path_factory.mktemp("pair")
-    number = itertools.count()
-    return tuple(  # type: ignore[return-value]
-        write_dataset(
-            folder,
-            [[episode(next(number), steps, encode=png) for steps in part] for part in shards],
-            name=name,
-        )
-        for name, shards in (("a", [[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]]), ("b", [[7], [5]]))
+    return write_pair(
+        tmp_path_factory.mktemp("pair"), a=[[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]], b=[[7], [5]]
     )
 
 
@@ -89,7 +82,7 @@ def steps(every: list[AutoLoader], count: int, got: Pass) -> list[set[Place]]:
 
 
 def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     spec = spec_of(*pair, reader="stream", batch={"size": 4, "drop_last": False}, weights="natural")
     got = Pass()
@@ -108,7 +101,7 @@ def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
         got.check(index, 1, samples)
 
 
-def test_one_child_serves_ranks_that_stream(pair: tuple[Written, Written]) -> None:
+def test_one_child_serves_ranks_that_stream(pair: tuple[Written, ...]) -> None:
     spec = spec_of(*pair, reader="stream", batch={"size": 5, "drop_last": False}, weights="natural")
     got = Pass()
     with loader(spec, 0, 2, "process") as first, loader(spec, 1, 2, "process") as second:
@@ -120,7 +113,7 @@ def test_one_child_serves_ranks_that_stream(pair: tuple[Written, Written]) -> No
 
 
 def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twice(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     spec = spec_of(pair[0], reader="stream", batch={"size": 2, "drop_last": True})
     state: str | None = None
@@ -141,7 +134,7 @@ def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twic
 
 
 def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     spec = spec_of(*pair, reader="stream")
     with loader(spec, 1, 2) as one:
@@ -156,7 +149,7 @@ def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
 
 @given(st.integers(1, 14))
 def test_parts_are_disjoint_and_together_the_whole(
-    pair: tuple[Written, Written], world_size: int
+    pair: tuple[Written, ...], world_size: int
 ) -> None:
     for dataset in mixture_of(*pair).datasets:
         parts = [part_of(dataset, Ranks(rank, world_size)) for rank in range(world_size)]
@@ -180,7 +173,7 @@ def test_parts_are_disjoint_and_together_the_whole(
     st.data(),
 )
 def test_cursors_over_other_parts_stand_together_where_the_old_ones_stood(
-    pair: tuple[Written, Written], legs: list[tuple[int, int]], world_size: int, data: st.DataObject
+    pair: tuple[Written, ...], legs: list[tuple[int, int]], world_size: int, data: st.DataObject
 ) -> None:
     (dataset,) = mixture_of(pair[0]).datasets
     old = [DatasetCursor.of(part_of(dataset, Ranks(rank, 3))) for rank in range(3)]
@@ -221,7 +214,7 @@ def _place(pass_: int, shard: int, record: int) -> Any:
 
 
 def test_a_dataset_that_has_nothing_for_some_rank_is_refused(
-    pair: tuple[Written, Written],
+    pair: tuple[Written, ...],
 ) -> None:
     mixture = mixture_of(pair[1])
     check_parts(mixture, {"b": 12}, Ranks(0, 6))
