@@ -63,6 +63,7 @@ from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
 from autoloader.sampling.sizes import record_bytes
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
@@ -155,9 +156,7 @@ class _Served:
         if not opening.as_asked:
             self._told(opening.knobs, self.controlled.state_name)
         self._closed = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"autoloader-deliver-{self._number}", daemon=True
-        )
+        self._thread = LoaderThread(target=self._run, name=f"autoloader-deliver-{self._number}")
 
     def start(self) -> None:
         """Begin."""
@@ -345,7 +344,7 @@ class Worker:
 
     def run(self) -> None:
         """Accept trainers."""
-        threading.Thread(target=self._beat, name="autoloader-heartbeat", daemon=True).start()
+        LoaderThread(target=self._beat, name="autoloader-heartbeat").start()
         while True:
             self._knocking(None)
             with self._lock:
@@ -362,9 +361,7 @@ class Worker:
                 self._trainers.append(trainer)
                 self._met = True
             _use_cores_of(pid)
-            threading.Thread(
-                target=self._serve, args=(trainer,), name="autoloader-messages", daemon=True
-            ).start()
+            LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
 
     def log(self, message: Logged) -> None:
         """Hand a log record to every trainer that can take it now."""

@@ -10,15 +10,14 @@ Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control``
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from pathlib import Path
 from typing import Protocol
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.controller.headroom import HeadroomSource
 from autoloader.controller.reflex import PERIOD_S, GrowthMeter
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +62,7 @@ class ControlLoop:
             if not self._threads:
                 self._done.clear()
                 for name, target in (("reflex", self._watch), ("control", self._govern)):
-                    thread = threading.Thread(target=target, name=f"autoloader-{name}", daemon=True)
+                    thread = LoaderThread(target=target, name=f"autoloader-{name}")
                     self._threads.append(thread)
                     thread.start()
 
@@ -103,13 +102,11 @@ class ControlLoop:
                 self._fault("policy", error)
 
     def _watch(self) -> None:
-        _name_thread("loader-reflex")
         done = self._done
         while not done.wait(PERIOD_S):
             self.react_once()
 
     def _govern(self) -> None:
-        _name_thread("loader-control")
         done = self._done
         while not done.wait(POLICY_PERIOD_S):
             self.govern_once()
@@ -120,9 +117,3 @@ class ControlLoop:
         if text not in self._said and len(self._said) < 100:
             self._said.add(text)
             logger.warning("the controller leaves things as they are: %s", text)
-
-
-def _name_thread(name: str) -> None:
-    """What the kernel calls this thread, so that ``top -H`` shows what control costs."""
-    with contextlib.suppress(OSError):
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)

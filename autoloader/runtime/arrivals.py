@@ -38,6 +38,7 @@ from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.rows import BrokenGraphError, RowGroup, RowSource, RowStart, Span
 from autoloader.sampling.source import SourceInterruptedError
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ class Arrivals:
         self.datasets = [ArrivedDataset(self) for _ in range(count)]
         self.generations = 0
         self.read_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="autoloader-pull", daemon=True)
+        self._thread = LoaderThread(target=self._run, name="autoloader-pull")
 
     def start(self) -> None:
         """Begin to pull."""

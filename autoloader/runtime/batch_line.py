@@ -24,6 +24,7 @@ from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import Filling, fault_of
 from autoloader.sampling.layout import BatchLayout
+from autoloader.threads import LoaderThread
 
 STALL_S = 5.0
 _Found = TypeVar("_Found")
@@ -79,7 +80,7 @@ class BatchLine(abc.ABC):
         self.taken = [0] * len(names)
         self.stalls = [0] * len(names)
         self.wait_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="autoloader-mix", daemon=True)
+        self._thread = LoaderThread(target=self._run, name="autoloader-mix")
 
     @abc.abstractmethod
     def _begin(self) -> None:

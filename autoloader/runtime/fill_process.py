@@ -44,6 +44,7 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
+from autoloader.threads import LoaderThread
 
 _POLL_S = 0.5
 _TELL_S = 0.5
@@ -117,9 +118,7 @@ class FillProcess:
             RingMemory(mixture.layout, descriptor=self._ring),
             _Told(mixture, self),
         )
-        threading.Thread(
-            target=self._deliver, args=(self._filler,), name="autoloader-deliver", daemon=True
-        ).start()
+        LoaderThread(target=self._deliver, args=(self._filler,), name="autoloader-deliver").start()
 
     def _deliver(self, filler: Filler) -> None:
         told_s = time.monotonic()

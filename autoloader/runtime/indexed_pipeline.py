@@ -44,6 +44,7 @@ from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class IndexedPipeline:
         self._under_way: collections.deque[Filler | RemoteFiller] = collections.deque()
         self._round_batches = 0
         self._over = FillerActivity.none(len(mixture.datasets))
-        self._feeding = threading.Thread(target=self._feed, name="autoloader-deal", daemon=True)
+        self._feeding = LoaderThread(target=self._feed, name="autoloader-deal")
 
     def start(self) -> None:
         """Open the indexes, then read ahead and fill batches."""

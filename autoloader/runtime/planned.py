@@ -35,6 +35,7 @@ from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
 from autoloader.sampling.planned import PlannedRun, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.threads import LoaderThread
 
 RUN_SAMPLES = 256
 """Samples read together, or somewhat more: a run is whole batches."""
@@ -174,7 +175,7 @@ class PlannedReader:
             self._io_threads = io_threads
             self._room.notify_all()
         for _ in range(grow):
-            thread = threading.Thread(target=self._work, name="autoloader-read", daemon=True)
+            thread = LoaderThread(target=self._work, name="autoloader-read")
             self._threads.append(thread)
             thread.start()
 

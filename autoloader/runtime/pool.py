@@ -19,6 +19,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.threads import LoaderThread
+
 
 class Job(Protocol):
     """Samples of one dataset to decode."""
@@ -84,11 +86,10 @@ class DecodePool:
                 self._busy.append(busy)
                 self._done.append(done)
                 self._frames.append(frames)
-                thread = threading.Thread(
+                thread = LoaderThread(
                     target=self._work,
                     args=(busy, done, frames),
                     name=f"autoloader-decode-{self._started}",
-                    daemon=True,
                 )
                 self._started += 1
                 self._running += 1

@@ -40,6 +40,7 @@ from autoloader.sampling.source import (
     ReaderStart,
     SourceInterruptedError,
 )
+from autoloader.threads import LoaderThread
 
 
 def opening_at_once(cpus: int) -> int:
@@ -97,9 +98,7 @@ class Reader:
         self.generations = 0
         self.episodes = 0
         self.read_s = 0.0
-        self._thread = threading.Thread(
-            target=self._run, name=f"autoloader-read-{dataset.name}", daemon=True
-        )
+        self._thread = LoaderThread(target=self._run, name=f"autoloader-read-{dataset.name}")
 
     def start(self) -> None:
         """Begin to read."""
@@ -241,8 +240,8 @@ class _Opening:
         self._first: list[EpisodeSamples | EmptyEpisode] = []
         self._rest: Iterator[EpisodeSamples | EmptyEpisode] = iter(())
         self._failure: BaseException | None = None
-        threading.Thread(
-            target=self._open, args=(source, start, opening), name="autoloader-open", daemon=True
+        LoaderThread(
+            target=self._open, args=(source, start, opening), name="autoloader-open"
         ).start()
 
     def _open(

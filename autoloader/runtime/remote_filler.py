@@ -44,6 +44,7 @@ from autoloader.runtime.messages import (
 )
 from autoloader.runtime.planned import Spans
 from autoloader.sampling.episode import Place
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,7 @@ class RemoteFiller:
         self._failure: BaseException | None = None
         self._before = self._now = FillerActivity.none(datasets)
         self._spawn()
-        self._thread = threading.Thread(
-            target=self._receive, name="autoloader-fill-receive", daemon=True
-        )
+        self._thread = LoaderThread(target=self._receive, name="autoloader-fill-receive")
         self._thread.start()
 
     @property

@@ -22,7 +22,7 @@ from rich.console import Console
 from bench.control.data import ensure_data
 from bench.control.group import NoGroupError
 from bench.control.judge import judge
-from bench.control.pairs import paired_check
+from bench.control.pairs import measure_pairs, paired_checks
 from bench.control.report import RESULTS, save, show, show_checks
 from bench.control.rivals import rival_check
 from bench.control.runner import perform
@@ -30,7 +30,8 @@ from bench.control.scenario import READERS, Reader, Scenario, load_scenarios
 from bench.control.static import SETTINGS, Searches
 from bench.host import fingerprint, load
 
-QUICK = {"settings": 6, "after": 0.6, "pairs": 4}
+PAIRS = 16
+QUICK = {"settings": 6, "after": 0.6, "pairs": 6}
 
 
 def main() -> int:
@@ -42,8 +43,9 @@ def main() -> int:
         return 0
     console = Console(stderr=True)
     began, began_s = load(), time.monotonic()
-    count = QUICK["settings"] if arguments.quick else SETTINGS
-    searches = Searches(count=int(count), factor=0.6 if arguments.quick else 1.0)
+    count = int(QUICK["settings"]) if arguments.quick else SETTINGS
+    pairs = int(QUICK["pairs"]) if arguments.quick else PAIRS
+    searches = Searches(count=count, factor=0.6 if arguments.quick else 1.0)
     rows = []
     chosen = [scenarios[name] for name in arguments.only or scenarios]
     for scenario in chosen:
@@ -51,7 +53,7 @@ def main() -> int:
         if arguments.no_search:
             short = short.model_copy(update={"search": None, "paired": False})
         for reader in arguments.reader:
-            row = _one(short, reader, searches, pairs=4 if arguments.quick else 8)
+            row = _one(short, reader, searches, pairs=pairs)
             show_checks(row, console)
             rows.append(row)
     document = {
@@ -82,10 +84,11 @@ def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) 
         record = perform(scenario, reader, spec)
         best = searches.best(scenario, reader, spec)
         checks = judge(scenario, record, best)
-        if scenario.paired:
-            checks.append(paired_check(scenario, reader, spec, best, pairs=pairs))
+        if scenario.paired and best is not None:
+            row["pairs"] = measure_pairs(scenario, reader, spec, best, pairs=pairs)
+            checks += paired_checks(row["pairs"])
         if scenario.rival:
-            checks.append(rival_check(scenario, reader, spec))
+            checks.append(rival_check(scenario, reader, spec, record))
     except (NoGroupError, PermissionError) as error:
         return {**row, "skipped": str(error), "checks": [], "took_s": time.monotonic() - began}
     return {

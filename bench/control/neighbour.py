@@ -2,8 +2,8 @@
 
 ``python -m bench.control.neighbour GROUP``; the group's headroom says when it has enough. Commands,
 one JSON line each: ``{"take": BYTES_LEFT, "keep": false}`` (take memory until so much headroom is
-left, say "reached", hold; with ``keep`` take what comes free, too), ``{"let_go": true}``,
-``{"burn": CORES}``.
+left, say "reached", hold; with ``keep`` take what comes free, too), ``{"hold": BYTES}``
+(take so much, whatever is left), ``{"let_go": true}``, ``{"burn": CORES}``.
 
 Not here: when it is told what (``bench.control.runner``).
 """
@@ -35,7 +35,7 @@ def main() -> None:
     held: list[mmap.mmap] = []
     burning: list[multiprocessing.Process] = []
     leave: int | None = None
-    keep, before = False, 0.0
+    most, keep, before = sys.maxsize, False, 0.0
     while True:
         readable, _, _ = select.select([0], [], [], 0.01 if leave is not None else None)
         if readable:
@@ -45,7 +45,10 @@ def main() -> None:
             command: dict[str, Any] = json.loads(line)
             if "take" in command:
                 leave, keep = int(command["take"]), bool(command.get("keep"))
-                before = time.monotonic()
+                most, before = sys.maxsize, time.monotonic()
+            if "hold" in command:
+                leave, keep = -sys.maxsize, False
+                most, before = int(command["hold"]) // CHUNK, time.monotonic()
             if "let_go" in command:
                 leave, held = None, []
             if "burn" in command:
@@ -54,7 +57,7 @@ def main() -> None:
             due = int((time.monotonic() - before) * TAKES_PER_S) // CHUNK
             before += due * CHUNK / TAKES_PER_S
             due = min(due, MOST_CHUNKS)  # on a busy machine it hears what it is told all the same
-            while due > 0 and headroom_bytes(group) - CHUNK >= leave:
+            while due > 0 and len(held) < most and headroom_bytes(group) - CHUNK >= leave:
                 held.append(_chunk())
                 due -= 1
             if due > 0:

@@ -1,33 +1,36 @@
 """What became of tf.data AUTOTUNE on the same stage; what the loader is held against there.
 
+The neighbour takes as many bytes as it took beside the loader: had it to leave as much as it left
+there, it would make room for whoever holds more.
+
 Not here: the rival's process (``bench.control.rival``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from bench.control.judge import Check
 from bench.control.memory import MIB
 from bench.control.runner import perform
-from bench.control.scenario import Reader, Scenario
-
-_outcomes: dict[str, Check] = {}
+from bench.control.scenario import Event, Reader, Scenario
 
 
-def rival_check(scenario: Scenario, reader: Reader, spec: Path) -> Check:
+def rival_check(scenario: Scenario, reader: Reader, spec: Path, beside: Mapping[str, Any]) -> Check:
     """Whether AUTOTUNE, with the loader's budget as ``ram_budget``, stays above the floor.
 
-    It has no reader to choose, so one outcome serves both where nothing depends on the reader.
+    Args:
+        scenario: what the loader went through.
+        reader: whose limits count where they differ.
+        spec: the mixture's file.
+        beside: the loader's record.
     """
-    key = f"{scenario.name} {[event.limit and event.limit[reader] for event in scenario.script]}"
-    if key not in _outcomes:
-        _outcomes[key] = _run(scenario, reader, spec)
-    return _outcomes[key]
-
-
-def _run(scenario: Scenario, reader: Reader, spec: Path) -> Check:
-    record = perform(scenario, reader, spec, module="bench.control.rival")
+    took = max((one["neighbour"] for one in beside["samples"]), default=0)
+    script = tuple(_of_bytes(event, took) for event in scenario.script)
+    same = scenario.model_copy(update={"script": script})
+    record = perform(same, reader, spec, module="bench.control.rival")
     name, wanted = "tf.data AUTOTUNE on the same stage", "killed, or below the floor"
     if record["first_s"] is None:
         return Check(name, "gave no batch: " + record["said"][-200:], wanted, None)
@@ -41,3 +44,9 @@ def _run(scenario: Scenario, reader: Reader, spec: Path) -> Check:
     if deepest > 0:
         found += f", by {deepest / MIB:.0f} MiB"
     return Check(name, found, wanted, deepest > 0)
+
+
+def _of_bytes(event: Event, took: int) -> Event:
+    if event.neighbour_leaves is None and event.neighbour_keeps is None:
+        return event
+    return Event(at_s=event.at_s, neighbour_takes=took)

@@ -35,6 +35,7 @@ class Event(_Strict):
     neighbour_keeps: str | None = Field(
         None, description="the same, but it takes what comes free, too"
     )
+    neighbour_takes: int | None = Field(None, description="a neighbour takes so many bytes, holds")
     neighbour_lets_go: bool | None = None
     neighbour_burns: int | None = Field(None, description="cores that a neighbour keeps busy")
     limit: Mapping[Reader, str] | None = Field(None, description="the cgroup limit is now this")
@@ -86,6 +87,7 @@ class Scenario(_Strict):
     window_s: float = Field(8.0, description="its end, over which waiting is judged")
     search: Search | None = Search()
     paired: bool = Field(False, description="held against the best static knobs pair by pair")
+    climb_s: float = Field(20.0, description="what the controller has before the first pair")
     rival: bool = Field(False, description="tf.data AUTOTUNE goes through the same")
     jump_at_batch: int = Field(0, description="the batch from which on the data are others")
     states: tuple[str, ...] = Field((), description="states that the controller must go through")
@@ -118,7 +120,7 @@ class Scenario(_Strict):
         for event in sorted(self.script, key=lambda one: one.at_s):
             left.update(event.what)
         if left.pop("neighbour_lets_go", None):
-            for key in ("neighbour_leaves", "neighbour_keeps"):
+            for key in ("neighbour_leaves", "neighbour_keeps", "neighbour_takes"):
                 left.pop(key, None)
         for key in ("gpu", "pressure", "readable"):
             left.pop(key, None)

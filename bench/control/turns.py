@@ -68,7 +68,7 @@ def _setting(
 
 
 def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
-    """The controlled loader and the best static knobs in turn; samples/s of each turn."""
+    """The controlled loader and the best static knobs in turn; what each turn was like."""
     from bench.control.driver import endless, open_loader
 
     with open_loader(job, controller=True) as mine:
@@ -81,7 +81,7 @@ def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
         with open_loader(held, controller=False) as other:
             theirs = endless(other)
             _turn(theirs, 2.0, orders, job)
-            pairs: list[dict[str, float]] = []
+            pairs: list[dict[str, Any]] = []
             for number in range(job["pairs"]):
                 if orders.stopped.is_set():
                     break
@@ -89,7 +89,8 @@ def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
                 pair = {}
                 for name, stream in turns if number % 2 == 0 else reversed(turns):
                     _turn(stream, job["settle_s"], orders, job)  # what the ring has kept is eaten
-                    pair[name] = _turn(stream, job["window_s"], orders, job)["samples_per_s"]
+                    pair[name] = _turn(stream, job["window_s"], orders, job)
+                    del pair[name]["times"]
                 pairs.append(pair)
     return {"pairs": pairs, "knobs": knobs, "times": climbed["times"]}
 
@@ -104,16 +105,16 @@ def _turn(
 ) -> dict[str, Any]:
     """Take batches for so long: how fast they came, and what was waited."""
     began = last = time.monotonic()
-    waited, samples, batches, lowest = 0.0, 0, 0, float("inf")
+    waits: list[float] = []
+    samples, lowest = 0, float("inf")
     times: list[tuple[float, float, int]] = []
     while last - began < seconds and not orders.stopped.is_set():
         asked = time.monotonic()
         batch = next(stream)
         got = time.monotonic()
         rows = len(batch["dataset_index"])
-        waited += got - asked
+        waits.append(got - asked)
         samples += rows
-        batches += 1
         if keep_times:
             times.append((round(asked, 5), round(got, 5), rows))
         del batch
@@ -122,8 +123,9 @@ def _turn(
         last = time.monotonic()
     span = max(1e-9, last - began)
     return {
-        "wait_ratio": waited / span,
-        "wait_a_batch_s": waited / max(1, batches),
+        "wait_ratio": sum(waits) / span,
+        "wait_a_batch_s": sum(waits) / max(1, len(waits)),
+        "longest_wait_s": max(waits, default=0.0),
         "samples_per_s": samples / span,
         "held_floor": lowest >= job["ram_floor_bytes"],
         "least_headroom_bytes": lowest,

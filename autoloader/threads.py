@@ -1,0 +1,38 @@
+"""A thread that the kernel, too, knows by its name: ``top -H`` shows what the loader's do.
+
+A new thread inherits the kernel's name of the one that starts it. Without a name of its own what a
+controller's thread starts would pass for the controller, and its cost with it.
+
+Not here: what any thread does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_LONGEST_NAME = 15
+
+
+class LoaderThread(threading.Thread):
+    """A daemon thread; ``autoloader-decode-0`` is ``loader-decode-0`` to the kernel.
+
+    Args:
+        target: what it runs.
+        name: in Python; the kernel keeps the first 15 bytes of "loader-…".
+        args: of ``target``.
+    """
+
+    def __init__(self, target: Callable[..., object], name: str, args: tuple[Any, ...] = ()):
+        super().__init__(target=target, name=name, args=args, daemon=True)
+
+    def run(self) -> None:
+        """Take the name, then run the target."""
+        name = "loader-" + self.name.removeprefix("autoloader-")
+        with contextlib.suppress(OSError):
+            task = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+            task.write_bytes(name.encode()[:_LONGEST_NAME])
+        super().run()
