@@ -63,7 +63,7 @@ DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
 _BUDGET = SharedBudget()
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _MEMORY_EVERY_S = 2.0
-_MEMORY_COST_RATIO = 0.003
+_MEMORY_COST_RATIO = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,8 @@ class ControlledPipeline:
     def _surplus_bytes(self, at_s: float) -> int | None:
         """What the process holds above what its minimum costs; ``None``: not known lately."""
         held = self._held_bytes
-        if held is None or at_s - self._held_at_s > 3 * _MEMORY_EVERY_S:
+        every_s = max(_MEMORY_EVERY_S, self._held_next_s - self._held_at_s)
+        if held is None or at_s - self._held_at_s > 3 * every_s:
             return None
         least = self._limits.least(self.pipeline.knobs)
         price = price_knobs(least, self._limits.knobs.shards, self._prices.current())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autoloader.cgroups import ROOT, Cgroup, ancestry, number, number_after
+from autoloader.cgroups import ROOT, Cgroup, OpenFile, ancestry, number, number_after
 
 _USED_V1 = "cpuacct"
 
@@ -92,12 +92,13 @@ class CgroupProcessors:
         self._proc = proc
         self._root = cgroup_root
         self._groups: dict[str, tuple[bytes, list[Cgroup]]] = {}
+        self._files: dict[Path, OpenFile] = {}
 
     def read(self) -> Processors:
         allowed = _allowed()
         least: tuple[float, Cgroup] | None = None
         for group in self._ancestry("cpu"):
-            quota = _quota(group)
+            quota = self._quota(group)
             if quota is not None and (least is None or quota < least[0]):
                 least = quota, group
         if least is None:
@@ -106,25 +107,40 @@ class CgroupProcessors:
 
     def _used_s(self, group: Cgroup) -> float | None:
         if group.version == 2:
-            used = number_after(_content(group.directory / "cpu.stat"), b"usage_usec")
+            used = number_after(self._content(group.directory / "cpu.stat"), b"usage_usec")
             return None if used is None else used / 1e6
         # v1 counts in a controller of its own, which may be mounted elsewhere.
         for other in self._ancestry(_USED_V1):
             if other.version == 1 and other.below == group.below:
-                used = number(_content(other.directory / "cpuacct.usage"))
+                used = number(self._content(other.directory / "cpuacct.usage"))
                 return None if used is None else used / 1e9
         return None
 
     def _ancestry(self, controller: str) -> list[Cgroup]:
         """The groups by a v1 controller; looked for anew where the process has moved."""
-        membership = _content(self._proc / "self" / "cgroup")
+        membership = self._content(self._proc / "self" / "cgroup")
         known = self._groups.get(controller)
         if known is None or known[0] != membership:
             mountinfo = self._proc / "self" / "mountinfo"
             text = membership.decode(errors="replace")
             known = membership, ancestry(text, controller, mountinfo=mountinfo, root=self._root)
             self._groups[controller] = known
+            self._files.clear()  # of groups it has left
         return known[1]
+
+    def _quota(self, group: Cgroup) -> float | None:
+        """Processors' worth of time a period; ``None`` where the group sets none."""
+        if group.version == 2:
+            words = [*self._content(group.directory / "cpu.max").split(), b"", b""]
+            quota, period = number(words[0]), number(words[1])
+        else:
+            quota = number(self._content(group.directory / "cpu.cfs_quota_us"))  # -1: none
+            period = number(self._content(group.directory / "cpu.cfs_period_us"))
+        return quota / period if quota and period else None
+
+    def _content(self, path: Path) -> bytes:
+        file = self._files.get(path) or self._files.setdefault(path, OpenFile(path))
+        return file.read() or b""
 
 
 def usable_processors() -> int:
@@ -141,21 +157,3 @@ def _allowed() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _quota(group: Cgroup) -> float | None:
-    """Processors' worth of time a period; ``None`` where the group sets none."""
-    if group.version == 2:
-        words = [*_content(group.directory / "cpu.max").split(), b"", b""]
-        quota, period = number(words[0]), number(words[1])
-    else:
-        quota = number(_content(group.directory / "cpu.cfs_quota_us"))  # -1: none
-        period = number(_content(group.directory / "cpu.cfs_period_us"))
-    return quota / period if quota and period else None
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""

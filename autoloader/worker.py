@@ -71,6 +71,8 @@ OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _POLL_S = 0.25
 _CREDENTIALS = struct.Struct("3i")
+_LIMITS_FOR_S = 0.5
+"""How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
 
 class _Declared:
@@ -334,7 +336,7 @@ class Worker:
         self._trainers: list[_Trainer] = []
         self._lock = threading.Lock()
         self._met = False
-        self.control = Control(HeadroomProbe())
+        self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_FOR_S))
 
     def end(self, reason: str) -> None:
         """End the process now."""

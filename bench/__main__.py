@@ -2,7 +2,7 @@
 
 Result on stdout (tables, or with ``--json`` one document), progress on stderr; everything as JSON
 in ``bench/results``, with a page of it in HTML beside it. Exit codes: 0 whatever the figures say,
-2 bad arguments, 4 a contender failed.
+2 bad arguments, 4 a contender failed (the table says which; what the others gave is there).
 
 Not here: anything that measures (``bench.runner``).
 """
@@ -46,7 +46,7 @@ def main() -> int:
     else:
         show(run, Console(width=max(Console().width, 150)))
     print(f"everything behind it: {path}\nas a page: {page}", file=sys.stderr)
-    return 0
+    return 4 if run["failed"] else 0
 
 
 def _arguments(names: list[str]) -> argparse.Namespace:

@@ -72,6 +72,8 @@ def show(run: Mapping[str, Any], console: Console) -> None:
             console.print(_table(f"{name}: {scenario['about']}", columns, contenders))
     for why in run.get("left_out", {}).values():
         console.print(why)
+    for who, why in run.get("failed", {}).items():
+        console.print(f"{who} failed: {why}", markup=False)
     rows = [(f"{one['scenario']}: {one['title']}", *_figure_words(one)) for one in run["figures"]]
     console.print(_table("figures", _FIGURE_COLUMNS, rows))
 

@@ -5,7 +5,8 @@ turn, so that slow drift cancels out. Nothing of the bench runs beside a turn bu
 which sleeps and reads the turn's memory once a second. Before a turn it waits (``patience_s`` at
 most) until others use little of the machine; a turn during which they used more than
 ``QUIET_CPUS`` is taken again, up to ``retakes`` times, and the least disturbed one counts. How
-much others used is in every turn's record.
+much others used is in every turn's record. A contender that fails takes no further turns; what the
+others gave stands.
 
 Not here: the turn itself (``bench.window``), figures (``bench.figures``).
 """
@@ -41,6 +42,14 @@ class TurnFailedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Ran:
+    """A scenario's turns by contender, in the order of the rounds; who failed, and why."""
+
+    turns: dict[str, list[dict[str, Any]]]
+    failed: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Patience:
     """What is done about other load: see the module."""
 
@@ -55,8 +64,8 @@ def run_scenario(
     pairs: int | None = None,
     patience: Patience = Patience(),
     told: Told = lambda _text, _done, _all: None,
-) -> dict[str, list[dict[str, Any]]]:
-    """Every contender's turns, in the order of the rounds.
+) -> Ran:
+    """Every contender's turns.
 
     Args:
         scenario: what to run.
@@ -66,21 +75,28 @@ def run_scenario(
         told: of progress.
 
     Raises:
-        TurnFailedError: a contender failed.
+        TurnFailedError: contenders give different frames.
     """
     contenders = {one.name: one for one in scenario.contenders}
     rounds = in_turn(list(contenders), pairs or scenario.pairs)
-    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    ran = Ran({name: [] for name in contenders}, {})
     total, done = sum(map(len, rounds)), 0
     for order in rounds:
         for name in order:
             told(f"{scenario.name}: {name}", done, total)
             one = contenders[name]
-            turns[name].append(_calm_turn(scenario, one, data[scenario.data_of(one)], patience))
             done += 1
+            if name in ran.failed:
+                continue
+            try:
+                turn = _calm_turn(scenario, one, data[scenario.data_of(one)], patience)
+                ran.turns[name].append(turn)
+            except TurnFailedError as error:
+                ran.failed[name] = str(error)
+                del ran.turns[name]
             told(f"{scenario.name}: {name}", done, total)
-    _check_alike(scenario, turns)
-    return turns
+    _check_alike(scenario, ran.turns)
+    return ran
 
 
 def _calm_turn(

@@ -31,7 +31,7 @@ def run_suite(
         pairs: rounds of the timed scenarios; default each scenario's own.
 
     Raises:
-        TurnFailedError: a contender failed.
+        TurnFailedError: contenders of one scenario give different frames.
     """
     left_out = {
         one.kind: why
@@ -64,15 +64,20 @@ def run_suite(
                 print(f"{before + done}/{total} {text}", file=sys.stderr, flush=True)
 
         began, ran, figures = load(), {}, list[Figure]()
+        failed: dict[str, str] = {}
         for one in chosen:
             rounds = _rounds(one, pairs)
-            turns = run_scenario(one, data, pairs=rounds, patience=patience, told=told)
+            found = run_scenario(one, data, pairs=rounds, patience=patience, told=told)
             before += len(one.contenders) * rounds
-            figures += work_out(one, turns)
+            failed |= {f"{one.name}: {name}": why for name, why in found.failed.items()}
+            whole = one.without(found.failed)
+            if whole is None:
+                continue
+            figures += work_out(whole, found.turns)
             ran[one.name] = {
                 "about": one.about,
-                "scenario": one.model_dump(mode="json"),
-                "turns": turns,
+                "scenario": whole.model_dump(mode="json"),
+                "turns": found.turns,
             }
     return {
         "schema_version": 2,
@@ -80,6 +85,7 @@ def run_suite(
         "load": {"began": began, "ended": load()},
         "figures": [figure.as_dict() for figure in figures],
         "left_out": left_out,
+        "failed": failed,
         "scenarios": ran,
     }
 

@@ -17,8 +17,9 @@ visible or not (``hierarchical_memory_limit``), v2 ancestors outside the namespa
 A source whose files are missing is unknown: it is left out, and logged once. When no source at all
 can be read there is no number to give, and ``read`` raises, because unknown is not free.
 
-Cost: a few ``pread`` of open descriptors, about 0.05 ms; limits are read anew each time, since
-they may shrink. Any thread may call ``read``; a process that moves to another cgroup is followed.
+Cost: a few ``pread`` of open descriptors, about 0.05 ms, more where other threads want the
+interpreter after each. Limits may shrink and a process may be moved to another cgroup: both are
+looked at anew each time, or every ``limits_for_s``. Any thread may call ``read``.
 
 Not here: which cgroups bind (``cgroups``), what processes hold (``process_memory``), what to do
 about it (policy and admission).
@@ -28,6 +29,8 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -111,6 +114,8 @@ class HeadroomProbe:
         proc: where procfs is mounted.
         cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
         pid: whose cgroup counts; "self" for this process.
+        limits_for_s: so long limits are believed that were read; usage never is.
+        now_s: of a monotonic clock.
     """
 
     def __init__(
@@ -118,6 +123,9 @@ class HeadroomProbe:
         proc: Path = Path("/proc"),
         cgroup_root: Path = ROOT,
         pid: int | str = "self",
+        *,
+        limits_for_s: float = 0.0,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc = proc
         self._root = cgroup_root
@@ -126,6 +134,10 @@ class HeadroomProbe:
         self._lock = threading.Lock()
         self._levels: list[_Level] = []
         self._levels_for: bytes | None = None
+        self._limits: list[tuple[_Level, int]] = []
+        self._limits_for_s = limits_for_s
+        self._limits_until_s = float("-inf")
+        self._now_s = now_s
         self._told: set[str] = set()
 
     def read(self) -> Headroom:
@@ -133,10 +145,7 @@ class HeadroomProbe:
             available = self._host_bytes(b"MemAvailable")
             best, source = available, "host"
             least_limit: int | None = None
-            for level in self._current_levels():
-                limit = self._limit(level)
-                if limit is None:
-                    continue
+            for level, limit in self._current_limits():
                 least_limit = limit if least_limit is None else min(least_limit, limit)
                 room = self._room(level, limit)
                 if room is not None and (best is None or room < best):
@@ -152,8 +161,7 @@ class HeadroomProbe:
     def cgroup_limit_bytes(self) -> int | None:
         """The least limit of the process's cgroup and its ancestors; ``None``: there is none."""
         with self._lock:
-            known = [self._limit(level) for level in self._current_levels()]
-        return min((limit for limit in known if limit is not None), default=None)
+            return min((limit for _, limit in self._current_limits()), default=None)
 
     def total_bytes(self) -> int:
         known = (self.cgroup_limit_bytes(), self._host_bytes(b"MemTotal"))
@@ -179,6 +187,15 @@ class HeadroomProbe:
         except (OSError, KeyError):  # it reads the same file
             return None
         return int(memory.available if key == b"MemAvailable" else memory.total)
+
+    def _current_limits(self) -> list[tuple[_Level, int]]:
+        """The levels that bind, with their limits."""
+        now = self._now_s()
+        if now >= self._limits_until_s or self._levels_for is None:
+            known = [(level, self._limit(level)) for level in self._current_levels()]
+            self._limits = [(level, limit) for level, limit in known if limit is not None]
+            self._limits_until_s = now + self._limits_for_s
+        return self._limits
 
     def _limit(self, level: _Level) -> int | None:
         """The cgroup's own limit, or ``None`` when it sets none (or is gone)."""

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from autoloader.cgroups import OpenFile
 from autoloader.processors import CgroupProcessors, Processors, ProcessorSource
 
 _SOME_AVG10 = re.compile(rb"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
@@ -33,14 +34,11 @@ class PressureProbe:
     """
 
     def __init__(self, path: Path = Path("/proc/pressure/memory")) -> None:
-        self._path = path
+        self._file = OpenFile(path)
 
     def read(self) -> float | None:
         """Per cent of the last ten seconds; ``None`` where this kernel does not say."""
-        try:
-            found = _SOME_AVG10.search(self._path.read_bytes())
-        except OSError:
-            return None
+        found = _SOME_AVG10.search(self._file.read() or b"")
         return float(found[1]) if found else None
 
 

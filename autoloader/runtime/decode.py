@@ -18,6 +18,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from autoloader.sampling.episode import Encoded
 from autoloader.spec import CameraSpec
 
 Pixels = NDArray[np.uint8]
@@ -44,7 +45,7 @@ class FrameDecoder:
         self._height, self._width = camera.size
         self._scratch = threading.local()
 
-    def decode_into(self, encoded: bytes, out: Pixels) -> None:
+    def decode_into(self, encoded: Encoded, out: Pixels) -> None:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
 
         Raises:
@@ -58,7 +59,7 @@ class FrameDecoder:
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(" ".join(str(error).split()) or "no picture") from error
 
-    def _jpeg_into(self, encoded: bytes, out: Pixels) -> None:
+    def _jpeg_into(self, encoded: Encoded, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         if (height, width) == (self._height, self._width):
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
@@ -71,7 +72,7 @@ class FrameDecoder:
         self._resize_into(picture, out)
 
     @staticmethod
-    def _other(encoded: bytes) -> Pixels:
+    def _other(encoded: Encoded) -> Pixels:
         data = np.frombuffer(encoded, np.uint8)
         picture = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if len(data) else None
         if picture is None:

@@ -38,6 +38,7 @@ from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import BadRecord, Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
+from autoloader.sampling.episode import Encoded
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.rows import RowSource
@@ -53,7 +54,7 @@ class _DecodedOrNot:
     def __init__(self, decoder: FrameDecoder) -> None:
         self._decoder = decoder
 
-    def decode_into(self, encoded: bytes | np.ndarray, out: np.ndarray) -> None:
+    def decode_into(self, encoded: Encoded | np.ndarray, out: np.ndarray) -> None:
         """See ``FrameDecoder.decode_into``."""
         if isinstance(encoded, np.ndarray):
             out[:] = encoded

@@ -35,7 +35,7 @@ from autoloader.runtime.filled import FilledBatch, PipelineStart
 from autoloader.runtime.filler import Filler, FillerActivity, FillerKnobs
 from autoloader.runtime.messages import FillStart
 from autoloader.runtime.opened import Opened, open_planned
-from autoloader.runtime.planned import run_samples
+from autoloader.runtime.planned import run_samples, sample_bytes
 from autoloader.runtime.quarantine import BadRecord, Quarantine
 from autoloader.runtime.remote_filler import RemoteFiller
 from autoloader.runtime.ring import RingMemory
@@ -90,7 +90,9 @@ class IndexedPipeline:
         self._memory = memory
         _check_reader(start.mixer)
         self._number = deal.first_number
-        self._rounds = Rounds(deal, run_samples(ranks_here))
+        self._rounds = Rounds(deal)
+        self._ranks_here = ranks_here
+        self._sample_bytes = 0.0
         self._clock = clock
         self._failure: BaseException | None = None
         self._closed = False
@@ -137,6 +139,7 @@ class IndexedPipeline:
             for slice_, record, reason in index.damaged:
                 self._quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._plan = opened.plan
+        self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
         if self._compiled is not None:
             self._compiled.opened = opened
         with self._lock:
@@ -148,8 +151,9 @@ class IndexedPipeline:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
         if len(self._fillers) != self._knobs.decode_processes:
             self._refill()
+        samples = run_samples(self._knobs.decode_threads, self._ranks_here, self._sample_bytes)
         while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
-            runs = self._rounds.next(len(self._fillers))
+            runs = self._rounds.next(len(self._fillers), samples)
             for filler, spans in zip(self._fillers, runs, strict=True):
                 filler.assign(spans)
             self._round_batches = sum(map(len, runs))

@@ -1,10 +1,11 @@
 """Reads planned runs: which samples come is known beforehand, so their bytes are read ahead.
 
-Theory of operation. The owner assigns runs: spans of positions, some ``RUN_SAMPLES`` samples in
+Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
 all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
 its samples in the plan, computes their windows over the index's columns, and reads their frames
-with ``pread``, in the order in which they lie in their files, neighbours in one call. Finished runs
-wait, at most ``read_ahead`` of them, until the assembler has taken the runs before.
+with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
+that runs before them have left (``runtime.run_memory``). Finished runs wait, at most ``read_ahead``
+of them, until the assembler has taken the runs before.
 
 What the samples of a run hold beside their frames lies in columns over the whole run, in the order
 of the positions, padded to the mixture's widths.
@@ -33,26 +34,57 @@ import numpy as np
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
+from autoloader.runtime.run_memory import RunMemory
 from autoloader.sampling.planned import PlannedRun, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.threads import LoaderThread
 
 RUN_SAMPLES = 256
-"""Samples read together, or somewhat more: a run is whole batches."""
+"""Samples read together at most, or somewhat more: a run is whole batches."""
+SAMPLES_A_THREAD = 48
+"""As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
 
 Spans = Sequence[tuple[int, int]]
 """Positions [start, stop), one pair for each batch of a run."""
 
-LEAST_RUN_SAMPLES = 64
+LEAST_RUN_SAMPLES = 32
+RUN_BYTES = 16 * 2**20
+"""Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
+_LOOKED_AT = 4
 OPEN_FILES = 256
 _MERGE_GAP_BYTES = 16_384
 _FILE_BITS = 44
 """Room for an offset in a file: 16 TiB."""
 
 
-def run_samples(ranks_here: int) -> int:
-    """Samples of a run where so many ranks read ahead in one process: together as much as one."""
-    return max(LEAST_RUN_SAMPLES, RUN_SAMPLES // ranks_here)
+def run_samples(decode_threads: int, ranks_here: int, sample_bytes: float) -> int:
+    """Samples of a run, at least 1 (a run is whole batches, however few).
+
+    Planning a run costs its time, whatever its length, and all of it lies in memory until its last
+    sample is decoded: so it is long where many threads decode, and short where few do.
+
+    Args:
+        decode_threads: that decode it.
+        ranks_here: so many read ahead in one process: together about as much as one.
+        sample_bytes: mean of encoded frames.
+    """
+    many = min(RUN_SAMPLES, SAMPLES_A_THREAD * max(2, decode_threads))
+    many = max(LEAST_RUN_SAMPLES, many // ranks_here)
+    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes))))
+
+
+def sample_bytes(
+    mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
+) -> float:
+    """Mean bytes of a sample's encoded frames, told from first frames of a few episodes of each."""
+    found = 0.0
+    for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
+        some = np.unique(np.linspace(0, index.episodes - 1, _LOOKED_AT).astype(np.int64))
+        episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
+        for features in dataset.cameras.values():
+            lengths = [episodes.frames(feature.path, first)[1].mean() for feature in features]
+            found += share * mixture.layout.frames * float(np.mean(lengths))
+    return found
 
 
 class FileCache:
@@ -139,6 +171,7 @@ class PlannedReader:
             plan.chained,
         )
         self._files = FileCache()
+        self._memory = RunMemory(_pieces(read_ahead))
         self._condition = condition
         self._room = threading.Condition()
         self._failed = failed
@@ -171,6 +204,7 @@ class PlannedReader:
         """Have so many threads, and so many runs ahead, from now on."""
         with self._room:
             self._read_ahead = read_ahead
+            self._memory.release(_pieces(read_ahead))
             grow = io_threads - self._io_threads
             self._io_threads = io_threads
             self._room.notify_all()
@@ -191,6 +225,7 @@ class PlannedReader:
             for number in [n for n in self._ready if n != self._wanted]:
                 del self._ready[number]
                 heapq.heappush(self._again, (number, self._spans.pop(number)))
+            self._memory.release()
             self._room.notify_all()
 
     def take(self, count: int) -> tuple[PlannedRun, int] | None:
@@ -223,6 +258,7 @@ class PlannedReader:
             self._closed = True
             self._run = None
             self._ready.clear()
+            self._memory.release(0)
             self._room.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -295,6 +331,8 @@ class PlannedReader:
         file = np.concatenate([ranges.file[rows] for ranges, rows in pairs])
         offset = np.concatenate([ranges.offset[rows] for ranges, rows in pairs])
         length = np.concatenate([ranges.length[rows] for ranges, rows in pairs])
+        if not len(file):
+            return
         order = np.lexsort((offset, file))
         file, offset, length = file[order], offset[order], length[order]
         # Places in one long row of all files, so that one running maximum tells where reads end.
@@ -305,17 +343,21 @@ class PlannedReader:
         starts, lengths = offset.tolist(), length.tolist()
         stops, files = (reach - base).tolist(), file.tolist()
         targets, rows = camera_of[order].tolist(), np.concatenate(wanted)[order].tolist()
+        begins = [starts[begin] for begin in edges[:-1]]
+        sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
+        memory, filled = self._memory.take(sum(sizes)), 0
         shared, path = None, ""
         try:
-            for begin, end in pairwise(edges):
+            for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
+                data = memory[filled : filled + size]
+                filled += size
                 if shared is None or run.files[files[begin]] != path:
                     if shared is not None:
                         self._files.give_back(shared)
                         shared = None
                     path = run.files[files[begin]]
                     shared = self._files.borrow(path)
-                first, stop = starts[begin], stops[end - 1]
-                data = self._pread(shared, first, stop - first)
+                self._read_into(data, shared, first)
                 for k in range(begin, end):
                     at = starts[k] - first
                     frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
@@ -325,16 +367,20 @@ class PlannedReader:
             if shared is not None:
                 self._files.give_back(shared)
 
-    def _pread(self, shared: _SharedFile, offset: int, length: int) -> bytes:
-        data = os.pread(shared.descriptor, length, offset)
+    def _read_into(self, data: memoryview, shared: _SharedFile, offset: int) -> None:
+        filled = os.preadv(shared.descriptor, [data], offset)
         self.reads += 1
-        while len(data) < length:
-            more = os.pread(shared.descriptor, length - len(data), offset + len(data))
+        while filled < len(data):
+            more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
             if not more:
-                raise _unreadable(shared.path, f"it ends before byte {offset + length}")
-            data += more
-        self.bytes_read += length
-        return data
+                raise _unreadable(shared.path, f"it ends before byte {offset + len(data)}")
+            filled += more
+        self.bytes_read += len(data)
+
+
+def _pieces(read_ahead: int) -> int:
+    """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
+    return read_ahead + 1
 
 
 def _unreadable(path: str, reason: str) -> SourceError:

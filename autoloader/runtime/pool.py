@@ -131,6 +131,7 @@ class DecodePool:
             busy[dataset] += time.perf_counter() - started
             done[dataset] += job.rows
             frames[dataset] += decoded
+            del job  # what it holds must not wait with this thread for the next one
 
     def _is_surplus(self) -> bool:
         """Whether the calling thread is one too many; it then ends."""

@@ -24,7 +24,7 @@ from autoloader.errors import PipelineError
 from autoloader.runtime.decode import UndecodableFrameError
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.pool import Job
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.episode import Encoded, EpisodeSamples, Place
 from autoloader.sampling.planned import PlannedRun
 
 Samples = EpisodeSamples | PlannedRun
@@ -34,7 +34,7 @@ Samples = EpisodeSamples | PlannedRun
 class Decoder(Protocol):
     """Decodes one camera's frames; see ``runtime.decode.FrameDecoder``."""
 
-    def decode_into(self, encoded: bytes, out: np.ndarray) -> None:
+    def decode_into(self, encoded: Encoded, out: np.ndarray) -> None:
         """Decode and resize into ``out`` [H, W, 3] uint8."""
         ...
 
@@ -114,7 +114,7 @@ class RowJob:
     def _decode(
         self,
         decoder: Decoder,
-        frames: Sequence[bytes | None],
+        frames: Sequence[Encoded | None],
         out: np.ndarray,
         seen: dict[int, np.ndarray],
     ) -> int:

@@ -157,27 +157,30 @@ class Rounds:
     reads many samples together. Who fills a batch has no influence on what is in it.
 
     The first round is one batch each, so that the first batch waits for no other; each further one
-    is as long as all before it, up to ``samples``.
+    is as long as all before it, up to what is asked for.
 
     Args:
         deal: which positions each batch takes.
-        samples: least samples of a filler's run, once begun.
     """
 
-    def __init__(self, deal: Deal, samples: int) -> None:
+    def __init__(self, deal: Deal) -> None:
         self._deal = deal
-        self._samples = samples
         self._number = deal.first_number
         self._begun = 0
 
-    def next(self, fillers: int) -> list[list[tuple[int, int]]]:
-        """The positions [start, stop) of each filler's batches; batch k is filler k mod n's."""
+    def next(self, fillers: int, samples: int) -> list[list[tuple[int, int]]]:
+        """The positions [start, stop) of each filler's batches; batch k is filler k mod n's.
+
+        Args:
+            fillers: how many.
+            samples: least samples of a filler's run, once begun.
+        """
         dealt: list[list[tuple[int, int]]] = [[] for _ in range(fillers)]
-        samples, wanted = 0, min(self._samples * fillers, max(1, self._begun))
-        while samples < wanted:
+        dealt_samples, wanted = 0, min(samples * fillers, max(1, self._begun))
+        while dealt_samples < wanted:
             for own in dealt:
                 own.append(self._deal.positions(self._number))
-                samples += own[-1][1] - own[-1][0]
+                dealt_samples += own[-1][1] - own[-1][0]
                 self._number += 1
-        self._begun += samples
+        self._begun += dealt_samples
         return dealt

@@ -20,6 +20,9 @@ from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import FieldName, ResolvedDataset
 from autoloader.spec import SampleSpec
 
+Encoded = bytes | memoryview
+"""A frame as it lies in its file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:

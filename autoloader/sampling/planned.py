@@ -34,7 +34,7 @@ from autoloader.sampling.draws import (
     fold,
     fold_array,
 )
-from autoloader.sampling.episode import Place, field_offsets
+from autoloader.sampling.episode import Encoded, Place, field_offsets
 from autoloader.sampling.fields import NumericField
 from autoloader.sampling.layout import PROVENANCE, BatchLayout
 from autoloader.sampling.resolve import FieldName, ResolvedDataset
@@ -142,7 +142,7 @@ class PlannedRun:
     datasets: list[int]
     files: list[str]
     ranges: dict[str, FrameRanges]
-    frames: dict[str, list[bytes | None]]
+    frames: dict[str, list[Encoded | None]]
     frame_row: Ints
     frame_zeroed: NDArray[np.bool_]
     linked: list[bool] | None

@@ -125,7 +125,6 @@ def _turn(
     return {
         "wait_ratio": sum(waits) / span,
         "wait_a_batch_s": sum(waits) / max(1, len(waits)),
-        "longest_wait_s": max(waits, default=0.0),
         "samples_per_s": samples / span,
         "held_floor": lowest >= job["ram_floor_bytes"],
         "least_headroom_bytes": lowest,

@@ -84,7 +84,8 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "read_calls_per_sample": {},
     # An array of a batch that lies outside the ring is a copy.
     "batch_bytes_copied": {},
-    # What a batch touches beside its slot grows a little with its size: numbers, compressed frames.
+    # What a batch touches beside its slot grows a little with its size: numbers, compressed frames;
+    # by more where streams read whole episodes for it.
     "copies_per_batch": {"slack": 0.5},
     "threads": {"worse": "other"},
     "held_bytes": {"tolerance": 0.3},
@@ -135,9 +136,9 @@ def _limit(figure: str, value: float, edge: float) -> Count:
     if figure in ("bytes_read_per_sample", "read_calls_per_sample"):
         return Count(value=round(value, 4), tolerance=edge)
     # What falls to either side of nothing by chance is nothing.
-    nothing = figure in ("growth_bytes_per_batch", "copies_per_batch")
-    settled = 0.0 if nothing else round(value, 4)
-    return Count(value=settled, **LIMITS[figure])
+    limits = LIMITS[figure]
+    nothing = "slack" in limits and value <= limits["slack"]
+    return Count(value=0.0 if nothing else round(value, 4), **limits)
 
 
 def judge_counts(baseline: Baseline, counts: Mapping[str, Mapping[str, float]]) -> list[Verdict]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rlds_files import Written, episode, jpeg, write_dataset
 from situations import FLOOR
 from streams import spec_of
 
+import autoloader.control
 import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
@@ -169,6 +171,38 @@ def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
         assert loader.knobs == before
         assert loop.faults >= 5
         take(iter(loader), 5)
+        monkeypatch.undo()
+
+
+def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
+    written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    hanging = {"policy": threading.Event(), "headroom": threading.Event()}
+
+    def hang(what: str) -> Any:
+        hanging[what].set()
+        released.wait()
+        raise KeyError(what)
+
+    with load(written) as loader:
+        stream, loop = iter(loader), loop_of(loader)
+        take(stream, 1)
+        monkeypatch.setattr(autoloader.control, "decide", lambda *_: hang("policy"))
+        policy = threading.Thread(target=loop.govern_once)
+        policy.start()
+        hanging["policy"].wait()
+        monkeypatch.setattr(headroom, "read", lambda: hang("headroom"))
+        reflex = threading.Thread(target=loop.react_once)
+        reflex.start()
+        hanging["headroom"].wait()
+        take(stream, 3 * LARGE["ring_slots"])
+        assert policy.is_alive()
+        assert reflex.is_alive()
+        released.set()
+        policy.join()
+        reflex.join()
+        assert loop.faults == 2
         monkeypatch.undo()
 
 

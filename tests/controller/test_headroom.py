@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from autoloader.clock import ManualClock
 from autoloader.controller.headroom import FakeHeadroom, HeadroomProbe, HeadroomSource
 from autoloader.errors import PipelineError
 from autoloader.units import GIB, MIB
@@ -116,6 +117,24 @@ def test_each_reading_is_fresh(machine: Machine) -> None:
     assert probe.read().headroom_bytes == 1 * GIB
     machine.meminfo(available=512 * MIB, total=16 * GIB)
     assert probe.read().source == "host"
+
+
+def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine) -> None:
+    machine.mounts(machine.v2_mount())
+    machine.member("0::/job\n")
+    machine.v2("job", 8 * GIB, 1 * GIB)
+    clock = ManualClock()
+    probe = HeadroomProbe(machine.proc, machine.cgroup, limits_for_s=0.5, now_s=clock.now_s)
+    assert probe.read().headroom_bytes == 7 * GIB
+    machine.v2("job", 4 * GIB, 3 * GIB)
+    clock.advance(0.4)
+    assert probe.read().headroom_bytes == 5 * GIB
+    clock.advance(0.1)
+    assert probe.read().headroom_bytes == 1 * GIB
+    machine.member("0::/other\n")
+    machine.v2("other", 2 * GIB, 0)
+    clock.advance(0.5)
+    assert probe.read().headroom_bytes == 2 * GIB
 
 
 def test_v2_counts_file_cache_and_reclaimable_slab_as_free(machine: Machine) -> None:

@@ -193,7 +193,13 @@ def test_a_closed_pool_drops_what_waits_and_leaves_no_thread(pools: Callable[[in
 def test_a_thread_that_is_woken_at_once_still_ends() -> None:
     """Whoever is told to look must find the new number already there."""
 
+    looking = threading.Event()
+
     class Eager(queue.SimpleQueue):  # type: ignore[type-arg]
+        def get(self, block: bool = True, timeout: float | None = None) -> object:
+            looking.set()
+            return super().get(block, timeout)
+
         def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
             super().put(item)
             while self.qsize():
@@ -203,6 +209,7 @@ def test_a_thread_that_is_woken_at_once_still_ends() -> None:
     pool._jobs = Eager()
     pool.resize(1)
     (thread,) = pool._threads
+    looking.wait()
     pool.resize(0)
     thread.join(LONG_S)
     assert not thread.is_alive()

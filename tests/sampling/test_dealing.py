@@ -80,10 +80,10 @@ def test_rounds_deal_every_batch_to_the_fillers_in_turn(
     epoch: int, batch: int, world_size: int, drop_last: bool, fillers: list[int]
 ) -> None:
     for deal in deals(world_size, batch, drop_last, epoch):
-        rounds = Rounds(deal, samples=20)
+        rounds = Rounds(deal)
         number = before = 0
         for count in fillers:
-            dealt = rounds.next(count)
+            dealt = rounds.next(count, 20)
             assert len(dealt) == count
             samples = sum(stop - start for own in dealt for start, stop in own)
             assert (

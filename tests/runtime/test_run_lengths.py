@@ -1,0 +1,49 @@
+"""A run is as long as its decoders and its frames want it, and no longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rlds_files import episode, jpeg, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.runtime.planned import (
+    LEAST_RUN_SAMPLES,
+    RUN_BYTES,
+    RUN_SAMPLES,
+    run_samples,
+    sample_bytes,
+)
+
+
+def test_few_decoders_large_frames_and_many_ranks_make_runs_short() -> None:
+    assert run_samples(1, 1, 25_000.0) == run_samples(2, 1, 25_000.0) == 96
+    assert run_samples(64, 1, 25_000.0) == RUN_SAMPLES
+    assert run_samples(64, 1, RUN_BYTES / 10) == 10
+    assert run_samples(64, 1, 2.0 * RUN_BYTES) == 1
+    assert run_samples(2, 8, 25_000.0) == LEAST_RUN_SAMPLES
+    assert run_samples(64, 2, 0.0) == RUN_SAMPLES // 2
+
+
+def test_the_bytes_of_a_sample_are_those_of_its_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
+    frames: list[bytes] = []
+
+    def kept(number: int, step: int) -> bytes:
+        frames.append(jpeg(number, step))
+        return frames[-1]
+
+    shards = [[episode(number, 5, encode=kept) for number in range(3)]]
+    written = write_dataset(tmp_path, shards, name="a")
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    with AutoLoader(spec, isolation="thread", output="numpy", controller=False) as loader:
+        next(iter(loader))
+        pipeline = loader._pipeline
+        mixture = loader.plan.mixture
+        found = sample_bytes(mixture, pipeline._indexes, (1.0,))  # type: ignore[attr-defined]
+    lengths = sorted(len(one) for one in frames)
+    assert lengths[0] <= found / mixture.layout.frames <= lengths[-1]

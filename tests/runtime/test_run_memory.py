@@ -1,0 +1,75 @@
+"""Runs are read into memory that earlier runs have left, and never into memory still in use."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autoloader.runtime.run_memory import RunMemory
+
+
+def address(view: memoryview) -> int:
+    import numpy as np
+
+    return int(np.frombuffer(view, "u1").__array_interface__["data"][0])
+
+
+def test_memory_is_used_again_when_the_last_view_of_it_is_gone() -> None:
+    memory = RunMemory(kept=2)
+    whole = memory.take(1000)
+    at = address(whole)
+    frame = whole[10:20]
+    del whole
+    other = memory.take(1000)
+    assert address(other) != at
+    del frame
+    assert address(memory.take(900)) == at
+
+
+def test_no_more_pieces_wait_than_are_to_be_kept_and_none_that_is_too_small() -> None:
+    memory = RunMemory(kept=1)
+    small = [memory.take(1000) for _ in range(3)]
+    del small
+    assert len(memory._free) == 1
+    large = memory.take(10**7)
+    assert len(large) == 10**7
+    middle = memory.take(1000)
+    del large, middle
+    memory.release()
+    assert not memory._free
+    late = memory.take(1000)
+    memory.release(0)
+    del late
+    assert not memory._free
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("take"), st.integers(0, 2**19)),
+            st.tuples(st.just("drop"), st.integers(0, 10)),
+            st.tuples(st.just("release"), st.integers(0, 3)),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_comes_and_goes_what_is_held_is_never_overwritten(
+    doings: list[tuple[str, int]],
+) -> None:
+    memory = RunMemory(kept=2)
+    held: list[tuple[memoryview, int]] = []
+    for number, (what, value) in enumerate(doings):
+        if what == "take":
+            view = memory.take(value)
+            mark = number % 251 + 1
+            view[:] = bytes([mark]) * value
+            # A part of it, as a frame is a part of a run.
+            held.append((view[value // 3 : value // 2], mark))
+            del view
+        elif what == "drop" and held:
+            held.pop(value % len(held))
+        elif what == "release":
+            memory.release(value)
+        for part, mark in held:
+            assert bytes(part).count(mark) == len(part)
+    assert len(memory._free) <= memory.kept
