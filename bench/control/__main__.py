@@ -21,7 +21,7 @@ from rich.console import Console
 
 from bench.control.data import ensure_data
 from bench.control.group import NoGroupError
-from bench.control.judge import judge
+from bench.control.judge import judge, next_to_nothing
 from bench.control.pairs import measure_pairs, paired_checks
 from bench.control.report import RESULTS, save, show, show_checks
 from bench.control.rivals import rival_check
@@ -82,7 +82,8 @@ def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) 
     spec = ensure_data(scenario.data)
     try:
         record = perform(scenario, reader, spec)
-        best = searches.best(scenario, reader, spec)
+        asked = scenario.paired or not next_to_nothing(scenario, record)
+        best = searches.best(scenario, reader, spec) if asked else None
         checks = judge(scenario, record, best)
         if scenario.paired and best is not None:
             row["pairs"] = measure_pairs(scenario, reader, spec, best, pairs=pairs)

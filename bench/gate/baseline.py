@@ -137,7 +137,7 @@ def _limit(figure: str, value: float, edge: float) -> Count:
         return Count(value=round(value, 4), tolerance=edge)
     # What falls to either side of nothing by chance is nothing.
     limits = LIMITS[figure]
-    nothing = "slack" in limits and value <= limits["slack"]
+    nothing = figure == "growth_bytes_per_batch" or value <= limits.get("slack", 0.0)
     return Count(value=0.0 if nothing else round(value, 4), **limits)
 
 
