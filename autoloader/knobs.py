@@ -127,7 +127,7 @@ class Knobs(BaseModel):
         0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
     )
     io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
-    read_ahead: int = Field(2, ge=1, le=64, description="runs of 256 samples read ahead (indexed)")
+    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 256 samples read ahead (indexed)")
     datasets: Mapping[str, DatasetKnobs] = Field(
         default_factory=dict, description="per-dataset values that differ from the ones above"
     )

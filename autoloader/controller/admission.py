@@ -33,7 +33,7 @@ DECODE_PROCESS_BYTES = 70 * MIB
 SAMPLE_BYTES = 32 * 1024
 """What a further waiting sample adds: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
-"""One run of planned samples read ahead: 256 samples of about 64 kB of encoded frames."""
+"""One run of planned samples read ahead, where it is longest."""
 _SHORTEST_RUN_OF = 4
 """Ranks of one child read shorter runs ahead, down to this part of a run."""
 TENSORFLOW_BYTES = 520 * MIB
