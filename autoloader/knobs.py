@@ -13,6 +13,8 @@ Not here: choosing values (``tune``, ``controller``), applying them (``runtime``
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,6 +34,7 @@ STREAM_KNOBS = (
     "queue_samples",
 )
 """The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
+_stream_values = operator.attrgetter(*STREAM_KNOBS)
 
 KNOB_CLASS: Mapping[str, KnobClass] = {
     "ring_slots": "free",
@@ -127,7 +130,7 @@ class Knobs(BaseModel):
         0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
     )
     io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
-    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 256 samples read ahead (indexed)")
+    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 256 samples read ahead")
     datasets: Mapping[str, DatasetKnobs] = Field(
         default_factory=dict, description="per-dataset values that differ from the ones above"
     )
@@ -196,9 +199,11 @@ class Knobs(BaseModel):
     def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
         """The stream knobs in force for one dataset (``None``: the common ones)."""
         own = self.datasets.get(name) if name is not None else None
+        if own is None:
+            return _resolved(_stream_values(self))
         values = {}
         for knob in STREAM_KNOBS:
-            special = getattr(own, knob) if own is not None else None
+            special = getattr(own, knob)
             values[knob] = getattr(self, knob) if special is None else special
         return ResolvedDatasetKnobs(**values)
 
@@ -337,6 +342,12 @@ class ResolvedDatasetKnobs:
     stream_prefetch: int
     shuffle_samples: int
     queue_samples: int
+
+
+@functools.lru_cache(maxsize=64)
+def _resolved(values: tuple[int, ...]) -> ResolvedDatasetKnobs:
+    """All datasets without values of their own have the same ones, and are many."""
+    return ResolvedDatasetKnobs(**dict(zip(STREAM_KNOBS, values, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

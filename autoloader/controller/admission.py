@@ -16,6 +16,7 @@ Not here: reading memory (``headroom``), choosing knobs (the policy).
 from __future__ import annotations
 
 import math
+import operator
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ GENERATION_KNOBS = (
     "stream_prefetch",
 )
 """Knobs for which a stream opens anew, beside its old self."""
+_generation = operator.attrgetter(*GENERATION_KNOBS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +179,8 @@ class Prices:
 
     def record(self, dataset: str) -> int:
         """An episode of a dataset."""
-        largest = max(self.record_bytes.values(), default=MIB)
-        return self.record_bytes.get(dataset, largest)
+        known = self.record_bytes.get(dataset)
+        return max(self.record_bytes.values(), default=MIB) if known is None else known
 
 
 def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:
@@ -208,11 +210,7 @@ def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], price
     twice = 0
     if after.reader != "indexed":
         for name in datasets:
-            mine, theirs = before.for_dataset(name), after.for_dataset(name)
-            reopened = any(
-                getattr(mine, knob) != getattr(theirs, knob) for knob in GENERATION_KNOBS
-            )
-            if reopened:
+            if _generation(before.for_dataset(name)) != _generation(after.for_dataset(name)):
                 smaller = min((before, after), key=lambda k: _price_stream(k, name, prices))
                 twice += _price_stream(smaller, name, prices)
     return max(0, grown + math.ceil(twice * max(1.0, prices.scale)))

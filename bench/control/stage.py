@@ -108,6 +108,10 @@ class Stage:
             self._tell({"take": left, "keep": what == "neighbour_keeps"})
             reached = self._reached.wait(LONGEST_TAKE_S)
             return {"leaves_bytes": left, "reached": reached}
+        if what == "neighbour_takes":
+            self._reached.clear()
+            self._tell({"hold": value})
+            return {"reached": self._reached.wait(LONGEST_TAKE_S)}
         if what == "neighbour_lets_go":
             self._tell({"let_go": True})
         elif what == "neighbour_burns":
@@ -127,6 +131,8 @@ class Stage:
         elif what in ("storage_ms", "stalls"):
             assert self._files is not None
             self._files.tell({what: value})
+        else:
+            raise ValueError(f"nobody on the stage knows how to do {what}")
         return {}
 
     def _set_environment(self) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from autoloader.controller.gpu import GpuProbe
 from bench.control.group import MemoryGroup, NoGroupError
-from bench.control.memory import MIB, headroom_bytes, held_bytes
+from bench.control.memory import MIB, anonymous_bytes, headroom_bytes, held_bytes
+from bench.control.scenario import Event, Scenario
 from bench.control.slow_files import SlowFiles
-from bench.control.stage import FAKE_MODULES
+from bench.control.stage import FAKE_MODULES, Stage
 
 
 def test_a_slow_file_system_shows_the_folder_as_it_is_and_is_gone_afterwards(
@@ -72,6 +73,21 @@ def test_a_memory_group_counts_both_parts_against_its_limit_and_is_gone_afterwar
     except NoGroupError as error:
         pytest.skip(str(error))
     assert not place.exists()
+
+
+def test_a_neighbour_takes_and_gives_back_as_many_bytes_as_it_is_told(tmp_path: Path) -> None:
+    script = (Event(at_s=0, neighbour_takes=64 * MIB), Event(at_s=1, neighbour_lets_go=True))
+    scenario = Scenario(name="made up", about="a", limit=None, script=script)
+    with Stage(scenario, "indexed", tmp_path / "mix.yaml") as stage:
+        before = anonymous_bytes(stage.neighbour_pid)
+        assert stage.perform(script[0]) == {"reached": True}
+        taken = anonymous_bytes(stage.neighbour_pid) - before
+        assert 64 * MIB <= taken <= 66 * MIB
+        stage.perform(script[1])
+        while anonymous_bytes(stage.neighbour_pid) > before + MIB:
+            pass
+        with pytest.raises(ValueError, match="pace_s"):
+            stage.perform(Event(at_s=0, pace_s=0.1))
 
 
 def test_the_made_up_nvml_answers_the_probe_until_it_dies(
