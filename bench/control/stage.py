@@ -194,8 +194,9 @@ class Stage:
         return process
 
     def _hear(self, said: IO[str]) -> None:
-        for _ in said:
-            self._reached.set()
+        with said:
+            for _ in said:
+                self._reached.set()
 
     def _tell(self, command: dict[str, Any]) -> None:
         assert self._neighbour is not None
