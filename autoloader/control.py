@@ -438,6 +438,8 @@ class ControlledPipeline:
         for one in activity.datasets.values():
             if one.queue > 0 and one.queue_bytes > 0:
                 self._prices.note_sample(one.queue_bytes / one.queue)
+        if activity.run_bytes:
+            self._prices.note_run(activity.run_bytes)
         if not self._meter.begun:
             return {}
         readings = self._meter.readings()

@@ -49,6 +49,7 @@ class PipelineActivity:
         ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
         decode_waiting: samples waiting for a decode thread.
         mix_wait_s: time the mixer waited for samples.
+        run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
         processes: ids of the decode processes, where there are any.
     """
 
@@ -58,6 +59,7 @@ class PipelineActivity:
     ring_filled: int
     decode_waiting: int
     mix_wait_s: float
+    run_bytes: int = 0
     processes: Sequence[int] = ()
 
     @property

@@ -51,6 +51,7 @@ class FillerActivity:
         ahead: samples read and not yet mixed.
         waiting: samples waiting for a decode thread.
         read_s: seconds of work of its read threads.
+        run_bytes: of the memory that its last run was read into; 0: none was.
     """
 
     taken: Sequence[int]
@@ -62,6 +63,7 @@ class FillerActivity:
     ahead: int = 0
     waiting: int = 0
     read_s: float = 0.0
+    run_bytes: int = 0
 
     @classmethod
     def none(cls, datasets: int) -> FillerActivity:
@@ -80,6 +82,7 @@ class FillerActivity:
             self.ahead + other.ahead,
             self.waiting + other.waiting,
             self.read_s + other.read_s,
+            max(self.run_bytes, other.run_bytes),
         )
 
 
@@ -219,6 +222,7 @@ class Filler:
             self._reader.ready_samples(),
             self._pool.waiting,
             self._reader.busy_s,
+            self._reader.run_bytes,
         )
 
     def close(self, within_s: float) -> bool:

@@ -339,6 +339,7 @@ class IndexedPipeline:
             ring_filled=self.ready_batches,
             decode_waiting=done.waiting,
             mix_wait_s=done.wait_s,
+            run_bytes=done.run_bytes,
             processes=[one.pid for one in fillers if isinstance(one, RemoteFiller)],
         )
 

@@ -191,6 +191,7 @@ class PlannedReader:
         self._again: list[tuple[int, Spans]] = []
         self.busy_s = 0.0
         self.bytes_read = 0
+        self.run_bytes = 0
         self.reads = 0
         self.resize(io_threads, read_ahead)
 
@@ -346,6 +347,7 @@ class PlannedReader:
         begins = [starts[begin] for begin in edges[:-1]]
         sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
         memory, filled = self._memory.take(sum(sizes)), 0
+        self.run_bytes = len(memory)
         shared, path = None, ""
         try:
             for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):

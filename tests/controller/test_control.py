@@ -19,6 +19,7 @@ import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.control import DECISIONS_VARIABLE
+from autoloader.controller.admission import RUN_BYTES
 from autoloader.controller.headroom import FakeHeadroom
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
@@ -121,6 +122,19 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
         for _ in range(30):
             take(stream, 1)
             loop.react_once()
+
+
+def test_a_run_that_is_read_ahead_has_the_price_of_those_that_were(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        take(iter(loader), 3)
+        controlled = loader._controlled
+        assert controlled is not None
+        assert controlled._prices.current().run_bytes == RUN_BYTES
+        loop_of(loader).govern_once()
+        frames = 96 * loader.plan.mixture.layout.frames
+        assert 0 < controlled._prices.current().run_bytes < frames * 16_384
 
 
 def test_parking_and_the_gate_do_not_open_for_each_other(
