@@ -64,6 +64,8 @@ _BUDGET = SharedBudget()
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.002
+_TRIM_COST_RATIO = 0.005
+"""Handing memory back walks the whole heap: the first time at once, then no more of a core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,7 @@ class ControlledPipeline:
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")
         self._held_next_s = float("-inf")
+        self._trim_next_s = float("-inf")
         self._ready = 0
         batches, waited_ns, _ = page.consumer
         self._page_before = (batches, waited_ns)
@@ -286,11 +289,11 @@ class ControlledPipeline:
         ):
             self._log.reflex(at_s, reaction.action.value, headroom_bytes)
         if reaction.action in (Action.DROP, Action.RESTART):
-            self._drop()
+            self._drop(at_s)
         if reaction.action is Action.RESTART and self._restart is not None:
             self._restart("below the RAM floor and still too large: starting again small")
 
-    def _drop(self) -> None:
+    def _drop(self, at_s: float) -> None:
         self._counted["drops"] += 1
         with self._applying:
             least = self._limits.least(self.pipeline.knobs)
@@ -299,7 +302,10 @@ class ControlledPipeline:
                 self.pipeline.retune(least)
                 self._tell()
             self.pipeline.drop()
-        give_memory_back()
+        if at_s >= self._trim_next_s:
+            began = time.thread_time()
+            give_memory_back()
+            self._trim_next_s = at_s + (time.thread_time() - began) / _TRIM_COST_RATIO
 
     def _surplus_bytes(self, at_s: float) -> int | None:
         """What the process holds above what its minimum costs; ``None``: not known lately."""

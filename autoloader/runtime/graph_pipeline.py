@@ -1,6 +1,6 @@
 """A running pipeline whose mixture lives in TensorFlow's graph (``mixing.strategy``).
 
-It has the face of ``runtime.pipeline.Pipeline``, and fills the same batches: same keys, shapes and,
+It fills the same batches as ``runtime.pipeline``: same keys, shapes and,
 for every row, the same values. What differs is the order, and who waits: an in-graph mixture waits
 for each dataset in turn and owes none (``on_stall`` has no say), one dataset cannot be dropped, and
 ``shuffle_samples`` is without effect. With ``decode: graph`` a ``python`` mixture runs here too, as
@@ -20,32 +20,26 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.errors import UsageError, as_fault
+from autoloader.errors import UsageError
 from autoloader.knobs import Knobs
-from autoloader.runtime.activity import DatasetActivity, PipelineActivity
 from autoloader.runtime.arrivals import Arrivals
-from autoloader.runtime.assembler import Assembler
 from autoloader.runtime.decode import FrameDecoder
-from autoloader.runtime.filled import FilledBatch, PipelineStart
-from autoloader.runtime.pool import DecodePool
-from autoloader.runtime.quarantine import BadRecord, Quarantine
+from autoloader.runtime.filled import PipelineStart
+from autoloader.runtime.mixed_pipeline import MixedPipeline, SourceActivity
+from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
-from autoloader.runtime.slots import SlotBook
 from autoloader.sampling.episode import Encoded
 from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.rows import RowSource
 
 logger = logging.getLogger(__name__)
-
-CLOSE_S = 1.5
 
 
 class _DecodedOrNot:
@@ -62,8 +56,8 @@ class _DecodedOrNot:
             self._decoder.decode_into(encoded, out)
 
 
-class GraphPipeline:
-    """Runs one mixture in the graph; see ``runtime.pipeline.Pipeline`` for the methods.
+class GraphPipeline(MixedPipeline):
+    """Runs one mixture in the graph; see ``runtime.mixed_pipeline``.
 
     Args:
         mixture: what to run.
@@ -94,90 +88,54 @@ class GraphPipeline:
         clock: Clock | None = None,
     ) -> None:
         del order  # the graph's affair
-        self._mixture = mixture
-        self._knobs = knobs
-        self._failure: BaseException | None = None
-        self._closed = False
         if any(knobs.for_dataset(name).shuffle_samples for name in mixture.names):
             logger.warning(
                 "shuffle_samples is without effect in an in-graph mixture (mixing.strategy %s)",
                 mixture.spec.mixing.strategy,
             )
-        condition = threading.Condition()
-        clock = clock or SystemClock()
-        self._quarantine = Quarantine(mixture)
+        condition, quarantine = threading.Condition(), Quarantine(mixture)
         self._arrivals = Arrivals(
             mixture,
             source,
             [cursor.copy() for cursor in start.cursors],
             _position(start.mixer),
             knobs,
-            quarantine=self._quarantine,
+            quarantine=quarantine,
             condition=condition,
-            clock=clock,
+            clock=clock or SystemClock(),
             failed=self._fail,
         )
-        self._pool = DecodePool(
-            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
-        )
-        self._slots = SlotBook(memory, knobs.ring_slots, held=held)
-        self._assembler = Assembler(
-            mixture.layout,
+        super().__init__(
+            mixture,
+            knobs,
+            memory,
             queues=self._arrivals.datasets,
             mixer=self._arrivals,
-            pool=self._pool,
             decoders={
                 camera: _DecodedOrNot(FrameDecoder(spec))
                 for camera, spec in mixture.spec.cameras.items()
             },
-            memory=memory,
-            slots=self._slots,
-            quarantine=self._quarantine,
+            quarantine=quarantine,
             condition=condition,
-            names=mixture.names,
-            clock=clock,
             min_ready=1,
+            start=start,
+            held=held,
             cut=cut,
-            first_number=start.first_number,
-            failed=self._fail,
+            clock=clock,
         )
 
-    def start(self) -> None:
-        """Open the graph and begin to fill batches."""
+    def _start_sources(self) -> None:
         self._arrivals.start()
-        self._assembler.start()
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
-        """See ``Pipeline.next``."""
-        if self._failure is not None:
-            raise as_fault(self._failure, "mix or decode")
-        batch = self._assembler.next(timeout_s)
-        if batch is None and self._failure is not None:
-            raise as_fault(self._failure, "mix or decode")
-        if batch is None:
-            self._arrivals.check_flow()
-        else:
-            self._slots.hand_out(batch.slot)
-        return batch
+    def _check_sources(self) -> None:
+        self._arrivals.check_flow()
 
-    def release(self, slot: int) -> None:
-        """The consumer is done with a slot."""
-        self._slots.release(slot)
-
-    @property
-    def knobs(self) -> Knobs:
-        """The values in force."""
-        return self._knobs
-
-    def retune(self, knobs: Knobs) -> None:
-        """Move to other knobs; those of the streams open the graph anew."""
-        self._knobs = knobs
+    def _retune_sources(self, knobs: Knobs) -> None:
+        """Knobs of the streams open the graph anew."""
         self._arrivals.retune(knobs)
-        self._pool.resize(knobs.decode_threads)
-        self._slots.resize(knobs.ring_slots)
 
     def park(self, parked: bool) -> None:
-        """Stop pulling (True) or go on; the ring keeps what it has, and so does the graph."""
+        """See ``MixedPipeline``; the graph keeps what it has, too."""
         self._arrivals.park(parked)
 
     @property
@@ -185,67 +143,21 @@ class GraphPipeline:
         """Whether the graph runs with the knobs in force."""
         return self._arrivals.settled
 
-    @property
-    def ready_batches(self) -> int:
-        """Batches that are filled and not taken."""
-        return self._assembler.filled + self._slots.untaken
-
-    def drop(self) -> None:
-        """Give the pages of free slots back."""
-        self._slots.punch_free()
-
-    def quarantined(self) -> tuple[BadRecord, ...]:
-        """Bad records so far."""
-        return self._quarantine.records()
-
-    def activity(self) -> PipelineActivity:
-        """What every part is doing; ``generations`` and ``read_s`` are those of the one graph."""
-        decode_s, decoded, frames = self._pool.service()
-        datasets = {}
-        for dataset in self._mixture.datasets:
-            index = dataset.index
-            arrived = self._arrivals.datasets[index]
-            datasets[dataset.name] = DatasetActivity(
-                queue=arrived.pending,
-                queue_bytes=arrived.held_bytes,
-                taken=self._assembler.taken[index],
-                stalls=self._assembler.stalls[index],
-                quarantined=self._quarantine.count(index),
-                generations=self._arrivals.generations,
-                decode_s=float(decode_s[index]),
-                decoded=int(decoded[index]),
-                frames=int(frames[index]),
-                read_s=self._arrivals.read_s,
-                episodes=arrived.episodes,
-                interruptions=self._arrivals.interruptions(index),
-            )
-        return PipelineActivity(
-            datasets=datasets,
-            ring_slots=self._slots.slots,
-            ring_out=self._slots.out,
-            ring_filled=self.ready_batches,
-            decode_waiting=self._pool.waiting,
-            mix_wait_s=self._assembler.wait_s,
+    def _source_activity(self, dataset: ResolvedDataset) -> SourceActivity:
+        """``generations`` and ``read_s`` are those of the one graph."""
+        arrived = self._arrivals.datasets[dataset.index]
+        return SourceActivity(
+            queue=arrived.pending,
+            queue_bytes=arrived.held_bytes,
+            generations=self._arrivals.generations,
+            read_s=self._arrivals.read_s,
+            episodes=arrived.episodes,
+            interruptions=self._arrivals.interruptions(dataset.index),
         )
 
-    def close(self) -> None:
-        """End all threads; drops what is under way. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+    def _close_sources(self) -> Sequence[Callable[[float], bool]]:
         self._arrivals.close()
-        self._slots.close()
-        self._assembler.close()
-        self._pool.close()
-        deadline = time.monotonic() + CLOSE_S
-        for part in (self._assembler, self._arrivals):
-            if not part.join(max(0.0, deadline - time.monotonic())):
-                logger.warning("a thread is still waiting for the in-graph mixture")
-
-    def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._assembler.close()
+        return [self._arrivals.join]
 
 
 def _position(mixer: dict[str, Any] | None) -> int:
