@@ -176,14 +176,14 @@ def consume(job: Mapping[str, Any], loader: Any, orders: Orders, say: Any) -> Ta
                 say({"first": got_s})
             orders.compute(got_s)
             if aside is not None and len(taken.times) % every == 0:
-                _validate(aside, job["validate_batches"], orders)
+                validate(aside, job["validate_batches"], orders)
     finally:
         if aside is not None:
             aside.close()
     return taken
 
 
-def _validate(loader: Any, batches: int, orders: Orders) -> None:
+def validate(loader: Any, batches: int, orders: Orders) -> None:
     """Some batches of the other split, at the same pace."""
     stream = endless(loader)
     for _ in range(batches):

@@ -172,7 +172,7 @@ def turns(
     with Stage(scenario, reader, spec) as stage:
         out = stage.folder / "result.json"
         job = {**job_of(scenario, reader, stage), "pace_s": left.pop("pace_s"), "out": str(out)}
-        job |= {"validate_every": 0, **asked}
+        job |= asked
         with Player("bench.control.driver", job, stage) as trainer:
             if trainer.wait_for_first():
                 for event in scenario.script:

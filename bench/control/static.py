@@ -120,4 +120,4 @@ def _conditions(scenario: Scenario) -> dict[str, Any]:
     memory = {key for key in left if key.startswith(("neighbour_l", "neighbour_k", "limit"))}
     if memory:
         left |= {"floor": scenario.floor_bytes, "of": scenario.limit_bytes}
-    return {**left, "slow_files": scenario.slow_files}
+    return {**left, "slow_files": scenario.slow_files, "validates": scenario.validate_every}

@@ -3,7 +3,8 @@
 Theory of operation. ``search`` moves one loader, whose controller is off, from setting to setting
 by ``retune``: what settles is thrown away, then a window counts. The best two are measured again
 with a longer window, so that a lucky short one does not win. A setting during which headroom fell
-below the floor is no setting that may be run, and does not count. ``paired`` has two loaders in one
+below the floor is no setting that may be run, and does not count. Where the trainer validates, it
+does so here, too, with a second loader whose controller is off. ``paired`` has two loaders in one
 child take turns, the controlled one and one that holds the best static knobs; the one that waits is
 parked, as a validation loader would be.
 
@@ -12,6 +13,7 @@ Not here: which settings (``bench.control.static``), what follows (``judge``).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -32,8 +34,12 @@ def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
     from bench.control.driver import endless, open_loader
 
     found: list[dict[str, Any]] = []
-    with open_loader(job, controller=False) as loader:
+    with contextlib.ExitStack() as stack:
+        loader = stack.enter_context(open_loader(job, controller=False))
         stream = endless(loader)
+        if job["validate_every"]:
+            aside = stack.enter_context(open_loader(job, controller=False, split="val"))
+            stream = _validating(stream, aside, job, orders)
         _turn(stream, 3.0, orders, job)
         say({"first": time.monotonic()})
         orders.going.wait()  # the conditions come about first
@@ -47,6 +53,24 @@ def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
             _setting(job, loader, stream, one["knobs"], 2 * job["window_s"], orders) for one in best
         ]
     return {"settings": found, "finals": finals}
+
+
+def _validating(
+    stream: Iterator[Any], aside: Any, job: Mapping[str, Any], orders: Orders
+) -> Iterator[Any]:
+    """Training batches; between two of them, every so often, a validation.
+
+    It is asked for right before a batch, and so would count as waiting: its time is given back by
+    beginning the asking anew (``None`` stands for it).
+    """
+    from bench.control.driver import validate
+
+    for number, batch in enumerate(stream, start=1):
+        yield batch
+        del batch
+        if number % job["validate_every"] == 0:
+            validate(aside, job["validate_batches"], orders)
+            yield None
 
 
 def _setting(
@@ -111,6 +135,8 @@ def _turn(
     while last - began < seconds and not orders.stopped.is_set():
         asked = time.monotonic()
         batch = next(stream)
+        if batch is None:
+            continue
         got = time.monotonic()
         rows = len(batch["dataset_index"])
         waits.append(got - asked)
