@@ -79,7 +79,10 @@ def sample_bytes(
     """Mean bytes of a sample's encoded frames, told from first frames of a few episodes of each."""
     found = 0.0
     for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
-        some = np.unique(np.linspace(0, index.episodes - 1, _LOOKED_AT).astype(np.int64))
+        whole = np.flatnonzero(index.steps)  # a transform may leave an episode without steps
+        if not len(whole):
+            continue
+        some = whole[np.linspace(0, len(whole) - 1, _LOOKED_AT).astype(np.int64)]
         episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
         for features in dataset.cameras.values():
             lengths = [episodes.frames(feature.path, first)[1].mean() for feature in features]
