@@ -36,6 +36,9 @@ class Estimate:
     confidence: float
     count: int
 
+    def __str__(self) -> str:
+        return f"{self.median:.3f} ({self.low:.3f} – {self.high:.3f}, {self.confidence:.0%})"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {name: getattr(self, name) for name in self.__slots__}

@@ -253,21 +253,23 @@ def waiting(times: Sequence[Sequence[float]], since_s: float, until_s: float) ->
 
 def next_to_nothing(scenario: Scenario, record: Mapping[str, Any]) -> bool:
     """Whether the trainer waited so little at the end that no static setting need be asked."""
-    if record["result"] is None:
-        return True
+    return record["result"] is None or _at_the_end(scenario, record).ratio <= ENOUGH_RATIO
+
+
+def _at_the_end(scenario: Scenario, record: Mapping[str, Any]) -> Waiting:
     ends = record["stopped_s"]
-    times = record["result"]["times"]
-    return waiting(times, ends - scenario.window_s, ends).ratio <= ENOUGH_RATIO
+    return waiting(record["result"]["times"], ends - scenario.window_s, ends)
 
 
 def _waits(
     scenario: Scenario, record: Mapping[str, Any], best: Mapping[str, Any] | None
 ) -> list[Check]:
     times, ends = record["result"]["times"], record["stopped_s"]
-    found = waiting(times, ends - scenario.window_s, ends)
+    found = _at_the_end(scenario, record)
     text = f"{found.a_batch_s * 1e3:.0f} ms a batch, {found.ratio:.1%} of the time"
-    if best is None and not next_to_nothing(scenario, record):
-        return [Check("waiting at the end", text, "", None)]
+    name = "waiting at the end"
+    if best is None and found.ratio > ENOUGH_RATIO:
+        return [Check(name, text, "", None)]
     best_s = 0.0 if best is None else best["wait_a_batch_s"]
     if scenario.paired:  # pairs say how the waiting compares; this, when it became steady
         best_s = found.a_batch_s
@@ -278,9 +280,10 @@ def _waits(
     wanted = f"≤ {ENOUGH_RATIO:.0%}"
     if best is not None:
         wanted = f"≤ {WAIT_FACTOR} × the best static's {best_s * 1e3:.0f} ms, or {wanted}"
-    held = Check("waiting at the end", text, wanted, found.within(best_s))
     return [
-        Check(held.name, text, "see the pairs", None) if scenario.paired else held,
+        Check(name, text, "see the pairs", None)
+        if scenario.paired
+        else Check(name, text, wanted, found.within(best_s)),
         Check(
             "settles",
             "not within the run" if settled is None else f"{settled:.0f} s",

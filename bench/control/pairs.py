@@ -49,13 +49,13 @@ def paired_checks(pairs: Sequence[Mapping[str, Any]]) -> list[Check]:
     return [
         Check(
             "samples/s, the best static knobs' = 1",
-            _text(rate),
+            str(rate),
             f"lower bound ≥ {AT_LEAST}",
             rate.low >= AT_LEAST,
         ),
         Check(
             "waiting for a batch, the best static knobs' = 1",
-            _text(wait),
+            str(wait),
             f"≤ {WAIT_FACTOR}",
             wait.median <= WAIT_FACTOR,
         ),
@@ -65,7 +65,3 @@ def paired_checks(pairs: Sequence[Mapping[str, Any]]) -> list[Check]:
 def _ratio(pairs: Sequence[Mapping[str, Any]], key: str) -> Estimate:
     controlled, static = ([pair[name][key] for pair in pairs] for name in ("controlled", "static"))
     return estimate(paired_ratios(controlled, static))
-
-
-def _text(one: Estimate) -> str:
-    return f"{one.median:.3f} ({one.low:.3f} – {one.high:.3f}, {one.confidence:.0%})"

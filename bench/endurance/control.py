@@ -18,6 +18,7 @@ import numpy as np
 
 from autoloader import AutoLoader
 from autoloader.catalog.demo import ensure_demo
+from bench.control.driver import endless
 from bench.control.memory import threads_cpu_s
 from bench.endurance.claims import HELD, Circumstances, Claim
 from bench.paired import Estimate, estimate, paired_ratios
@@ -38,7 +39,7 @@ def control(given: Circumstances) -> list[Claim]:
         "knobs": {"reader": given.reader},
     }
     with AutoLoader(ensure_demo(), **own) as loader:
-        batches = _endless(loader)
+        batches = endless(loader)
         _waits(batches, WARM_S, 0.0)
         pace = loader.statistics().samples_per_s or 1.0
         slow_s = min(1.0, 10 * loader.plan.mixture.layout.batch_size / pace)
@@ -68,7 +69,7 @@ def _cost(loader: AutoLoader, batches: Iterator[Any], what: str, step_s: float) 
 def _delays(
     reader: str, loader: AutoLoader, batches: Iterator[Any], twin: AutoLoader
 ) -> list[Claim]:
-    streams = {"with": batches, "without": _endless(twin)}
+    streams = {"with": batches, "without": endless(twin)}
     waits: dict[str, list[np.ndarray]] = {name: [] for name in streams}
     for number in range(PAIRS):
         twin.retune(**loader.knobs.flat())
@@ -83,7 +84,7 @@ def _delays(
         Claim(
             f"{kind} wait for a batch in turns of {TURN_S:g} s, {reader}: with a controller, "
             "over the same knobs without",
-            f"{one.median:.3f} ({one.low:.3f} – {one.high:.3f}, {one.confidence:.0%})",
+            str(one),
             "1 within the interval, or above it",
             one.low <= 1.0,
         )
@@ -93,10 +94,6 @@ def _delays(
 
 def _ratio(waits: dict[str, list[np.ndarray]], of: Any) -> Estimate:
     return estimate(paired_ratios(*([of(turn) for turn in turns] for turns in waits.values())))
-
-
-def _endless(loader: AutoLoader) -> Iterator[Any]:
-    return (batch for _ in iter(int, 1) for batch in loader)
 
 
 def _waits(batches: Iterator[Any], seconds: float, step_s: float) -> np.ndarray:
