@@ -99,8 +99,7 @@ def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
         ours = endless(mine)
         next(ours)
         say({"first": time.monotonic()})
-        climbed = _turn(ours, job["climb_s"], orders, job, keep_times=True)
-        knobs = mine.knobs.flat()
+        _turn(ours, job["climb_s"], orders, job)
         held = {**job, "knobs": job["best"]}
         with open_loader(held, controller=False) as other:
             theirs = endless(other)
@@ -114,9 +113,8 @@ def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
                 for name, stream in turns if number % 2 == 0 else reversed(turns):
                     _turn(stream, job["settle_s"], orders, job)  # what the ring has kept is eaten
                     pair[name] = _turn(stream, job["window_s"], orders, job)
-                    del pair[name]["times"]
                 pairs.append(pair)
-    return {"pairs": pairs, "knobs": knobs, "times": climbed["times"]}
+    return {"pairs": pairs}
 
 
 def _turn(
@@ -124,25 +122,19 @@ def _turn(
     seconds: float,
     orders: Orders,
     job: Mapping[str, Any],
-    *,
-    keep_times: bool = False,
 ) -> dict[str, Any]:
     """Take batches for so long: how fast they came, and what was waited."""
     began = last = time.monotonic()
     waits: list[float] = []
     samples, lowest = 0, float("inf")
-    times: list[tuple[float, float, int]] = []
     while last - began < seconds and not orders.stopped.is_set():
         asked = time.monotonic()
         batch = next(stream)
         if batch is None:
             continue
         got = time.monotonic()
-        rows = len(batch["dataset_index"])
         waits.append(got - asked)
-        samples += rows
-        if keep_times:
-            times.append((round(asked, 5), round(got, 5), rows))
+        samples += len(batch["dataset_index"])
         del batch
         lowest = min(lowest, headroom_bytes(job["group"]))
         orders.compute(got)
@@ -154,5 +146,4 @@ def _turn(
         "samples_per_s": samples / span,
         "held_floor": lowest >= job["ram_floor_bytes"],
         "least_headroom_bytes": lowest,
-        "times": times,
     }
