@@ -44,7 +44,7 @@ from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.opening import Opening, Pipes, admit_opening
 from autoloader.controller.policy import Decision, admitted, decide
-from autoloader.controller.pressure import PressureProbe, ProcessorProbe
+from autoloader.controller.pressure import PressureProbe, ProcessorProbe, ProcessorReading
 from autoloader.controller.probe import Probe, Watched
 from autoloader.controller.process_memory import tree_pss_bytes
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
@@ -110,7 +110,7 @@ class Probes:
 
     headroom: HeadroomSource
     pressure: Watched[float]
-    idle_cpus: Watched[float]
+    processors: Watched[ProcessorReading]
     gpu: Watched[GpuReading]
 
     @classmethod
@@ -126,7 +126,7 @@ class Probes:
         return cls(
             headroom,
             Watched(PressureProbe(), "memory pressure (PSI)", now_s),
-            Watched(ProcessorProbe(), "idle processors", now_s),
+            Watched(ProcessorProbe(), "processors", now_s),
             Watched(gpu or GpuProbe(order.visible_devices, order.trainer), "GPU load", now_s),
         )
 
@@ -355,13 +355,15 @@ class ControlledPipeline:
         headroom = headroom_or_none(self._probes.headroom)
         margin = max(self._limits.margin_bytes, growth_bytes)
         gpu = self._probes.gpu.read()
+        processors = self._probes.processors.read()
         return Observation(
             at_s=at_s,
             knobs=knobs,
             parked=self._parked,
             settled=settled,
             gate_closed=not self._admit,
-            idle_cpus=_reading(self._probes.idle_cpus.read()),
+            idle_cpus=None if processors is None else Reading(processors[0].idle, processors[1]),
+            others_cpus=_others(processors, knobs),
             headroom_bytes=None if headroom is None else Reading(headroom),
             room_bytes=self._budget.room_bytes(self._share, headroom, margin),
             growth_bytes=Reading(growth_bytes),
@@ -509,6 +511,13 @@ def give_memory_back() -> None:
 
 def _reading(found: tuple[float, float] | None) -> Reading | None:
     return None if found is None else Reading(found[0], found[1])
+
+
+def _others(found: tuple[ProcessorReading, float] | None, knobs: Knobs) -> Reading | None:
+    """What other processes use; unknown where there are decode processes, which are no others."""
+    if found is None or found[0].others is None or knobs.decode_processes > 1:
+        return None
+    return Reading(found[0].others, found[1])
 
 
 class Control:

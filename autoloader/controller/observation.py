@@ -75,6 +75,7 @@ class Observation:
         occupancy_ratio: batches ready / slots.
         stages: measured stages.
         idle_cpus: processors that nobody used.
+        others_cpus: processors that other processes used; unknown where it cannot be told apart.
         headroom_bytes: memory the machine can still give.
         room_bytes: what this pipeline may take of it, of the same reading, where others share it;
             ``None``: nobody does.
@@ -103,6 +104,7 @@ class Observation:
     occupancy_ratio: Reading | None = None
     stages: tuple[StageReading, ...] = ()
     idle_cpus: Reading | None = None
+    others_cpus: Reading | None = None
     headroom_bytes: Reading | None = None
     room_bytes: float | None = None
     growth_bytes: Reading | None = None

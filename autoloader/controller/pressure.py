@@ -1,4 +1,4 @@
-"""Memory pressure as the kernel sees it (PSI), and idle processors.
+"""Memory pressure as the kernel sees it (PSI), and who uses the processors.
 
 ``/proc/pressure/memory`` says for what share of the last ten seconds some task stood still for want
 of memory. Many kernels and containers have it not: then it is unknown.
@@ -6,6 +6,8 @@ of memory. Many kernels and containers have it not: then it is unknown.
 Idle processors are those this process may run on (its affinity), less what anybody used since the
 last reading; waiting for a disk counts as idle. Under a CPU quota they are at most what its cgroup
 has left of that: quota less what the group used (or, where that is not counted, this process).
+What others use is the rest: neither idle nor this process's, nor time that a hypervisor took. Under
+a quota nobody can say it, for the quota is what ends first.
 
 Not here: headroom (``headroom``), how many there are (``processors``), what is made of it
 (``policy``).
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -42,8 +45,40 @@ class PressureProbe:
         return float(found[1]) if found else None
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorReading:
+    """How the processors that this process may use were used of late.
+
+    Attributes:
+        idle: processors' worth of time that nobody used and that this process might have.
+        others: processors' worth that other processes used; ``None``: unknown.
+    """
+
+    idle: float
+    others: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """Seconds since the machine began, of the processors that this process may use.
+
+    Attributes:
+        idle: spent idle, all processors together.
+        whole: passed, all processors together.
+        stolen: of ``whole``, what a hypervisor gave to other machines.
+        own: CPU time of this process.
+        count: processors.
+    """
+
+    idle: float = 0.0
+    whole: float = 0.0
+    stolen: float = 0.0
+    own: float = 0.0
+    count: int = 1
+
+
 class ProcessorProbe:
-    """Counts idle processors since the reading before, or since it was made.
+    """Counts what was used since the reading before, or since it was made.
 
     Args:
         source: says how many may be used.
@@ -51,26 +86,28 @@ class ProcessorProbe:
 
     def __init__(self, source: ProcessorSource | None = None) -> None:
         self._source = source or CgroupProcessors()
-        self._before = self._times()[:2]
+        self._before = self._times()
         self._used_before = self._used(self._source.read())
 
-    def read(self) -> float | None:
-        """Idle processors of those this process may use; ``None`` where no time has passed."""
-        idle, whole, count = self._times()
-        before, self._before = self._before, (idle, whole)
+    def read(self) -> ProcessorReading | None:
+        """Who used them; ``None`` where no time has passed."""
+        now = self._times()
+        before, self._before = self._before, now
         processors = self._source.read()
         used = self._used(processors)
         used_before, self._used_before = self._used_before, used
-        if whole <= before[1]:
-            return None
-        ratio = (idle - before[0]) / (whole - before[1])
-        free = max(0.0, min(1.0, ratio)) * count
-        if processors.quota is None or used[0] != used_before[0]:
-            return free
         # All processors' time passes side by side: a count-th of it is the clock's.
-        passed_s = (whole - before[1]) / max(1, count)
+        passed_s = (now.whole - before.whole) / max(1, now.count)
+        if passed_s <= 0:
+            return None
+        free = max(0.0, min(float(now.count), (now.idle - before.idle) / passed_s))
+        if processors.quota is None:
+            spoken_for = now.stolen - before.stolen + now.own - before.own
+            return ProcessorReading(free, max(0.0, now.count - free - spoken_for / passed_s))
+        if used[0] != used_before[0]:
+            return ProcessorReading(free)
         taken = max(0.0, used[1] - used_before[1]) / passed_s
-        return max(0.0, min(free, processors.quota - taken))
+        return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
 
     @staticmethod
     def _used(processors: Processors) -> tuple[str, float]:
@@ -80,10 +117,14 @@ class ProcessorProbe:
         return processors.source, processors.used_s
 
     @staticmethod
-    def _times() -> tuple[float, float, int]:
-        """(seconds idle, seconds in all, processors) of those this process may use."""
+    def _times() -> _Times:
         allowed = os.sched_getaffinity(0)
         times = psutil.cpu_times(percpu=True)
         mine = [one for number, one in enumerate(times) if number in allowed]
-        idle = sum(one.idle + getattr(one, "iowait", 0.0) for one in mine)
-        return idle, sum(sum(one[:8]) for one in mine), len(mine)
+        return _Times(
+            idle=sum(one.idle + getattr(one, "iowait", 0.0) for one in mine),
+            whole=sum(sum(one[:8]) for one in mine),
+            stolen=sum(getattr(one, "steal", 0.0) for one in mine),
+            own=time.process_time(),
+            count=len(mine),
+        )

@@ -10,6 +10,11 @@ legal, admitted, rested and not known to be useless.
 Where no stage is short on average, yet the consumer waits, rates vary: then buffers are what helps,
 and a doubled buffer is predicted to halve the waiting.
 
+Threads want idle processors. Where there are none because other processes run there, too, the
+scheduler shares time by runnable threads (as CFS and EEVDF do at equal weights): w of ours beside
+o of others get w / (w + o) of it. Then more decode threads than processors may pay, and are tried;
+once the others have gone, they are too many and are cut.
+
 Not here: when to ask (``policy``), whether it paid (``verification``).
 """
 
@@ -43,6 +48,8 @@ SPARE_RATIO = 1.3
 FULL_RATIO = 0.5
 """A ring at least so full most of the time has more slots than are needed."""
 IDLE_CPUS = 0.15
+OTHERS_CPUS = 0.3
+"""Processors used by others, from which on threads are worth adding though none is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ def best_growth(
     """The change with the best predicted gain per byte; ``None`` where none is worth it.
 
     Nothing is proposed on unknown evidence: headroom, rate, waits and the stages must be fresh,
-    and threads need processors that are known to be idle.
+    and threads need processors that are known to be idle, or to be shared with others.
     """
     rate = fresh(seen.rate_per_s, limits.oldest_s)
     waits = fresh(seen.wait_ratio, limits.oldest_s)
@@ -156,7 +163,11 @@ def _growths(
         busy = fresh(stage.reading.busy_ratio, limits.oldest_s)
         if not short and (busy is None or busy < BUSY_RATIO):
             continue
-        if idle is None or idle < IDLE_CPUS:
+        if idle is None:
+            continue
+        if idle < IDLE_CPUS:
+            if short and stage.reading.stage == "decode":
+                yield from _against_others(seen, stage, rate, limits)
             continue
         limit = max(others, rate * 1.05) if stage is slowest else rate * 1.05
         wanted = min(limit, _ceiling(seen, limits), 1e9)
@@ -180,6 +191,30 @@ def _growths(
             queue = seen.knobs.queue_samples
             more = queue + min(limits.knobs.block_length * 32, queue)
             yield "queue_samples", {"queue_samples": more}, steadier, rule
+
+
+def _others_share(seen: Observation, limits: ControllerLimits) -> float | None:
+    """Share of the processors that others use, where they leave none idle; else ``None``."""
+    idle = fresh(seen.idle_cpus, limits.oldest_s)
+    others = fresh(seen.others_cpus, limits.oldest_s)
+    if idle is None or idle >= IDLE_CPUS or others is None or others < OTHERS_CPUS:
+        return None
+    return min(0.9, others / limits.knobs.cpus)
+
+
+def _against_others(
+    seen: Observation, stage: Stage, rate: float, limits: ControllerLimits
+) -> Iterator[_Growth]:
+    """More decode threads than processors, for a larger share of those that others use, too."""
+    theirs = _others_share(seen, limits)
+    if theirs is None:
+        return
+    threads = seen.knobs.decode_threads
+    to = min(threads + min(LARGEST_STEP, threads), 2 * limits.knobs.cpus)
+    share = 1 - theirs
+    runnable = threads * theirs / share  # as many threads of others as make that share of ours
+    more = to / (to + runnable) / share
+    yield "decode_threads", {"decode_threads": to}, rate * more, f"{stage.name} shares processors"
 
 
 def _of_stage(
@@ -293,7 +328,7 @@ def best_cut(state: ControllerState, seen: Observation, limits: ControllerLimits
     """Fewer workers, where more of them than processors stand in each other's way."""
     stages = known_stages(seen, limits)
     idle = fresh(seen.idle_cpus, limits.oldest_s)
-    if idle is None or not stages:
+    if idle is None or not stages or _others_share(seen, limits) is not None:
         return None
     context = (stages[0].name, stages[0].service_s)
     for knob in ("decode_threads", "io_threads"):

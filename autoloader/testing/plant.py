@@ -126,6 +126,7 @@ class Plant:
         self._work = {"decode": 0.0, **{f"read:{name}": 0.0 for name in model.shares}}
         self._done = dict.fromkeys(self._work, 0.0)
         self._idle_cpus = model.cpus
+        self._others_cpus = 0.0
         self._meter = FlowMeter(model.batch_size)
         self._prices = RollingPrices(
             slot_bytes=model.batch_bytes, record_bytes=self.record_bytes(), window=60
@@ -235,6 +236,7 @@ class Plant:
             settled=self._opens_s is None,
             gate_closed=not self.admit,
             idle_cpus=Reading(max(0.0, self._idle_cpus), late),
+            others_cpus=Reading(self._others_cpus, late),
             headroom_bytes=Reading(self.headroom_bytes, late),
             growth_bytes=Reading(self.growth.p99_bytes, late),
             loader_bytes=Reading(self._held, late),
@@ -298,9 +300,12 @@ class Plant:
             else max(knobs.queue_samples, _EPISODE_SAMPLES) * len(model.shares),
         )
         wanted_ring = knobs.ring_slots - self._ring
-        free_cpus = max(0.3, model.cpus - model.neighbour_cpus)
         read_cpus = model.read_cpu_ratio * self._read_per_s * model.read_s
-        crowd = max(1.0, (knobs.decode_threads + read_cpus) / free_cpus)
+        # The scheduler shares by runnable threads; each of the neighbour's always runs.
+        runnable = knobs.decode_threads + read_cpus
+        part = runnable / (runnable + model.neighbour_cpus)
+        free_cpus = max(0.3, model.cpus - model.neighbour_cpus, model.cpus * part)
+        crowd = max(1.0, runnable / free_cpus)
         penalty = 1.0 - min(0.3, 0.01 * max(0.0, knobs.decode_threads - free_cpus))
         decode_s = model.decode_s * model.frame_factor
         decoding = knobs.decode_threads / crowd * penalty / decode_s
@@ -314,9 +319,9 @@ class Plant:
         self._encoded -= done
         self._ring += done / model.batch_size
         self.mixed += done
-        self._note_work(read, done, decode_s * crowd / penalty, free_cpus)
+        self._note_work(read, done, decode_s * crowd / penalty)
 
-    def _note_work(self, read: float, done: float, decode_s: float, free_cpus: float) -> None:
+    def _note_work(self, read: float, done: float, decode_s: float) -> None:
         model = self.model
         self._work["decode"] += done * decode_s
         self._done["decode"] += done
@@ -327,7 +332,9 @@ class Plant:
                 self._work[f"read:{name}"] += read * part * workers / rate
                 self._done[f"read:{name}"] += read * part
         used += read * model.read_s * model.read_cpu_ratio / STEP_S
-        self._idle_cpus += 0.3 * (max(0.0, free_cpus - used) - self._idle_cpus)
+        others = min(model.neighbour_cpus, max(0.0, model.cpus - used))
+        self._others_cpus += 0.3 * (others - self._others_cpus)
+        self._idle_cpus += 0.3 * (max(0.0, model.cpus - others - used) - self._idle_cpus)
 
     def _consume(self) -> None:
         if self.model.away:

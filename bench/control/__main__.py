@@ -87,7 +87,7 @@ def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) 
         checks = judge(scenario, record, best)
         if scenario.paired and best is not None:
             row["pairs"] = measure_pairs(scenario, reader, spec, best, pairs=pairs)
-            checks += paired_checks(row["pairs"])
+            checks += paired_checks(scenario, row["pairs"])
         if scenario.rival:
             checks.append(rival_check(scenario, reader, spec, record))
     except (NoGroupError, PermissionError) as error:

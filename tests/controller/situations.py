@@ -64,6 +64,22 @@ def seen(at_s: float = 100.0, **own: Any) -> Observation:
     return Observation(at_s, knobs, **{**values, **own})
 
 
+def crowded(**own: Any) -> Observation:
+    """Two processors, two decode threads or more, all busy, and a neighbour that always runs."""
+    threads = own["knobs"].decode_threads if "knobs" in own else 2
+    values: dict[str, Any] = {
+        "idle_cpus": Reading(0.0),
+        "others_cpus": Reading(2 / (threads + 1)),
+        "stages": (stage("decode", threads, threads / 400.0),
+                   stage("read", 4, 0.001, busy_ratio=Reading(0.1))),
+    }  # fmt: skip
+    return seen(**{**values, **own})
+
+
+def two_processors() -> ControllerLimits:
+    return limits(knobs=KnobLimits(cpus=2, shards=SHARDS, batch_bytes=20 * MIB))
+
+
 def growing(at_s: float = 90.0) -> ControllerState:
     """A state in which a change may be begun."""
     return ControllerState(State.GROW, since_s=at_s, rates=(400.0, 401.0, 399.0, 400.0, 402.0))
@@ -187,6 +203,7 @@ def observations(draw: st.DrawFn, at_s: float = 100.0) -> Observation:
         occupancy_ratio=draw(readings(ratios)),
         stages=tuple(stages),
         idle_cpus=draw(readings(st.floats(0.0, 8.0))),
+        others_cpus=draw(readings(st.floats(0.0, 8.0))),
         headroom_bytes=draw(readings(st.floats(0.0, 8.0 * GIB))),
         growth_bytes=draw(readings(st.floats(0.0, 1.0 * GIB))),
         pressure_percent=draw(readings(st.floats(0.0, 100.0))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from situations import (
     REQUIRED,
     SHARDS,
     check_answer,
+    crowded,
     grew,
     growing,
     holding,
@@ -22,6 +24,7 @@ from situations import (
     observations,
     seen,
     stage,
+    two_processors,
     without,
 )
 
@@ -120,6 +123,31 @@ def test_threads_are_not_added_where_no_processor_is_known_to_be_idle() -> None:
         answer = decide(growing(), seen(idle_cpus=idle), HELD)
         assert "decode_threads" not in answer.changes
         assert "io_threads" not in answer.changes
+
+
+TWO = two_processors()
+
+
+def test_beside_others_more_threads_take_a_larger_share_of_the_processors() -> None:
+    answer = decide(growing(), crowded(), TWO)
+    assert answer.rule == "decode shares processors"
+    assert answer.changes == {"decode_threads": 4}
+    # Two beside one get 2/3, four beside one get 4/5: 1.2 times as much.
+    assert answer.gain_per_s == pytest.approx(400.0 * 0.2)
+
+
+@pytest.mark.parametrize("others", [None, Reading(0.2), Reading(1.0, 60.0), Reading(math.nan)])
+def test_without_others_no_thread_is_added_to_busy_processors(others: Reading | None) -> None:
+    assert "decode_threads" not in decide(growing(), crowded(others_cpus=others), TWO).changes
+
+
+def test_threads_beside_others_end_at_twice_the_processors_and_go_when_the_others_go() -> None:
+    four = Knobs.build({"reader": "indexed", "decode_threads": 4})
+    assert "decode_threads" not in decide(growing(), crowded(knobs=four), TWO).changes
+    alone = decide(
+        growing(), crowded(knobs=four, others_cpus=Reading(0.0), wait_ratio=Reading(0.1)), TWO
+    )
+    assert (alone.rule, alone.changes) == ("more than processors", {"decode_threads": 2})
 
 
 def test_one_change_at_a_time_and_the_next_only_after_its_verdict() -> None:

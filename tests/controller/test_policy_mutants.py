@@ -18,12 +18,14 @@ from situations import (
     FLOOR,
     REQUIRED,
     check_answer,
+    crowded,
     grew,
     growing,
     holding,
     limits,
     seen,
     stage,
+    two_processors,
     without,
 )
 
@@ -58,7 +60,13 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("verification", "<= SIGNIFICANCE:\n        return Verdict.LOST", "<= SIGNIFICANCE:\n        return Verdict.PAID"),
     ("verification", "chance_of_more(before, after) <= SIGNIFICANCE", "True"),
     ("verification", "if total >= observed", "if total > observed"),
-    ("proposals", "if idle is None or idle < IDLE_CPUS:\n            continue", "pass"),
+    ("proposals", "if idle is None:\n            continue", "idle = 8.0 if idle is None else idle"),
+    ("proposals", "if idle < IDLE_CPUS:", "if False:"),
+    ("proposals", "others is None or others < OTHERS_CPUS", "others is None"),
+    ("proposals", "idle is None or idle >= IDLE_CPUS or others is None", "idle is None or others is None"),
+    ("proposals", "more = to / (to + runnable) / share", "more = to / threads"),
+    ("proposals", "min(LARGEST_STEP, threads), 2 * limits.knobs.cpus", "min(LARGEST_STEP, threads), 99"),
+    ("proposals", "or _others_share(seen, limits) is not None:", "or False:"),
     ("proposals", "price = price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices)\n        if admits(", "price = price_change(seen.knobs, knobs, limits.knobs.shards, seen.prices)\n        if True or admits("),
     ("proposals", "min(LARGEST_STEP, need - workers)", "need - workers"),
     ("proposals", "wanted.check(limits.knobs)", "pass"),
@@ -278,9 +286,30 @@ def check_guards(policy: ModuleType) -> None:
         assert ("cycle_length" in answer.changes) == moves
 
 
+def check_others(policy: ModuleType) -> None:
+    two = two_processors()
+    kept = [Knobs.build({"reader": "indexed", "decode_threads": n}) for n in (2, 3, 4)]
+
+    def changes(**own: object) -> dict[str, int]:
+        return dict(policy.decide(growing(), crowded(**own), two).changes)
+
+    assert changes() == {"decode_threads": 4}
+    assert policy.decide(growing(), crowded(), two).gain_per_s < 100.0
+    assert changes(knobs=kept[1]) == {"decode_threads": 4}
+    assert "decode_threads" not in changes(others_cpus=Reading(0.1))
+    assert "decode_threads" not in changes(knobs=kept[2])
+    # A little waiting, which no buffer is predicted to mend.
+    little = {"knobs": kept[2], "wait_ratio": Reading(0.1)}
+    assert changes(**little) == {}
+    little["knobs"] = Knobs.build({"reader": "stream", "decode_threads": 4})
+    for gone in ({"others_cpus": Reading(0.0)}, {"idle_cpus": Reading(0.6)}):
+        assert changes(**little, **gone) == {"decode_threads": 2}
+
+
 CHECKS: list[Callable[[ModuleType], None]] = [
     check_growth, check_unknown_never_grows, check_memory, check_streams_are_priced_twice,
     check_calm, check_noise, check_consumer, check_trials, check_given_back, check_guards,
+    check_others,
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from autoloader.clock import ManualClock
 from autoloader.controller.gpu import GpuProbe
-from autoloader.controller.pressure import PressureProbe, ProcessorProbe
+from autoloader.controller.pressure import PressureProbe, ProcessorProbe, ProcessorReading, _Times
 from autoloader.controller.probe import FakeProbe, Probe, Watched
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
@@ -90,9 +90,12 @@ def pressure(folder: Path) -> PressureProbe:
 
 def processors(_: Path) -> ProcessorProbe:
     probe = ProcessorProbe()
-    ticks = iter(range(10, 1000, 10))
-    probe._times = lambda: (0.5 * (n := next(ticks)), float(n), 4)  # type: ignore[method-assign]
-    probe._before = (0.0, 0.0)
+    ticks = map(float, range(10, 1000, 10))
+    # Of four processors one is used by this process and a fifth of one goes to the hypervisor.
+    probe._times = lambda: _Times(  # type: ignore[method-assign]
+        0.5 * (n := next(ticks)), n, 0.05 * n, 0.25 * n, 4
+    )
+    probe._before = _Times()
     return probe
 
 
@@ -163,10 +166,11 @@ def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: 
 def test_idle_processors_are_between_none_and_all_of_ones_own() -> None:
     import os
 
-    assert processors(Path()).read() == 2.0
-    idle, whole, count = ProcessorProbe._times()
-    assert 0.0 <= idle <= whole
-    assert count == len(os.sched_getaffinity(0))
+    assert processors(Path()).read() == ProcessorReading(2.0, pytest.approx(0.8))
+    times = ProcessorProbe._times()
+    assert 0.0 <= times.idle + times.stolen <= times.whole
+    assert times.own > 0.0
+    assert times.count == len(os.sched_getaffinity(0))
 
 
 # --- GPU ------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.controller.pressure import ProcessorProbe
+from autoloader.controller.pressure import ProcessorProbe, ProcessorReading, _Times
 from autoloader.processors import (
     CgroupProcessors,
     FakeProcessors,
@@ -142,15 +142,15 @@ def test_idle_processors_are_at_most_what_the_quota_has_left() -> None:
     source = FakeProcessors(Processors(8, 2.0, "job", 100.0))
     probe = ProcessorProbe(source)
     # Ten seconds of eight processors pass, of which seven were idle.
-    clock = iter([(70.0, 80.0, 8), (140.0, 160.0, 8), (210.0, 240.0, 8)])
-    probe._before = (0.0, 0.0)
+    clock = iter(_Times(idle=70.0 * n, whole=80.0 * n, own=4.0 * n, count=8) for n in (1, 2, 3))
+    probe._before = _Times()
     probe._times = lambda: next(clock)  # type: ignore[method-assign]
     source.processors = Processors(8, 2.0, "job", 115.0)
-    assert probe.read() == pytest.approx(0.5)
+    assert probe.read() == ProcessorReading(0.5)
     source.processors = Processors(8, 2.0, "job", 140.0)
-    assert probe.read() == 0.0
+    assert probe.read() == ProcessorReading(0.0)
     source.processors = Processors(8)
-    assert probe.read() == pytest.approx(7.0)
+    assert probe.read() == ProcessorReading(7.0, pytest.approx(0.6))
 
 
 @pytest.fixture

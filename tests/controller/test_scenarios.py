@@ -162,6 +162,25 @@ def test_a_slow_consumer_gets_the_threads_it_needs_and_no_more(reader: str) -> N
 
 
 @pytest.mark.parametrize("reader", READERS)
+def test_beside_a_neighbour_threads_fight_for_their_share_and_stop_when_it_goes(
+    reader: str,
+) -> None:
+    def disturb(plant: Plant) -> None:
+        plant.model.neighbour_cpus = 1.0 if 60 <= plant.now_s < 200 else 0.0
+
+    values = {"reader": reader, "decode_threads": 2, "queue_samples": 64}
+    plant = Plant(PlantModel(cpus=2, step_s=0.01, read_s=0.0002), Knobs.build(values))
+    before = simulate(plant, 150.0, disturb=disturb)
+    assert plant.knobs.decode_threads == 4
+    mixed = plant.mixed
+    simulate(plant, 30.0, disturb=disturb, state=before.final)
+    # Two processors, four of five runnable threads, 4 ms a sample.
+    assert (plant.mixed - mixed) / 30 > 0.9 * 2 * (4 / 5) / 0.004
+    simulate(plant, 150.0, disturb=disturb, state=before.final)
+    assert plant.knobs.decode_threads == 2
+
+
+@pytest.mark.parametrize("reader", READERS)
 def test_validation_is_parked_and_teaches_nothing_wrong(reader: str) -> None:
     _, trace = run("validation", reader)
     assert State.PARKED in trace.states()
