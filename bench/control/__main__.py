@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from bench.control.data import ensure_data
 from bench.control.group import NoGroupError
 from bench.control.judge import judge, next_to_nothing
 from bench.control.pairs import measure_pairs, paired_checks
-from bench.control.report import RESULTS, save, show, show_checks
+from bench.control.report import RESULTS, new_file, save, show, show_checks
 from bench.control.rivals import rival_check
 from bench.control.runner import perform
 from bench.control.scenario import READERS, Reader, Scenario, load_scenarios
@@ -44,9 +45,10 @@ def main() -> int:
     console = Console(stderr=True)
     began, began_s = load(), time.monotonic()
     count = int(QUICK["settings"]) if arguments.quick else SETTINGS
-    pairs = int(QUICK["pairs"]) if arguments.quick else PAIRS
+    pairs = arguments.pairs or (int(QUICK["pairs"]) if arguments.quick else PAIRS)
     searches = Searches(count=count, factor=0.6 if arguments.quick else 1.0)
-    rows = []
+    path = new_file(arguments.out)
+    rows: list[dict[str, Any]] = []
     chosen = [scenarios[name] for name in arguments.only or scenarios]
     for scenario in chosen:
         short = scenario if not arguments.quick else _shortened(scenario)
@@ -56,15 +58,8 @@ def main() -> int:
             row = _one(short, reader, searches, pairs=pairs)
             show_checks(row, console)
             rows.append(row)
-    document = {
-        "schema_version": 1,
-        "host": fingerprint(),
-        "load": {"began": began, "ended": load()},
-        "took_s": time.monotonic() - began_s,
-        "scenarios": rows,
-        "searches": searches.found,
-    }
-    path = save(document, arguments.out)
+            save(_document(rows, searches, began, began_s), path)
+    document = _document(rows, searches, began, began_s)
     if arguments.json:
         plain = [{key: one[key] for key in one if key != "record"} for one in rows]
         print(json.dumps({**document, "scenarios": plain}, indent=1))
@@ -73,6 +68,19 @@ def main() -> int:
     print(f"everything behind it: {path}", file=sys.stderr)
     short_of = any(check["met"] is False for row in rows for check in row.get("checks", ()))
     return int(short_of)
+
+
+def _document(
+    rows: list[dict[str, Any]], searches: Searches, began: Mapping[str, Any], began_s: float
+) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "host": fingerprint(),
+        "load": {"began": began, "ended": load()},
+        "took_s": time.monotonic() - began_s,
+        "scenarios": rows,
+        "searches": searches.found,
+    }
 
 
 def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) -> dict[str, Any]:
@@ -114,6 +122,7 @@ def _arguments(names: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=names, help="scenarios to run; default all")
     parser.add_argument("--reader", nargs="+", choices=READERS, default=list(READERS))
     parser.add_argument("--quick", action="store_true", help="shorter windows, fewer settings")
+    parser.add_argument("--pairs", type=int, help=f"pairs of turns; default {PAIRS}")
     parser.add_argument(
         "--no-search", action="store_true", help="no static settings: waiting is not judged"
     )

@@ -78,9 +78,12 @@ def show_checks(one: Mapping[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def save(document: Mapping[str, Any], folder: Path = RESULTS) -> Path:
-    """Writes the document under its date; returns the path."""
+def new_file(folder: Path = RESULTS) -> Path:
+    """Where the document of a run that begins now goes."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"control-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    return folder / f"control-{time.strftime('%Y%m%d-%H%M%S')}.json"
+
+
+def save(document: Mapping[str, Any], path: Path) -> None:
+    """Writes the document; after every scenario, so that a run cut short has what it measured."""
     path.write_text(json.dumps(document) + "\n")
-    return path
