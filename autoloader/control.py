@@ -355,15 +355,15 @@ class ControlledPipeline:
         headroom = headroom_or_none(self._probes.headroom)
         margin = max(self._limits.margin_bytes, growth_bytes)
         gpu = self._probes.gpu.read()
-        processors = self._probes.processors.read()
+        idle, others = _processors(self._probes.processors.read())
         return Observation(
             at_s=at_s,
             knobs=knobs,
             parked=self._parked,
             settled=settled,
             gate_closed=not self._admit,
-            idle_cpus=None if processors is None else Reading(processors[0].idle, processors[1]),
-            others_cpus=_others(processors, knobs),
+            idle_cpus=idle,
+            others_cpus=others,
             headroom_bytes=None if headroom is None else Reading(headroom),
             room_bytes=self._budget.room_bytes(self._share, headroom, margin),
             growth_bytes=Reading(growth_bytes),
@@ -513,11 +513,14 @@ def _reading(found: tuple[float, float] | None) -> Reading | None:
     return None if found is None else Reading(found[0], found[1])
 
 
-def _others(found: tuple[ProcessorReading, float] | None, knobs: Knobs) -> Reading | None:
-    """What other processes use; unknown where there are decode processes, which are no others."""
-    if found is None or found[0].others is None or knobs.decode_processes > 1:
-        return None
-    return Reading(found[0].others, found[1])
+def _processors(
+    found: tuple[ProcessorReading, float] | None,
+) -> tuple[Reading | None, Reading | None]:
+    """(idle, used by others), each unknown where it was not told."""
+    if found is None:
+        return None, None
+    told, age_s = found
+    return Reading(told.idle, age_s), None if told.others is None else Reading(told.others, age_s)
 
 
 class Control:

@@ -6,8 +6,10 @@ of memory. Many kernels and containers have it not: then it is unknown.
 Idle processors are those this process may run on (its affinity), less what anybody used since the
 last reading; waiting for a disk counts as idle. Under a CPU quota they are at most what its cgroup
 has left of that: quota less what the group used (or, where that is not counted, this process).
-What others use is the rest: neither idle nor this process's, nor time that a hypervisor took. Under
-a quota nobody can say it, for the quota is what ends first.
+What others use is the rest: neither idle, nor this process's or its children's, nor time that a
+hypervisor took. Children (decode processes) are asked only where the rest is worth a look, so what
+they used is known from the second such reading on. Under a quota nobody can say what others use,
+for the quota is what ends first.
 
 Not here: headroom (``headroom``), how many there are (``processors``), what is made of it
 (``policy``).
@@ -15,9 +17,11 @@ Not here: headroom (``headroom``), how many there are (``processors``), what is 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +30,8 @@ import psutil
 from autoloader.cgroups import OpenFile
 from autoloader.processors import CgroupProcessors, Processors, ProcessorSource
 
+_WORTH_A_LOOK = 0.2
+"""Processors of others, from which on the children are asked what they had of it."""
 _SOME_AVG10 = re.compile(rb"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
 
 
@@ -87,6 +93,7 @@ class ProcessorProbe:
     def __init__(self, source: ProcessorSource | None = None) -> None:
         self._source = source or CgroupProcessors()
         self._before = self._times()
+        self._children_before: Mapping[int, float] | None = None
         self._used_before = self._used(self._source.read())
 
     def read(self) -> ProcessorReading | None:
@@ -103,11 +110,33 @@ class ProcessorProbe:
         free = max(0.0, min(float(now.count), (now.idle - before.idle) / passed_s))
         if processors.quota is None:
             spoken_for = now.stolen - before.stolen + now.own - before.own
-            return ProcessorReading(free, max(0.0, now.count - free - spoken_for / passed_s))
+            others = max(0.0, now.count - free - spoken_for / passed_s)
+            return ProcessorReading(free, self._without_children(others, passed_s))
         if used[0] != used_before[0]:
             return ProcessorReading(free)
         taken = max(0.0, used[1] - used_before[1]) / passed_s
         return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
+
+    def _without_children(self, others: float, passed_s: float) -> float | None:
+        before, self._children_before = self._children_before, None
+        if others < _WORTH_A_LOOK:
+            return others
+        self._children_before = now = self._children_s()
+        if before is None:
+            return None
+        used = sum(max(0.0, used_s - before.get(pid, 0.0)) for pid, used_s in now.items())
+        return max(0.0, others - used / passed_s)
+
+    @staticmethod
+    def _children_s() -> Mapping[int, float]:
+        """CPU seconds of each child of this process: the kernel lists them by thread."""
+        found: dict[int, float] = {}
+        for file in Path("/proc/self/task").glob("*/children"):
+            with contextlib.suppress(OSError, psutil.Error):
+                for pid in map(int, file.read_bytes().split()):
+                    times = psutil.Process(pid).cpu_times()
+                    found[pid] = times.user + times.system
+        return found
 
     @staticmethod
     def _used(processors: Processors) -> tuple[str, float]:

@@ -6,7 +6,8 @@ with a longer window, so that a lucky short one does not win. A setting during w
 below the floor is no setting that may be run, and does not count. Where the trainer validates, it
 does so here, too, with a second loader whose controller is off. ``paired`` has two loaders in one
 child take turns, the controlled one and one that holds the best static knobs; the one that waits is
-parked, as a validation loader would be.
+parked, as a validation loader would be, and has filled its ring before the other's turn begins: 64
+slots are three seconds of work that the other would pay for.
 
 Not here: which settings (``bench.control.static``), what follows (``judge``).
 """
@@ -108,13 +109,24 @@ def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
             for number in range(job["pairs"]):
                 if orders.stopped.is_set():
                     break
-                turns = [("controlled", ours), ("static", theirs)]
+                turns = [("controlled", ours, other), ("static", theirs, mine)]
                 pair = {}
-                for name, stream in turns if number % 2 == 0 else reversed(turns):
+                for name, stream, waits in turns if number % 2 == 0 else reversed(turns):
+                    _rested(waits, orders)
                     _turn(stream, job["settle_s"], orders, job)  # what the ring has kept is eaten
                     pair[name] = _turn(stream, job["window_s"], orders, job)
                 pairs.append(pair)
     return {"pairs": pairs}
+
+
+def _rested(loader: Any, orders: Orders, *, most_s: float = 15.0) -> None:
+    """Wait until a loader from which nobody takes has stopped filling its ring."""
+    ends, filled = time.monotonic() + most_s, -1
+    while time.monotonic() < ends and not orders.stopped.is_set():
+        before, filled = filled, loader.statistics().ring.filled
+        if filled == before:
+            return
+        time.sleep(0.5)
 
 
 def _turn(

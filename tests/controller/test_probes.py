@@ -166,11 +166,59 @@ def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: 
 def test_idle_processors_are_between_none_and_all_of_ones_own() -> None:
     import os
 
-    assert processors(Path()).read() == ProcessorReading(2.0, pytest.approx(0.8))
+    assert processors(Path()).read() == ProcessorReading(2.0, None)
     times = ProcessorProbe._times()
     assert 0.0 <= times.idle + times.stolen <= times.whole
     assert times.own > 0.0
     assert times.count == len(os.sched_getaffinity(0))
+
+
+def test_what_others_use_is_without_ones_own_children() -> None:
+    probe = processors(Path())
+    # 2.5 s pass between two readings; one child has begun in between.
+    used = iter([{5: 1.0}, {5: 1.5, 6: 0.5}, {6: 0.5}])
+    probe._children_s = lambda: next(used)  # type: ignore[method-assign]
+    assert probe.read() == ProcessorReading(2.0, None)
+    assert probe.read() == ProcessorReading(2.0, pytest.approx(0.8 - 1.0 / 2.5))
+    assert probe.read() == ProcessorReading(2.0, pytest.approx(0.8))
+
+
+def test_children_are_asked_only_where_others_use_something() -> None:
+    probe = processors(Path())
+    times = iter([_Times(0.0, 10.0, own=9.0, count=1), _Times(0.0, 20.0, own=18.0, count=1)])
+    probe._times = lambda: next(times)  # type: ignore[method-assign]
+
+    def children() -> dict[int, float]:
+        raise AssertionError("asked")
+
+    probe._children_s = children  # type: ignore[method-assign]
+    assert probe.read() == ProcessorReading(0.0, pytest.approx(0.1))
+    assert probe.read() == ProcessorReading(0.0, pytest.approx(0.1))
+
+
+def test_children_of_every_thread_are_known() -> None:
+    import subprocess
+    import sys
+    import threading
+
+    made: list[subprocess.Popen[bytes]] = []
+    held = threading.Event()
+
+    def start() -> None:
+        made.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        held.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        while not made:
+            thread.join(0.01)
+        assert ProcessorProbe._children_s()[made[0].pid] >= 0.0
+    finally:
+        held.set()
+        thread.join()
+        made[0].kill()
+        made[0].communicate()
 
 
 # --- GPU ------------------------------------------------------------------------------------------
