@@ -48,6 +48,8 @@ SPARE_RATIO = 1.3
 FULL_RATIO = 0.5
 """A ring at least so full most of the time has more slots than are needed."""
 IDLE_CPUS = 0.15
+PROCESS_CPUS = 0.5
+"""Idle processors from which on one more decode process is worth its memory and its start."""
 OTHERS_CPUS = 0.3
 """Processors used by others, from which on threads are worth adding though none is idle."""
 
@@ -230,7 +232,7 @@ def _of_stage(
     if stage.reading.stage == "decode":
         to = knobs.decode_threads + step
         yield "decode_threads", {"decode_threads": to}, 1 + min(step, 1.5 * idle) / workers
-        if knobs.reader == "indexed":
+        if knobs.reader == "indexed" and idle >= PROCESS_CPUS:
             processes = {"decode_processes": knobs.decode_processes + 1}
             yield "decode_processes", processes, 1 + min(1.0, idle) / workers
         return
