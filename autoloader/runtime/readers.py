@@ -111,7 +111,7 @@ class Reader:
     @property
     def settled(self) -> bool:
         """Whether the stream that is read has the knobs that are wanted."""
-        return self._next is None and _of_stream(self._wanted) == _of_stream(self._knobs)
+        return self._next is None and _same_stream(self._wanted, self._knobs)
 
     def close(self) -> None:
         """Stop after the episode in hand; does not wait."""
@@ -179,7 +179,7 @@ class Reader:
     ) -> Iterator[EpisodeSamples | EmptyEpisode]:
         """The generation to read on from: the next one as soon as it is open, else ``old``."""
         if self._next is None:
-            changed = _of_stream(self._wanted) != _of_stream(self._knobs)
+            changed = not _same_stream(self._wanted, self._knobs)
             if changed and self._opening.acquire(blocking=False):
                 self._next = _Opening(source, self._cursor.start(), self._wanted, self._opening)
             return old
@@ -223,6 +223,10 @@ class Reader:
 def _of_stream(knobs: ResolvedDatasetKnobs) -> ResolvedDatasetKnobs:
     """The knobs without those that the queue heeds by itself."""
     return replace(knobs, queue_samples=0, shuffle_samples=0)
+
+
+def _same_stream(one: ResolvedDatasetKnobs, other: ResolvedDatasetKnobs) -> bool:
+    return one == other or _of_stream(one) == _of_stream(other)
 
 
 class _Opening:
