@@ -59,6 +59,7 @@ GIVE_BACK_AFTER_S = 8.0
 KEPT_RATES = 8
 LOOKS_GIVEN_BACK = 5
 NEW_S = 0.3
+PAUSE_S = 0.5
 LONGEST_CALM_S = 30.0
 LONGEST_RETRY_S = 1200.0
 QUIET_S = 120.0
@@ -165,6 +166,19 @@ def _silent(seen: Observation, limits: ControllerLimits) -> bool:
     return silent > max(limits.silence_s, 5 * step)
 
 
+def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
+    """Whether the consumer does something else between two batches than it usually does.
+
+    Not for long enough to be silent, yet what is seen meanwhile is its pause: processors that fell
+    idle because the ring is full, a rate that nobody asked for.
+    """
+    silent = fresh(seen.silent_s, limits.oldest_s)
+    if silent is None or seen.waiting:
+        return False
+    step = fresh(seen.step_s, limits.oldest_s) or 0.0
+    return silent > max(PAUSE_S, 2 * step)
+
+
 def _gpu_is_the_bottleneck(seen: Observation, limits: ControllerLimits) -> bool:
     busy = fresh(seen.gpu_busy_ratio, limits.oldest_s)
     return busy is not None and not seen.gpu_shared and busy >= limits.gpu_busy_ratio
@@ -200,7 +214,9 @@ def _advanced(
 
 
 def _new_rate(seen: Observation, limits: ControllerLimits) -> float | None:
-    """A rate that was not there before; one reading counts once."""
+    """A rate that was not there before; one reading counts once, and none of a pause."""
+    if _pausing(seen, limits):
+        return None
     rate = fresh(seen.rate_per_s, limits.oldest_s)
     return rate if seen.rate_per_s is not None and seen.rate_per_s.age_s < NEW_S else None
 
@@ -230,6 +246,8 @@ def _grow(
 ) -> Decision:
     if not seen.settled or seen.gate_closed:
         return Decision(now, event, "an earlier change is on its way")
+    if _pausing(seen, limits):
+        return Decision(now, event, "training pauses")
     if len(now.rates) < MINIMUM_RATES:
         return Decision(now, event, "too few rates to compare with")
     change = best_growth(now, seen, limits)

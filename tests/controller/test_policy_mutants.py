@@ -77,6 +77,10 @@ MUTANTS: list[tuple[str, str, str]] = [
     ("proposals", "max(least[key], value // 2)", "value // 2"),
     ("proposals", "min(target, _ceiling(seen, limits)) - rate", "target - rate"),
     ("policy", "if seen.parked or _silent(seen, limits):", "if seen.parked:"),
+    ("policy", "if _pausing(seen, limits):\n        return Decision", "if False:\n        return Decision"),
+    ("policy", "if _pausing(seen, limits):\n        return None", "if False:\n        return None"),
+    ("policy", "silent > max(PAUSE_S, 2 * step)", "silent > PAUSE_S"),
+    ("policy", "if silent is None or seen.waiting:\n        return False\n    step = fresh(seen.step_s, limits.oldest_s) or 0.0\n    return silent > max(PAUSE_S", "if silent is None:\n        return False\n    step = fresh(seen.step_s, limits.oldest_s) or 0.0\n    return silent > max(PAUSE_S"),
     ("policy", "if seen.parked or _silent(seen, limits):", "if _silent(seen, limits):"),
     ("policy", "headroom is not None and headroom < limits.ram_floor_bytes:\n        return Event.BELOW_FLOOR", "False:\n        return Event.BELOW_FLOOR"),
     ("policy", "if headroom is None or waits is None or rate is None:", "if waits is None or rate is None:"),
@@ -231,6 +235,14 @@ def check_consumer(policy: ModuleType) -> None:
     assert policy.decide(growing(), seen(gpu_shared=True, **loaded), HELD).knobs is not None
 
 
+def check_pauses(policy: ModuleType) -> None:
+    pause = {"waiting": False, "silent_s": Reading(1.2)}
+    assert policy.decide(growing(), seen(**pause), HELD).knobs is None
+    assert policy.decide(growing(), seen(**pause), HELD).state.rates == growing().rates
+    for steps in ({**pause, "waiting": True}, {**pause, "step_s": Reading(1.0)}):
+        assert policy.decide(growing(), seen(**steps), HELD).knobs is not None
+
+
 def check_trials(policy: ModuleType) -> None:
     for rates, keeps in (
         ((790, 795, 792), True), ((401, 399, 400, 402, 405, 398, 411, 400), False),
@@ -309,7 +321,7 @@ def check_others(policy: ModuleType) -> None:
 CHECKS: list[Callable[[ModuleType], None]] = [
     check_growth, check_unknown_never_grows, check_memory, check_streams_are_priced_twice,
     check_calm, check_noise, check_consumer, check_trials, check_given_back, check_guards,
-    check_others,
+    check_others, check_pauses,
 ]  # fmt: skip
 
 
