@@ -159,11 +159,7 @@ def _pressed(headroom: float | None, seen: Observation, limits: ControllerLimits
 
 
 def _silent(seen: Observation, limits: ControllerLimits) -> bool:
-    silent = fresh(seen.silent_s, limits.oldest_s)
-    if silent is None or seen.waiting:
-        return False
-    step = fresh(seen.step_s, limits.oldest_s) or 0.0
-    return silent > max(limits.silence_s, 5 * step)
+    return _away(seen, limits, limits.silence_s, 5)
 
 
 def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
@@ -172,11 +168,16 @@ def _pausing(seen: Observation, limits: ControllerLimits) -> bool:
     Not for long enough to be silent, yet what is seen meanwhile is its pause: processors that fell
     idle because the ring is full, a rate that nobody asked for.
     """
+    return _away(seen, limits, PAUSE_S, 2)
+
+
+def _away(seen: Observation, limits: ControllerLimits, least_s: float, steps: int) -> bool:
+    """Whether the consumer has wanted nothing for so long, and for so many of its usual steps."""
     silent = fresh(seen.silent_s, limits.oldest_s)
     if silent is None or seen.waiting:
         return False
     step = fresh(seen.step_s, limits.oldest_s) or 0.0
-    return silent > max(PAUSE_S, 2 * step)
+    return silent > max(least_s, steps * step)
 
 
 def _gpu_is_the_bottleneck(seen: Observation, limits: ControllerLimits) -> bool:

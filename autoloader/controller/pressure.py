@@ -129,13 +129,20 @@ class ProcessorProbe:
 
     @staticmethod
     def _children_s() -> Mapping[int, float]:
-        """CPU seconds of each child of this process: the kernel lists them by thread."""
-        found: dict[int, float] = {}
+        """CPU seconds of each child of this process.
+
+        The kernel lists them by thread; ``process_memory.descendants`` looks at every process of
+        the host, which is too much for once a second.
+        """
+        children: list[int] = []
         for file in Path("/proc/self/task").glob("*/children"):
-            with contextlib.suppress(OSError, psutil.Error):
-                for pid in map(int, file.read_bytes().split()):
-                    times = psutil.Process(pid).cpu_times()
-                    found[pid] = times.user + times.system
+            with contextlib.suppress(OSError):  # the thread is gone
+                children += map(int, file.read_bytes().split())
+        found: dict[int, float] = {}
+        for pid in children:
+            with contextlib.suppress(psutil.Error):  # the child is gone
+                times = psutil.Process(pid).cpu_times()
+                found[pid] = times.user + times.system
         return found
 
     @staticmethod

@@ -220,13 +220,11 @@ class Reader:
             del self._short[place]
 
 
-def _of_stream(knobs: ResolvedDatasetKnobs) -> ResolvedDatasetKnobs:
-    """The knobs without those that the queue heeds by itself."""
-    return replace(knobs, queue_samples=0, shuffle_samples=0)
-
-
 def _same_stream(one: ResolvedDatasetKnobs, other: ResolvedDatasetKnobs) -> bool:
-    return one == other or _of_stream(one) == _of_stream(other)
+    """Whether they differ at most in what the queue heeds by itself."""
+    return one == other or one == replace(
+        other, queue_samples=one.queue_samples, shuffle_samples=one.shuffle_samples
+    )
 
 
 class _Opening:

@@ -58,8 +58,8 @@ def main() -> int:
             row = _one(short, reader, searches, pairs=pairs)
             show_checks(row, console)
             rows.append(row)
-            save(_document(rows, searches, began, began_s), path)
-    document = _document(rows, searches, began, began_s)
+            document = _document(rows, searches, began, began_s)
+            save(document, path)
     if arguments.json:
         plain = [{key: one[key] for key in one if key != "record"} for one in rows]
         print(json.dumps({**document, "scenarios": plain}, indent=1))
