@@ -29,6 +29,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
 from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.control import Control, ControlOrder, give_memory_back
@@ -438,6 +439,7 @@ def _prepare_process() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("autoloader")
     sys.setswitchinterval(0.001)
+    raise_descriptor_limit()  # decode processes inherit it
 
 
 def main(arguments: list[str] | None = None) -> None:

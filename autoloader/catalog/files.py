@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import tensorflow_process
+from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
 
 FRONT_BYTES = 2 * 2**20
@@ -196,7 +197,7 @@ def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
     if is_remote(path):
         yield RemoteFile(str(path))
         return
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    fd = descriptors.open(path)
     try:
         yield fd
     finally:
@@ -204,7 +205,9 @@ def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
 
 
 def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
-    """What to tell people of a remote file that cannot be read."""
+    """What to tell people of a file that cannot be read."""
+    if error.errno in OUT_OF_DESCRIPTORS:
+        return too_many_open(error, path, dataset=dataset)
     scheme = scheme_of(path)
     what = f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, FileNotFoundError):

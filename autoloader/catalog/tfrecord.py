@@ -24,6 +24,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.descriptors import descriptors
 from autoloader.catalog.files import RemoteFile, opened_anywhere, pread, source_bytes
 
 HEADER_BYTES = 12
@@ -181,7 +182,7 @@ def read_record(source: int | RemoteFile | str | Path, offset: int, length: int)
 @contextmanager
 def opened(path: str | Path) -> Iterator[int]:
     """A read-only descriptor of a local file, closed at the end of the ``with`` block."""
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    fd = descriptors.open(path)
     try:
         yield fd
     finally:

@@ -12,10 +12,13 @@ Not here: the graph (``graph.episodes``), how much damage is borne (``runtime.qu
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
 from autoloader.catalog.files import UnreachableError, unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.errors import SourceError
@@ -126,7 +129,11 @@ class StreamReader:
     def _unreadable(self, error: Any) -> Exception:
         """What one of TensorFlow's errors ends the stream with."""
         if not self._dataset.remote:
-            return self._failed(_reason(error))
+            reason = _reason(error)
+            if os.strerror(errno.EMFILE) in reason:
+                path = reason.partition(";")[0]
+                return too_many_open(None, path, dataset=self._dataset.name)
+            return self._failed(reason)
         named = re.search(r"[a-z0-9]+://\S+", str(error.message))
         path = named[0] if named else self._dataset.directory.path
         return self._of_file(files.as_os_error(error, path), path)
@@ -134,7 +141,7 @@ class StreamReader:
     def _of_file(self, error: OSError, path: str) -> Exception:
         if isinstance(error, UnreachableError):
             return SourceInterruptedError(f"{path}: {error.strerror or error}")
-        if self._dataset.remote:
+        if self._dataset.remote or error.errno in OUT_OF_DESCRIPTORS:
             return unreadable(error, path, dataset=self._dataset.name)
         return self._failed(f"{path}: {error.strerror or error}")
 

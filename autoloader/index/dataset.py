@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
 from autoloader.catalog.tfrecord import opened
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import places
@@ -433,6 +434,8 @@ class _ShardFile:
         return True
 
     def _unreadable(self, error: OSError) -> SourceError:
+        if error.errno in OUT_OF_DESCRIPTORS:
+            return too_many_open(error, self.path, dataset=self.dataset)
         return SourceError(
             f"dataset {self.dataset}: {self.path} cannot be read: {error.strerror or error}",
             remedy="check that the shard files are there and readable",

@@ -3,9 +3,9 @@
 Not here: the format (``index.format``), building (``index.build``), datasets (``index.dataset``).
 
 Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
-shards open fast. The first value that is wanted maps the file, and at most ``MAX_MAPS`` files of
-the process are mapped at a time (each holds a descriptor and resident pages): the one mapped first
-goes, and stays until the last view of it is gone. A section's checksum is verified at its first
+shards open fast. The first value that is wanted maps the file. A map is one of the process's
+descriptors (``catalog.descriptors``): the one made first goes where they are many, and stays until
+the last view of it is gone. A section's checksum is verified at its first
 touch, by reads rather than through the map, which would make the whole section resident. A section
 that fails is damage on the disk: the index is built anew, and used from memory.
 
@@ -17,8 +17,6 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-import weakref
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.catalog.tfrecord import opened
 from autoloader.index.format import (
     DTYPES,
@@ -38,7 +37,6 @@ from autoloader.index.format import (
     UnusableIndexError,
 )
 
-MAX_MAPS = 256
 _PIECE_BYTES = 2**20
 
 _Key = tuple[Section, int]
@@ -108,7 +106,9 @@ class ShardIndex:
         with self._lock:
             try:
                 return self._values(key)
-            except (OSError, UnusableIndexError):
+            except (OSError, UnusableIndexError) as error:
+                if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
+                    raise too_many_open(error, str(self._source), dataset="") from error
                 if isinstance(self._source, bytes):
                     raise
                 self._source, self._mapped = self._rebuild(), None
@@ -126,7 +126,7 @@ class ShardIndex:
         if mapped is None:
             self._mapped = mapped = _Mapped(self._source, self.front)
             if not isinstance(self._source, bytes):
-                _note_map(self)
+                descriptors.note_map(self)
         values = np.frombuffer(
             mapped.data, DTYPES[entry.kind], entry.items * entry.width, entry.offset
         )
@@ -165,16 +165,3 @@ class _Mapped:
             if os.fstat(fd).st_size != front.file_bytes:
                 raise UnusableIndexError("it is cut off")
             self.data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-
-
-_maps: deque[weakref.ref[ShardIndex]] = deque()
-_maps_lock = threading.Lock()
-
-
-def _note_map(shard: ShardIndex) -> None:
-    """Counts a new map, and has the oldest one go where there are too many."""
-    with _maps_lock:
-        _maps.append(weakref.ref(shard))
-        oldest = _maps.popleft()() if len(_maps) > MAX_MAPS else None
-    if oldest is not None:
-        oldest.unmap()

@@ -13,7 +13,6 @@ of the positions, padded to the mixture's widths.
 Invariants:
     1. Samples come in the order in which their positions were assigned, whatever the threads do.
     2. No knob changes which sample a position names.
-    3. At most ``OPEN_FILES`` files are open.
 
 Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
 (``runtime.run_assembler``).
@@ -22,6 +21,8 @@ Not here: the plan and the index (``index``), who fills which batch (``sampling.
 from __future__ import annotations
 
 import collections
+import contextlib
+import errno
 import heapq
 import os
 import threading
@@ -31,6 +32,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from autoloader.catalog.descriptors import (
+    OUT_OF_DESCRIPTORS,
+    OpenFile,
+    descriptors,
+    too_many_open,
+)
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
@@ -51,7 +58,6 @@ LEAST_RUN_SAMPLES = 32
 RUN_BYTES = 16 * 2**20
 """Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
 _LOOKED_AT = 4
-OPEN_FILES = 256
 _MERGE_GAP_BYTES = 16_384
 _FILE_BITS = 44
 """Room for an offset in a file: 16 TiB."""
@@ -90,59 +96,6 @@ def sample_bytes(
     return found
 
 
-class FileCache:
-    """Open descriptors of data files, the least recently used closed first; thread-safe."""
-
-    def __init__(self, limit: int = OPEN_FILES) -> None:
-        self._limit = limit
-        self._lock = threading.Lock()
-        self._open: collections.OrderedDict[str, _SharedFile] = collections.OrderedDict()
-
-    def borrow(self, path: str) -> _SharedFile:
-        """An open file, to be given back by its ``release``."""
-        with self._lock:
-            shared = self._open.pop(path, None) or _SharedFile(path)
-            self._open[path] = shared
-            shared.users += 1
-            while len(self._open) > self._limit:
-                _, oldest = self._open.popitem(last=False)
-                oldest.retire()
-            return shared
-
-    def give_back(self, shared: _SharedFile) -> None:
-        """The borrower is done."""
-        with self._lock:
-            shared.users -= 1
-            if shared.retired:
-                shared.retire()
-
-    def close(self) -> None:
-        """Close all files that nobody reads."""
-        with self._lock:
-            for shared in self._open.values():
-                shared.retire()
-            self._open.clear()
-
-
-class _SharedFile:
-    """A descriptor and how many are reading from it."""
-
-    __slots__ = ("descriptor", "path", "retired", "users")
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-        self.users = 0
-        self.retired = False
-
-    def retire(self) -> None:
-        self.retired = True
-        if not self.users and self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-
-
 class PlannedReader:
     """Reads runs ahead.
 
@@ -166,6 +119,7 @@ class PlannedReader:
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
+        self._datasets = mixture.datasets
         self._plan = plan
         self._planner = RunPlanner(
             mixture.datasets,
@@ -173,7 +127,6 @@ class PlannedReader:
             lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
             plan.chained,
         )
-        self._files = FileCache()
         self._memory = RunMemory(_pieces(read_ahead))
         self._condition = condition
         self._room = threading.Condition()
@@ -196,6 +149,8 @@ class PlannedReader:
         self.bytes_read = 0
         self.run_bytes = 0
         self.reads = 0
+        self._entered = True
+        descriptors.enter()
         self.resize(io_threads, read_ahead)
 
     def assign(self, spans: Spans) -> None:
@@ -270,8 +225,9 @@ class PlannedReader:
         for thread in self._threads:
             thread.join(timeout_s)
         over = not any(thread.is_alive() for thread in self._threads)
-        if over:
-            self._files.close()
+        if over and self._entered:
+            self._entered = False
+            descriptors.leave()
         return over
 
     def _work(self) -> None:
@@ -351,45 +307,45 @@ class PlannedReader:
         sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
         memory, filled = self._memory.take(sum(sizes)), 0
         self.run_bytes = len(memory)
-        shared, path = None, ""
+        path = ""
         try:
-            for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
-                data = memory[filled : filled + size]
-                filled += size
-                if shared is None or run.files[files[begin]] != path:
-                    if shared is not None:
-                        self._files.give_back(shared)
-                        shared = None
-                    path = run.files[files[begin]]
-                    shared = self._files.borrow(path)
-                self._read_into(data, shared, first)
-                for k in range(begin, end):
-                    at = starts[k] - first
-                    frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
+            with contextlib.ExitStack() as held:
+                for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
+                    data = memory[filled : filled + size]
+                    filled += size
+                    if run.files[files[begin]] != path:
+                        held.close()
+                        path = run.files[files[begin]]
+                        shared = held.enter_context(descriptors.borrowed(path))
+                    self._read_into(data, shared, first)
+                    for k in range(begin, end):
+                        at = starts[k] - first
+                        frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
         except OSError as error:
-            raise _unreadable(path, error.strerror or str(error)) from error
-        finally:
-            if shared is not None:
-                self._files.give_back(shared)
+            raise self._unreadable(error, path) from error
 
-    def _read_into(self, data: memoryview, shared: _SharedFile, offset: int) -> None:
+    def _read_into(self, data: memoryview, shared: OpenFile, offset: int) -> None:
         filled = os.preadv(shared.descriptor, [data], offset)
         self.reads += 1
         while filled < len(data):
             more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
             if not more:
-                raise _unreadable(shared.path, f"it ends before byte {offset + len(data)}")
+                raise OSError(errno.EIO, f"it ends before byte {offset + len(data)}")
             filled += more
         self.bytes_read += len(data)
+
+    def _unreadable(self, error: OSError, path: str) -> SourceError:
+        owners = (one for one in self._datasets if any(part.path == path for part in one.slices))
+        name = next(owners).name
+        if error.errno in OUT_OF_DESCRIPTORS:
+            return too_many_open(error, path, dataset=name)
+        return SourceError(
+            f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
+            remedy="put the file back as it was, or take its dataset out",
+            dataset=name,
+        )
 
 
 def _pieces(read_ahead: int) -> int:
     """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
     return read_ahead + 1
-
-
-def _unreadable(path: str, reason: str) -> SourceError:
-    return SourceError(
-        f"{path} cannot be read any more: {reason}",
-        remedy="put the file back as it was, or take its dataset out",
-    )

@@ -15,6 +15,7 @@ import pytest
 from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
+from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
 from autoloader.index import DatasetIndex, IndexSchema, open_dataset_index, open_indexes, places
 from autoloader.index import build as build_module
@@ -296,8 +297,7 @@ def test_a_missing_shard_file_is_a_source_error(
 def test_at_most_so_many_files_are_mapped_and_views_outlive_their_map(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_module, "MAX_MAPS", 1)
-    monkeypatch.setattr(shard_module, "_maps", type(shard_module._maps)())
+    monkeypatch.setattr(shard_module, "descriptors", Descriptors(most_maps=1))
     index = open_dataset_index(dataset, cache_dir=cache)
 
     def mapped() -> int:

@@ -1,0 +1,163 @@
+"""The budget of open files: what is kept, what gives way, and what a shortage is called."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoloader.catalog.descriptors import Descriptors, too_many_open
+from autoloader.catalog.files import unreadable
+
+
+def open_now() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    for k in range(40):
+        (tmp_path / f"{k}").write_bytes(bytes([k]))
+    return [str(tmp_path / f"{k}") for k in range(40)]
+
+
+@pytest.fixture
+def low_limit() -> Iterator[int]:
+    """A soft limit 24 above what is open now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = open_now() + 24
+    resource.setrlimit(resource.RLIMIT_NOFILE, (low, hard))
+    yield low
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class Map:
+    """Holds a map, as far as the budget knows."""
+
+    def __init__(self, path: str) -> None:
+        self.file = Path(path).open("rb")  # noqa: SIM115
+
+    def unmap(self) -> None:
+        self.file.close()
+
+
+def test_a_file_that_is_used_again_is_opened_once(files: list[str]) -> None:
+    budget = Descriptors()
+    budget.enter()
+    for _ in range(3):
+        for path in files:
+            with budget.borrowed(path):
+                pass
+    assert budget.opens == len(files)
+    budget.leave()
+
+
+def test_the_file_used_longest_ago_goes_first(files: list[str]) -> None:
+    budget = Descriptors(most_files=2)
+    budget.enter()
+    for path in (files[0], files[1], files[0], files[2], files[0]):
+        with budget.borrowed(path):
+            pass
+    assert budget.opens == 3
+    with budget.borrowed(files[1]):
+        assert budget.opens == 4
+    budget.leave()
+
+
+def test_a_file_that_gives_way_stays_open_for_its_borrower(files: list[str]) -> None:
+    budget = Descriptors(most_files=1)
+    before = open_now()
+    budget.enter()
+    with budget.borrowed(files[3]) as first, budget.borrowed(files[4]) as second:
+        assert os.pread(first.descriptor, 1, 0) == b"\3"
+        assert os.pread(second.descriptor, 1, 0) == b"\4"
+    budget.leave()
+    assert open_now() == before
+
+
+def test_all_files_are_closed_with_the_last_reader(files: list[str]) -> None:
+    budget, before = Descriptors(), open_now()
+    budget.enter()
+    budget.enter()
+    for path in files:
+        with budget.borrowed(path):
+            pass
+    budget.leave()
+    assert open_now() == before + len(files)
+    budget.leave()
+    assert open_now() == before
+
+
+def test_files_and_maps_leave_room_below_the_limit(files: list[str], low_limit: int) -> None:
+    budget = Descriptors()
+    budget.enter()
+    maps = []
+    for path in files:
+        with budget.borrowed(path):
+            maps.append(Map(path))
+            budget.note_map(maps[-1])
+    assert open_now() < low_limit
+    assert any(not one.file.closed for one in maps)
+    for one in maps:
+        one.unmap()
+    budget.leave()
+
+
+def test_an_open_for_which_there_is_no_descriptor_takes_one_from_what_is_kept(
+    files: list[str], low_limit: int
+) -> None:
+    budget = Descriptors()
+    budget.enter()
+    with budget.borrowed(files[0]):
+        pass
+    taken: list[int] = []
+    while not taken or taken[-1] < low_limit - 1:
+        taken.append(os.dup(0))
+    try:
+        found = budget.open(files[2])
+        with pytest.raises(OSError, match="Too many open files"):
+            budget.open(files[3])
+        os.close(found)
+    finally:
+        for one in taken:
+            os.close(one)
+        budget.leave()
+
+
+def test_threads_that_borrow_the_same_files_read_what_is_in_them(files: list[str]) -> None:
+    budget, wrong = Descriptors(most_files=3), []
+    budget.enter()
+
+    def read(turn: int) -> None:
+        for k in range(400):
+            number = (k * (turn + 1)) % len(files)
+            with budget.borrowed(files[number]) as file:
+                if os.pread(file.descriptor, 1, 0) != bytes([number]):
+                    wrong.append(number)
+
+    before = open_now()
+    threads = [threading.Thread(target=read, args=(turn,)) for turn in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    budget.leave()
+    assert not wrong
+    assert open_now() == before
+
+
+def test_a_shortage_is_told_with_the_limit_and_the_remedy() -> None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    told = unreadable(OSError(errno.EMFILE, "Too many open files"), "/d/x", dataset="bridge")
+    assert told.what.startswith("dataset bridge: /d/x cannot be opened")
+    assert f"all the {limit} files" in told.what
+    assert "ulimit -n" in told.remedy
+    assert "cycle_length" in told.remedy
+    machine = too_many_open(OSError(errno.ENFILE, "file table overflow"), "/d/x", dataset="")
+    assert "this machine" in machine.what
+    assert "file-max" in machine.remedy
