@@ -439,7 +439,7 @@ class ControlledPipeline:
                     mixed=sum(one.taken for one in activity.datasets.values()),
                     ready=activity.ring_filled,
                     slots=activity.ring_slots,
-                    stages=stages_of(self._mixture, self._shares, knobs, activity),
+                    stages=stages_of(self._shares, knobs, activity),
                 )
             )
         p50_ns, p99_ns = self._page.latencies
@@ -472,7 +472,6 @@ class ControlledPipeline:
 
 
 def stages_of(
-    mixture: ResolvedMixture,
     shares: Mapping[str, float],
     knobs: Knobs,
     activity: PipelineActivity,
@@ -492,10 +491,6 @@ def stages_of(
         work = sum(one.read_s for one in parts.values())
         one_pool = StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
         return decode, one_pool
-    if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
-        # One graph reads for all; each dataset says how long the mixture was waited for.
-        work = max((one.read_s for one in parts.values()), default=0.0)
-        return decode, StageTotal("read", "", 1.0, 1, work, sum(read.values()))
     streams = [
         StageTotal("read", name, shares[name], 1, one.read_s, read[name])
         for name, one in parts.items()

@@ -43,7 +43,6 @@ KNOB_CLASS: Mapping[str, KnobClass] = {
     "decode_threads": "free",
     "decode_processes": "free",
     "reader": "fixed",
-    "decode": "fixed",
     "cycle_length": "order",
     "num_parallel_calls": "free",
     "parse_parallel_calls": "free",
@@ -91,9 +90,6 @@ class Knobs(BaseModel):
 
     reader: Literal["auto", "stream", "indexed"] = Field(
         "auto", description="how files are read; a spec that pins it wins"
-    )
-    decode: Literal["pool", "graph"] = Field(
-        "pool", description="where JPEGs are decoded: this library's pool, or TensorFlow's kernels"
     )
     ring_slots: int = Field(8, ge=2, le=64, description="batches in the ring (final prefetch)")
     min_ready_datasets: int = Field(
@@ -190,11 +186,6 @@ class Knobs(BaseModel):
                     remedy=f"set num_parallel_calls={own.cycle_length} or "
                     f"cycle_length={own.num_parallel_calls}",
                 )
-        if self.decode == "graph" and self.reader == "indexed":
-            raise KnobError(
-                "decode=graph with reader=indexed: TensorFlow's kernels run in a stream's graph",
-                remedy="set reader=stream or decode=pool",
-            )
 
     def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
         """The stream knobs in force for one dataset (``None``: the common ones)."""

@@ -301,7 +301,7 @@ class AutoLoader:
                 ram_floor_bytes=self.plan.ram_floor_bytes,
                 knobs=self.plan.limits,
                 minimum=minimum_knobs(mixing.block_length),
-                order_fixed=mixing.on_stall == "wait",
+                order_fixed=mixing.waits,
                 budget_ratio=1 / self._neighbours.local_world_size,
             ),
             moves=self._controller,
@@ -506,9 +506,7 @@ class AutoLoader:
             batch_latency_s=self._meter.latency_s(),
             headroom_bytes=self._headroom.read().headroom_bytes,
             loader_bytes=self._held_bytes(),
-            decodes_per_sample=(
-                activity.decodes_per_sample if self.knobs.decode == "pool" else None
-            ),
+            decodes_per_sample=activity.decodes_per_sample,
             ring=RingStatistics(
                 slots=activity.ring_slots,
                 filled=activity.ring_filled,

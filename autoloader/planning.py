@@ -112,7 +112,7 @@ def plan_loader(
         if wanted["reader"] == "indexed":
             notes.append("reader indexed of the profile is for local files, and left out")
         wanted["reader"] = "auto"
-    reader, why = choose_reader(mixture, str(wanted["reader"]), str(wanted["decode"]))
+    reader, why = choose_reader(mixture, str(wanted["reader"]))
     left = _admitted(
         mixture,
         probe,
@@ -150,17 +150,13 @@ def plan_loader(
     return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
 
 
-def choose_reader(
-    mixture: ResolvedMixture, knob: str, decode: str
-) -> tuple[Literal["stream", "indexed"], str]:
+def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
     """Which reader, and why: the spec's, else the knob's, else by where the data lies.
 
     Raises:
-        SpecError: the indexed reader is asked for where only a graph can do it.
+        SpecError: the indexed reader is asked for where the data is far away.
     """
     spec = mixture.spec
-    in_graph = spec.mixing.strategy != "python" or decode == "graph"
-    graph = f"mixing.strategy {spec.mixing.strategy}, decode {decode}: needs TensorFlow's graph"
     pinned = spec.reader if spec.reader != "auto" else knob
     away = [dataset for dataset in mixture.datasets if dataset.remote]
     if away:
@@ -172,20 +168,10 @@ def choose_reader(
                 remedy="use reader: stream (or auto), or copy the data to a local disk",
                 path=field,
             )
-        if in_graph:
-            return "stream", graph
         return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
-    if pinned == "indexed" and in_graph:
-        raise SpecError(
-            f"reader: indexed with {graph}",
-            remedy="use mixing.strategy: python and decode=pool, or reader: stream",
-            path="reader",
-        )
     if pinned in ("stream", "indexed"):
         who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
         return ("stream" if pinned == "stream" else "indexed"), who
-    if in_graph:
-        return "stream", graph
     return "indexed", "all files are local"
 
 
@@ -201,13 +187,6 @@ def check_ranks(plan: LoaderPlan, world_size: int) -> None:
     """
     if world_size == 1:
         return
-    if plan.mixture.spec.mixing.strategy != "python" or plan.knobs.decode == "graph":
-        raise SpecError(
-            f"{world_size} ranks with a mixture that is made in TensorFlow's graph "
-            f"({plan.reader_reason}): nothing of it is dealt to ranks",
-            remedy="mixing.strategy: python and decode=pool, with either reader",
-            path="mixing.strategy",
-        )
     if plan.knobs.reader == "stream":
         counts = {name: count.samples for name, count in plan.counts.items()}
         check_parts(plan.mixture, counts, Ranks(0, world_size))
@@ -310,7 +289,7 @@ def minimum_knobs(block_length: int) -> Knobs:
 
 
 def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in knobs.items() if key in ("reader", "decode")}
+    return {key: value for key, value in knobs.items() if key == "reader"}
 
 
 def _admitted(

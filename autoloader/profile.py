@@ -39,7 +39,7 @@ from pydantic import (
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
+from autoloader.errors import AutoloaderError, KnobError, ProfileError, UsageError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import usable_processors
 from autoloader.units import GIB, Bytes, format_bytes, parse_bytes
@@ -151,9 +151,15 @@ class Profile(_Part):
     @field_validator("knobs", mode="before")
     @classmethod
     def _legal_knobs(cls, value: Any) -> Any:
-        if value is None or isinstance(value, Mapping):
-            return Knobs.build(value)
-        return value
+        if value is not None and not isinstance(value, Mapping):
+            return value
+        knobs = dict(value or {})
+        if (decode := knobs.pop("decode", "pool")) != "pool":  # a knob of earlier versions
+            raise KnobError(
+                f"decode: {decode!r}: frames are decoded by the pool, and nowhere else",
+                remedy="leave decode out; autoloader.tfdata decodes in TensorFlow's graph",
+            )
+        return Knobs.build(knobs)
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Profile:

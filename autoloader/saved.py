@@ -90,6 +90,12 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         UsageError: the state is of another order; says field by field what was saved and what is
             here.
     """
+    if "samples" in (state.get("mixer") or {}):  # of versions that mixed in TensorFlow's graph
+        raise UsageError(
+            f"the state's mixing.strategy {state['mixing']['strategy']!r} ran in TensorFlow's "
+            "graph when it was saved, and its place is none of this mixer's",
+            remedy="start the run's data anew, or finish it with the version that saved it",
+        )
     here, differing = described(plan), []
     for key, value in here.items():
         differing += _differences(key, state.get(key), value)
@@ -139,7 +145,7 @@ def _may_turn(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPla
     mixing = dict(saved.get("mixing") or {})
     if "pass" in (mixing.get("epoch"), now["mixing"]["epoch"]) or not set(old) <= set(new):
         return False
-    if plan.order.chain or plan.mixture.spec.mixing.strategy != "python":
+    if plan.order.chain:
         return False
     mixing["epoch"] = now["mixing"]["epoch"]
     saved["mixing"] = mixing

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from rlds_files import Written
 
 from autoloader.clock import Clock
@@ -23,6 +24,8 @@ from autoloader.sampling.order import mixture_order
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.source import EmptyEpisode, EpisodeSource
 from autoloader.spec import PipelineSpec
+
+every_strategy = pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
 
 Sample = tuple[int, int, int, int, int]
 """Dataset, pass, shard, record, t."""
@@ -68,7 +71,7 @@ def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], Episo
     def make(dataset: ResolvedDataset) -> EpisodeSource:
         from autoloader.graph.reader import StreamReader
 
-        return StreamReader(dataset, mixture.layout)
+        return StreamReader(dataset, mixture.layout, ordered=mixture.spec.mixing.waits)
 
     return make
 

@@ -181,7 +181,7 @@ def graph(plan: LoaderPlan) -> dict[str, Any]:
         for name, camera in spec.cameras.items()
     )
     mixing = spec.mixing
-    stall = "owe" if mixing.on_stall == "auto" else mixing.on_stall
+    stall = "wait" if mixing.waits else "owe"
     return {
         "datasets": streams,
         "mixture": (

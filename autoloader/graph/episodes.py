@@ -16,8 +16,7 @@ Each element carries its place: pass, shard, record. Its ``steps`` are -1 where 
 the episode, 0 where it may be a broken record. Runs in whichever thread iterates; TensorFlow
 releases the interpreter while it waits.
 
-Not here: numeric windows of the samples (``sampling.episode``), the in-graph mixtures
-(``graph.mixture``).
+Not here: numeric windows of the samples (``sampling.episode``).
 """
 
 from __future__ import annotations

@@ -11,17 +11,12 @@ Within a shard records keep their order; only the interleave over shards may reo
 (``deterministic=False`` there and nowhere else, and not where strict order is asked for). A pass
 is drained before the next begins.
 
-An in-graph mixture cannot step over an error of one of its streams, so its streams are *tolerant*:
-a broken record ends its shard without an error, for whoever counts to find; and of a shard known
-to be damaged (``Span``) the whole records are read one by one, wherever they lie.
-
 Not here: what a record holds (``graph.episodes``).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from autoloader.graph import draws
@@ -29,14 +24,13 @@ from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.sampling.draws import PURPOSE_ORDER, PURPOSE_SHARDS
 from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.rows import Span
 from autoloader.sampling.source import ReaderStart
 
 PASSES = 256
 """Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever
 over files that were emptied while it ran."""
 _lock = threading.Lock()
-_traced: dict[tuple[bool, bool, bool], Any] = {}
+_traced: dict[tuple[bool, bool], Any] = {}
 
 STRUCTURE = (
     tf.TensorSpec([], tf.int64),
@@ -53,8 +47,6 @@ def record_stream(
     knobs: ResolvedDatasetKnobs,
     *,
     ordered: bool = False,
-    tolerant: bool = False,
-    spans: Sequence[Span] = (),
 ) -> Any:
     """Variant tensor of the records of ``dataset`` from ``start`` on, for ``PASSES`` passes.
 
@@ -63,14 +55,11 @@ def record_stream(
         start: where to begin.
         knobs: its stream knobs.
         ordered: whether shards read side by side take turns, however late one is.
-        tolerant: whether a broken record ends its shard without an error.
-        spans: with ``tolerant``, the whole records of the shards known to be damaged; a shard that
-            has any here gives these and no other.
     """
     with _lock:
         # Both forms at once: a retune that needs the other one must not wait for its trace.
         for side_by_side in (False, True):
-            form = (tolerant, side_by_side, ordered)
+            form = (side_by_side, ordered)
             if form not in _traced:
                 _traced[form] = _trace(*form)
     slices = dataset.slices
@@ -84,13 +73,10 @@ def record_stream(
         tf.constant(knobs.cycle_length, tf.int64),
         tf.constant(knobs.num_parallel_calls, tf.int64),
     ]
-    if tolerant:
-        listed = [(s.shard, s.record, s.offset, s.length, s.file_bytes) for s in spans]
-        arguments.append(tf.reshape(tf.constant(listed, tf.int64), [-1, 5]))
-    return _traced[tolerant, knobs.num_parallel_calls > 1, ordered](*arguments)
+    return _traced[knobs.num_parallel_calls > 1, ordered](*arguments)
 
 
-def _trace(tolerant: bool, side_by_side: bool, ordered: bool) -> Any:
+def _trace(side_by_side: bool, ordered: bool) -> Any:
     number = tf.TensorSpec([], tf.int64)
     vector = tf.TensorSpec([None], tf.int64)
     signature = [
@@ -103,8 +89,6 @@ def _trace(tolerant: bool, side_by_side: bool, ordered: bool) -> Any:
         number,
         number,
     ]
-    if tolerant:
-        signature.append(tf.TensorSpec([None, 5], tf.int64))
 
     def variant(*inputs: Any) -> Any:
         return _variant(*inputs, side_by_side=side_by_side, ordered=ordered)
@@ -123,7 +107,6 @@ def _variant(
     first_pass: Any,
     cycle: Any,
     calls: Any,
-    spans: Any = None,
     *,
     side_by_side: bool,
     ordered: bool,
@@ -138,12 +121,8 @@ def _variant(
 
         def records_of_shard(shard: Any) -> Any:
             first = done[shard]
-            if spans is None:
-                records = tf.data.TFRecordDataset(paths[shard]).take(stops[shard]).skip(first)
-                numbered = records.enumerate(start=first)
-            else:
-                numbered = _tolerant(paths[shard], first, stops[shard], _of_shard(spans, shard))
-            return numbered.map(
+            records = tf.data.TFRecordDataset(paths[shard]).take(stops[shard]).skip(first)
+            return records.enumerate(start=first).map(
                 lambda record, raw: (
                     pass_,
                     shard,
@@ -163,24 +142,3 @@ def _variant(
 
     stream = tf.data.Dataset.range(first_pass, first_pass + PASSES).flat_map(records_of_pass)
     return tf.data.experimental.to_variant(stream)
-
-
-def _of_shard(spans: Any, shard: Any) -> Any:
-    return tf.boolean_mask(spans, tf.equal(spans[:, 0], shard))
-
-
-def _tolerant(path: Any, first: Any, stop: Any, spans: Any) -> Any:
-    """(number, bytes) of the records [first, stop) of a file: in a row, or where ``spans`` say."""
-    known = tf.shape(spans)[0] > 0
-    in_a_row = tf.data.TFRecordDataset(tf.cond(known, lambda: path[None][:0], lambda: path[None]))
-    numbered = in_a_row.take(stop).skip(first).enumerate(start=first).ignore_errors()
-    wanted = tf.boolean_mask(spans, (spans[:, 1] >= first) & (spans[:, 1] < stop))
-
-    def at(span: Any) -> Any:
-        before, length, size = span[2], span[3], span[4]
-        payload = tf.data.FixedLengthRecordDataset(
-            path, length, header_bytes=before, footer_bytes=size - before - length
-        )
-        return payload.map(lambda raw: (span[1], raw))
-
-    return numbered.concatenate(tf.data.Dataset.from_tensor_slices(wanted).flat_map(at))

@@ -12,54 +12,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 
 from autoloader.clock import Clock
 from autoloader.runtime.batch_line import STALL_S, BatchLine, Slots
+from autoloader.runtime.mixer import Mixer
 from autoloader.runtime.pool import DecodePool
 from autoloader.runtime.quarantine import Quarantine
+from autoloader.runtime.queues import SampleQueue
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import Decoder, Filling, RowJob
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.layout import BatchLayout
 
 logger = logging.getLogger(__name__)
-
-
-class Turns(Protocol):
-    """Who is next; see ``runtime.mixer.Mixer``."""
-
-    @property
-    def waiting_for(self) -> int | None:
-        """The dataset that the mixture waits for, where one is known."""
-        ...
-
-    def next(self, ready: Callable[[int, int], bool]) -> int | None:
-        """Dataset of the next sample, or ``None`` where the mixture has to wait."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """Its place, as plain values."""
-        ...
-
-
-class Waiting(Protocol):
-    """One dataset's samples that are ready; see ``runtime.queues.SampleQueue``."""
-
-    @property
-    def pending(self) -> int:
-        """How many."""
-        ...
-
-    def take(self) -> tuple[EpisodeSamples, int]:
-        """The next one, as the samples it is among and its number in them."""
-        ...
-
-    def take_empties(self) -> list[Place]:
-        """Records without samples noted since the last call."""
-        ...
 
 
 class Assembler(BatchLine):
@@ -86,8 +53,8 @@ class Assembler(BatchLine):
         self,
         layout: BatchLayout,
         *,
-        queues: Sequence[Waiting],
-        mixer: Turns,
+        queues: Sequence[SampleQueue],
+        mixer: Mixer,
         pool: DecodePool,
         decoders: Mapping[str, Decoder],
         memory: RingMemory,
@@ -203,7 +170,7 @@ class Assembler(BatchLine):
         source = episode.source_at(number)
         views["dataset_index"][row] = place.dataset
         views["provenance"][row] = (*source.numbers(), t)
-        views["ledger"][row] = (*place.numbers(), t, episode.total_at(number))
+        views["ledger"][row] = (*place.numbers(), t, len(episode))
         filling.batch.replaced += source != place
         text = episode.text(number)
         if text_at + len(text) <= len(views["language_text"]):

@@ -23,7 +23,6 @@ from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.rows import RowSource
 from autoloader.sampling.source import EpisodeSource
 
 
@@ -104,7 +103,6 @@ def open_pipeline(
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
-        UsageError: ``start`` was saved under another mixing strategy.
     """
     deal = Deal.of(
         order,
@@ -114,21 +112,7 @@ def open_pipeline(
         in_epoch=start.in_epoch,
         first_number=start.first_number,
     )
-    cut = deal.rows
     compiled = compiled or Compiled()
-    if mixture.spec.mixing.strategy != "python" or knobs.decode == "graph":
-        from autoloader.runtime.graph_pipeline import GraphPipeline
-
-        return GraphPipeline(
-            mixture,
-            order,
-            knobs,
-            memory,
-            partial(_mixture_stream, mixture, order),
-            start=start,
-            held=held,
-            cut=cut,
-        )
     if knobs.reader == "indexed":
         from autoloader.runtime.indexed_pipeline import IndexedPipeline
 
@@ -153,7 +137,7 @@ def open_pipeline(
         partial(_stream_reader, mixture, compiled),
         start=start,
         held=held,
-        cut=cut,
+        cut=deal.rows,
     )
 
 
@@ -169,24 +153,10 @@ def _stream_reader(
         try:
             from autoloader.graph.reader import StreamReader
         except ImportError as error:
-            raise _no_tensorflow(error) from error
+            raise SourceError(
+                f"TensorFlow cannot be imported: {error}",
+                remedy="install tensorflow; the stream reader needs it",
+            ) from error
     # A mixture that waits promises an order that does not depend on timing.
-    ordered = mixture.spec.mixing.on_stall == "wait"
-    reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+    reader = StreamReader(dataset, mixture.layout, ordered=mixture.spec.mixing.waits)
     return compiled.readers.setdefault(dataset.name, reader)
-
-
-def _mixture_stream(mixture: ResolvedMixture, order: MixtureOrder) -> RowSource:
-    with _importing:
-        try:
-            from autoloader.graph.mixture import MixtureStream
-        except ImportError as error:
-            raise _no_tensorflow(error) from error
-    return MixtureStream(mixture, order)
-
-
-def _no_tensorflow(error: ImportError) -> SourceError:
-    return SourceError(
-        f"TensorFlow cannot be imported: {error}",
-        remedy="install tensorflow; the stream reader needs it",
-    )

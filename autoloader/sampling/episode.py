@@ -77,11 +77,6 @@ class EpisodeSamples:
         del k
         return self.place
 
-    def total_at(self, k: int) -> int:
-        """Samples of sample k's episode in this pass."""
-        del k
-        return len(self.t)
-
     def source_at(self, k: int) -> Place:
         """Where what sample k shows lies; another place only where it stands for a broken one."""
         return self.place_at(k)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.sampling.draws import PURPOSE_PHASE, fold, unit
+from autoloader.sampling.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.sampling.resolve import ResolvedMixture
-from autoloader.sampling.schedule import Schedule
+from autoloader.sampling.schedule import DrawnSchedule, Schedule
 
 _CHUNK = 1024
 
@@ -33,6 +34,7 @@ class MixtureOrder:
         chain: the samples of a block share frames where their offsets allow it.
         base: the position that this order begins at; those before it were of another one.
         given: [D] samples that each dataset had given by then; empty where none.
+        draw_key: of the draws where the datasets' turns are drawn (``strategy: sample``).
     """
 
     shares: tuple[float, ...]
@@ -43,6 +45,7 @@ class MixtureOrder:
     chain: bool = False
     base: int = 0
     given: tuple[int, ...] = ()
+    draw_key: int | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
@@ -57,12 +60,13 @@ class MixtureOrder:
             chain=plain["chain"],
             base=plain["base"],
             given=tuple(plain["given"]),
+            draw_key=plain["draw_key"],
         )
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before ``position``, where epochs are not passes."""
         assert self.pass_samples is None
-        schedule = Schedule(self.shares, self.phases)
+        schedule, _ = _parts(self)[0]
         blocks, left = divmod(position - self.base, self.block_length)
         counts = schedule.counts_before(blocks) * self.block_length
         if left:
@@ -98,6 +102,9 @@ def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Mixtu
         pass_samples=tuple(counts) if by_pass else None,
         epoch_samples=sum(counts) if by_pass else None if epoch == "forever" else int(epoch),
         chain=spec.mixing.chain,
+        draw_key=fold(dataset_key(spec.seed, ""), PURPOSE_CHOICE)
+        if spec.mixing.strategy == "sample"
+        else None,
     )
 
 
@@ -107,12 +114,13 @@ def _parts(order: MixtureOrder) -> list[tuple[Schedule, int]]:
     Without ``pass_samples`` it is one that never ends; with them an epoch is the full blocks of
     every dataset's pass, then what is left over as single samples.
     """
+    make = Schedule if order.draw_key is None else partial(DrawnSchedule, key=order.draw_key)
     if order.pass_samples is None:
-        return [(Schedule(order.shares, order.phases), order.block_length)]
+        return [(make(order.shares, order.phases), order.block_length)]
     full = [count // order.block_length for count in order.pass_samples]
     left = [count % order.block_length for count in order.pass_samples]
     return [
-        (Schedule(counts, order.phases, finite=counts), size)
+        (make(counts, order.phases, finite=counts), size)
         for counts, size in ((full, order.block_length), (left, 1))
         if sum(counts)
     ]

@@ -12,6 +12,9 @@ Invariants:
     3. With ``finite``, dataset d appears exactly ``blocks_of[d]`` times.
     4. ``numbered`` numbers the blocks of a dataset 0, 1, … in the order they come.
 
+``DrawnSchedule`` deals the same blocks in an order drawn by keyed hashes, window by window: shares
+are exact at the end of every window, and any position is still reached without walking there.
+
 Not here: debts of a dataset that was not ready (``runtime.mixer``).
 """
 
@@ -22,6 +25,11 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autoloader.sampling.draws import ordered
+
+WINDOW = 16_384
+"""Blocks among which ``DrawnSchedule`` draws: many batches, and drawn in about 2 ms."""
 
 
 class Schedule:
@@ -110,3 +118,59 @@ class Schedule:
             within = np.bincount(seen, minlength=len(self._live))
             counts[self._live] = before + within
         return counts
+
+
+class DrawnSchedule(Schedule):
+    """A schedule whose blocks come in drawn order, without replacement within each window.
+
+    Args:
+        shares, phases, finite: as of ``Schedule``.
+        key: of the draws.
+    """
+
+    def __init__(
+        self,
+        shares: Sequence[float],
+        phases: Sequence[float],
+        *,
+        key: int,
+        finite: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(shares, phases, finite=finite)
+        self._key = key
+        self._last = -1, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def _drawn(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Dataset and number of every block of a window; the last window asked for is kept."""
+        known, dataset, number = self._last
+        if known != window:
+            start = window * WINDOW
+            due, _ = super().numbered(start, start + WINDOW)
+            places = np.arange(start, start + len(due), dtype=np.int64)
+            dataset = due[ordered(self._key, places) - start]
+            together = np.argsort(dataset, kind="stable")
+            each = np.bincount(dataset, minlength=self._datasets)
+            first = super().counts_before(start) - (np.cumsum(each) - each)
+            number = np.empty_like(dataset)
+            number[together] = np.arange(len(due)) + first[dataset[together]]
+            self._last = window, dataset, number
+        return dataset, number
+
+    def numbered(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See ``Schedule.numbered``."""
+        if self.length is not None:
+            stop = min(stop, self.length)
+        datasets, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for window in range(start // WINDOW, -(-stop // WINDOW)):
+            first = window * WINDOW
+            cut = slice(max(0, start - first), stop - first)
+            dataset, number = self._drawn(window)
+            datasets.append(dataset[cut])
+            numbers.append(number[cut])
+        return np.concatenate(datasets), np.concatenate(numbers)
+
+    def counts_before(self, position: int) -> NDArray[np.int64]:
+        """See ``Schedule.counts_before``."""
+        start = position - position % WINDOW
+        within = np.bincount(self.blocks(start, position), minlength=self._datasets)
+        return super().counts_before(start) + within

@@ -171,7 +171,9 @@ class MixingSpec(Block):
     """How the datasets' samples are put in one order."""
 
     strategy: Literal["python", "sample", "choose"] = Field(
-        "python", description="python: this library's mixer; sample, choose: in TensorFlow's graph"
+        "python",
+        description="turns of the datasets. python, choose: evenly, by weight, and choose never "
+        "owes one; sample: drawn by weight",
     )
     block_length: int = Field(1, ge=1, le=4096, description="samples in a row from one dataset")
     on_stall: Literal["auto", "wait", "owe"] = Field(
@@ -186,12 +188,17 @@ class MixingSpec(Block):
         False, description="samples of a block share frames, decoded once (indexed reader)"
     )
 
+    @property
+    def waits(self) -> bool:
+        """Whether a dataset that is not ready is waited for, so that no order hangs on timing."""
+        return self.strategy == "choose" or self.on_stall == "wait"
+
     @model_validator(mode="after")
-    def _can_chain(self) -> MixingSpec:
-        if self.chain and self.strategy != "python":
+    def _agrees_with_itself(self) -> MixingSpec:
+        if self.strategy == "choose" and self.on_stall == "owe":
             raise wrong(
-                f"chain: true with strategy: {self.strategy}, which mixes in TensorFlow's graph",
-                "set mixing.strategy: python, or leave chain out",
+                "strategy: choose with on_stall: owe: choose waits for a dataset that is not ready",
+                "set mixing.strategy: python, or leave on_stall out",
             )
         if self.chain and self.block_length == 1:
             raise wrong(

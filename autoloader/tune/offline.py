@@ -109,10 +109,8 @@ def tune(
     for note in plan.notes:
         logger.info("%s", note)
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
-    open_reader = (
-        spec.reader == "auto"
-        and spec.mixing.strategy == "python"
-        and not any(dataset.remote for dataset in plan.mixture.datasets)
+    open_reader = spec.reader == "auto" and not any(
+        dataset.remote for dataset in plan.mixture.datasets
     )
     space = SearchSpace.around(
         plan.knobs,

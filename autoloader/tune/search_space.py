@@ -5,10 +5,10 @@ bound to another knob is drawn as a share of it (``num_parallel_calls`` as a sha
 ``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see
 one fixed box. Ranges are widened to hold the start, so it is a point of the space too.
 
-Searched: ``SEARCHED``; ``decode`` where more than one place to decode exists; ``reader`` where the
-spec leaves it open (what the drawn reader has no use for is drawn all the same, without effect).
-Everything else stays as the start has it: ``shuffle_samples`` is the user's choice of quality, and
-``min_ready_datasets`` above 1 only delays the first batch.
+Searched: ``SEARCHED``; ``reader`` where the spec leaves it open (what the drawn reader has no use
+for is drawn all the same, without effect). Everything else stays as the start has it:
+``shuffle_samples`` is the user's choice of quality, and ``min_ready_datasets`` above 1 only delays
+the first batch.
 
 Not here: the rules themselves (``knobs``), the sampler (``study``).
 """
@@ -74,14 +74,12 @@ class SearchSpace:
         start: the knobs the study starts from; what is not searched stays as it is here.
         limits: what this pipeline on this host allows.
         ranges: the box, by knob.
-        decode: where JPEGs may be decoded; searched when there is a choice.
         readers: how files may be read; searched when there is a choice.
     """
 
     start: Knobs
     limits: KnobLimits
     ranges: Mapping[str, IntRange]
-    decode: tuple[str, ...] = ("pool",)
     readers: tuple[str, ...] = ()
 
     @classmethod
@@ -90,7 +88,6 @@ class SearchSpace:
         start: Knobs,
         limits: KnobLimits,
         *,
-        decode: Sequence[str] = ("pool",),
         readers: Sequence[str] = (),
     ) -> SearchSpace:
         """The space of all legal knob sets near ``start``, which is clamped to ``limits`` first.
@@ -121,7 +118,6 @@ class SearchSpace:
             start,
             limits,
             holds_start,
-            decode=tuple(sorted({start.decode, *decode})),
             readers=tuple(sorted({start.reader, *readers})),
         )
 
@@ -133,8 +129,6 @@ class SearchSpace:
         }
         share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
         values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
-        if len(self.decode) > 1:
-            values["decode"] = trial.suggest_categorical("decode", self.decode)
         if len(self.readers) > 1:
             values["reader"] = trial.suggest_categorical("reader", self.readers)
         return Knobs.build({**values, **self._own_calls(values)}, base=self.start)
@@ -146,8 +140,6 @@ class SearchSpace:
             for knob, box in self.ranges.items()
         }
         found[CALLS_SHARE] = min(1.0, knobs.num_parallel_calls / found["cycle_length"])
-        if len(self.decode) > 1:
-            found["decode"] = knobs.decode if knobs.decode in self.decode else self.start.decode
         if len(self.readers) > 1:
             found["reader"] = knobs.reader if knobs.reader in self.readers else self.start.reader
         return found

@@ -191,7 +191,7 @@ def test_every_knob_says_where_its_value_came_from(planned: dict[str, Any]) -> N
     assert knobs["read_ahead"]["from"] == "default"
     assert not knobs["read_ahead"]["used"]
     assert knobs["ring_slots"]["range"] == "2–64"
-    assert knobs["decode"]["range"] == "pool | graph"
+    assert knobs["reader"]["range"] == "auto | stream | indexed"
     assert knobs["cycle_length"]["class"] == "order"
 
 

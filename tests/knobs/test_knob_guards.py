@@ -180,11 +180,6 @@ def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused() 
         Knobs.build({"cycle_length": 4, "num_parallel_calls": 4, "a.cycle_length": 2})
 
 
-def test_graph_decode_needs_the_stream_reader() -> None:
-    with pytest.raises(KnobError, match="indexed"):
-        Knobs.build({"decode": "graph", "reader": "indexed"})
-
-
 @pytest.mark.parametrize(
     ("values", "word"),
     [({"cycle_lenght": 2}, "cycle_length"), ({"a.cycle_lenght": 2}, "cycle_length"),

@@ -116,6 +116,14 @@ def test_an_unknown_knob_names_the_nearest_one() -> None:
     assert "'decode_threads'" in error.remedy
 
 
+def test_a_file_of_earlier_versions_that_decodes_in_the_pool_is_read_as_ever() -> None:
+    plain = Profile.from_yaml_text(MINIMAL + "knobs: {decode_threads: 4}\n")
+    assert Profile.from_yaml_text(MINIMAL + "knobs: {decode_threads: 4, decode: pool}\n") == plain
+    error = refused(MINIMAL + "knobs: {decode: graph}\n")
+    assert "decode: 'graph'" in error.what
+    assert "leave decode out" in error.remedy
+
+
 def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
     error = refused(MINIMAL + "knobs: {cycle_length: 1, num_parallel_calls: 2}\n")
     assert "num_parallel_calls=2" in error.what

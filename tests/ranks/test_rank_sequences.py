@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, write_pair
-from streams import spec_of
+from streams import every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import SpecError, UsageError
@@ -73,23 +73,29 @@ def run_legs(
     return sequence, json.loads(state) if state else None
 
 
+@every_strategy
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_the_sequence_over_resumes_at_one_then_four_then_two_ranks_is_the_untouched_one(
-    pair: tuple[Written, ...], drop_last: bool
+    pair: tuple[Written, ...], drop_last: bool, strategy: str
 ) -> None:
-    spec = spec_of(*pair, batch={"size": 3, "drop_last": drop_last})
+    batch = {"size": 3, "drop_last": drop_last}
+    spec = spec_of(*pair, batch=batch, mixing={"strategy": strategy, "block_length": 2})
     found, _ = run_legs(spec, [(1, 5, 0), (4, 7, 2), (2, 9, 1)])
     untouched, _ = run_legs(spec, [(1, 70, 0)])
     assert len(found) > 100
     assert found == untouched[: len(found)]
 
 
-@pytest.mark.parametrize("weights", ["natural", "explicit"])
+@pytest.mark.parametrize(
+    ("weights", "strategy"),
+    [("natural", "python"), ("explicit", "python"), ("natural", "choose"), ("natural", "sample")],
+)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_an_epoch_that_drops_nothing_is_complete_and_disjoint_over_ranks(
-    pair: tuple[Written, ...], world_size: int, weights: str
+    pair: tuple[Written, ...], world_size: int, weights: str, strategy: str
 ) -> None:
-    spec = spec_of(*pair, batch={"size": 4, "drop_last": False}, weights=weights)
+    batch = {"size": 4, "drop_last": False}
+    spec = spec_of(*pair, batch=batch, weights=weights, mixing={"strategy": strategy})
     found = epoch_of(spec, world_size)
     every = [row for steps in found for step in steps for row in step]
     assert len(every) == len(set(every)) == 33
@@ -117,6 +123,20 @@ def test_any_world_sizes_and_save_points_give_the_one_sequence(
     if found:
         untouched, _ = run_legs(spec, [(1, len(found) + 4, 0)])
         assert found == untouched[: len(found)]
+
+
+def test_choose_gives_the_sequence_of_python_and_sample_another_one_of_the_same_samples(
+    pair: tuple[Written, ...],
+) -> None:
+    found = {
+        strategy: run_legs(
+            spec_of(*pair, batch={"size": 3}, weights="natural", mixing={"strategy": strategy}),
+            [(2, 11, 0)],
+        )[0][:33]
+        for strategy in ("python", "choose", "sample")
+    }
+    assert found["choose"] == found["python"] != found["sample"]
+    assert sorted(found["sample"]) == sorted(found["python"])
 
 
 def test_the_batch_size_may_change_with_the_world_size(pair: tuple[Written, ...]) -> None:
@@ -180,14 +200,6 @@ def test_a_state_of_another_order_is_refused_with_each_difference(
         pytest.raises(UsageError, match=r"datasets.b: saved \{.*\}, here None"),
     ):
         one.load_state_dict(state)
-
-
-def test_a_mixture_made_in_the_graph_refuses_several_ranks_and_says_what_to_use(
-    pair: tuple[Written, ...],
-) -> None:
-    with pytest.raises(SpecError, match="made in TensorFlow's graph") as caught:
-        loader(spec_of(*pair, reader="stream", mixing={"strategy": "sample"}), 0, 2)
-    assert "decode=pool" in caught.value.remedy
 
 
 def test_more_ranks_than_samples_of_an_epoch_are_refused(pair: tuple[Written, ...]) -> None:

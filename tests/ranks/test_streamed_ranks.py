@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, write_pair
-from streams import mixture_of, spec_of
+from streams import every_strategy, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import SpecError, UsageError
@@ -81,10 +81,12 @@ def steps(every: list[AutoLoader], count: int, got: Pass) -> list[set[Place]]:
     return found
 
 
+@every_strategy
 def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
-    pair: tuple[Written, ...],
+    pair: tuple[Written, ...], strategy: str
 ) -> None:
-    spec = spec_of(*pair, reader="stream", batch={"size": 4, "drop_last": False}, weights="natural")
+    batch, mixing = {"size": 4, "drop_last": False}, {"strategy": strategy}
+    spec = spec_of(*pair, reader="stream", batch=batch, weights="natural", mixing=mixing)
     got = Pass()
     with ExitStack() as stack:
         every = [stack.enter_context(loader(spec, rank, 3)) for rank in range(3)]
@@ -112,10 +114,12 @@ def test_one_child_serves_ranks_that_stream(pair: tuple[Written, ...]) -> None:
         got.check(index, 0, samples)
 
 
+@every_strategy
 def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twice(
-    pair: tuple[Written, ...],
+    pair: tuple[Written, ...], strategy: str
 ) -> None:
-    spec = spec_of(pair[0], reader="stream", batch={"size": 2, "drop_last": True})
+    mixing = {"strategy": strategy}
+    spec = spec_of(pair[0], reader="stream", batch={"size": 2, "drop_last": True}, mixing=mixing)
     state: str | None = None
     got = Pass()
     for world_size, count in ((2, 3), (3, 2), (3, 1), (1, 30)):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cloud_storage
@@ -14,11 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlds_files import Written
-from streams import Running, episodes_of_pass, every_sample, mixture_of, spec_of
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "graph"))
-
-from graph_runs import Run
+from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
 from autoloader.runtime import patience
@@ -192,23 +186,3 @@ def test_local_and_remote_datasets_mix(here) -> None:
     for index in (0, 1):
         assert got.of_pass(index, 0) == Counter(every_sample(mixture, index, 0))
     assert np.isfinite(got.joined("action")).all()
-
-
-def test_an_in_graph_mixture_loses_nothing_to_a_failing_network(here: Any, impatient: None) -> None:
-    left = Counter({f"lab/large/1.0.0/{file.name}": 2 for file in here.large.files})
-
-    def fault(asked: Asked) -> int | None:
-        if asked.target == "media" and asked.start > 0 and left[asked.name]:
-            left[asked.name] -= 1
-            return 503
-        return None
-
-    spec = spec_of(here.small, here.dataset(here.large, num_samples=72))
-    here.storage.fault = fault
-    with Run(spec, "choose") as run:
-        run.until_passes(1)
-        assert not run.pipeline.quarantined()
-        mixture = run.mixture
-    assert not +left
-    came = Counter(key for key in run.order if key[:2] == (1, 0))
-    assert came == Counter(every_sample(mixture, 1, 0))

@@ -21,7 +21,6 @@ from autoloader.clock import ManualClock
 from autoloader.errors import PipelineError, SourceError
 from autoloader.knobs import Knobs
 from autoloader.runtime import assembler as assembler_module
-from autoloader.runtime import mixed_pipeline
 from autoloader.runtime import pipeline as pipeline_module
 from autoloader.runtime import readers as readers_module
 from autoloader.runtime.decode import FrameDecoder
@@ -478,7 +477,7 @@ def test_closing_does_not_wait_for_a_source_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
-    monkeypatch.setattr(mixed_pipeline, "CLOSE_S", 0.05)
+    monkeypatch.setattr(pipeline_module, "CLOSE_S", 0.05)
     mixture = build(tmp_path, "a")
     gate = threading.Event()
     running = run(mixture, source=record_sources(mixture, lambda *_: gate.wait(60) and None))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.sampling.order import BlockSequence, MixtureOrder
-from autoloader.sampling.schedule import Schedule
+from autoloader.sampling.schedule import WINDOW, DrawnSchedule, Schedule
 
 WEIGHTS = st.lists(st.floats(0.001, 1000), min_size=1, max_size=30)
 
@@ -19,11 +21,13 @@ def schedules(draw: st.DrawFn) -> Schedule:
     weights = draw(WEIGHTS | st.lists(st.integers(1, 7).map(float), min_size=1, max_size=9))
     phase = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.0, 0.5, 1 / 3, 0.2, 0.7])
     phases = draw(st.lists(phase, min_size=len(weights), max_size=len(weights)))
+    drawn = draw(st.booleans())
+    make = partial(DrawnSchedule, key=draw(st.integers(0, 2**64 - 1))) if drawn else Schedule
     if draw(st.booleans()):
         finite = draw(st.lists(st.integers(0, 40), min_size=len(weights), max_size=len(weights)))
         if sum(finite):
-            return Schedule(weights, phases, finite=finite)
-    return Schedule(weights, phases)
+            return make(weights, phases, finite=finite)
+    return make(weights, phases)
 
 
 @given(schedules(), st.integers(0, 3000), st.integers(0, 200), st.integers(0, 200))
@@ -74,6 +78,30 @@ def test_every_dataset_is_within_one_block_of_its_share_up_to_what_the_position_
     low = ((counts - 1) / shares).max()
     high = ((counts + 1) / shares).min()
     assert low <= high * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("start", [0, WINDOW - 30, 7 * WINDOW])
+def test_drawn_blocks_are_numbered_in_the_order_they_come_over_windows_too(start: int) -> None:
+    schedule = DrawnSchedule([5, 3, 1], [0.2, 0.9, 0.4], key=11)
+    dataset, number = schedule.numbered(start, start + 60)
+    for each, before in enumerate(schedule.counts_before(start).tolist()):
+        own = number[dataset == each]
+        assert own.tolist() == list(range(before, before + len(own)))
+
+
+def test_drawn_turns_look_drawn_and_their_shares_are_exact_at_the_end_of_a_window() -> None:
+    schedule = DrawnSchedule([1, 2, 5], [0.1, 0.5, 0.9], key=3)
+    due = Schedule([1, 2, 5], [0.1, 0.5, 0.9])
+    blocks = schedule.blocks(0, 3 * WINDOW)
+    assert schedule.counts_before(3 * WINDOW).tolist() == due.counts_before(3 * WINDOW).tolist()
+    # Of independent draws the next is the same with p = Σ share²; the schedule alternates instead.
+    same, expected = (blocks[1:] == blocks[:-1]).mean(), (1 + 4 + 25) / 64
+    assert same == pytest.approx(expected, abs=4 * np.sqrt(0.25 / len(blocks)))
+    # Shares of pieces scatter as drawn ones do.
+    heavy = (blocks[: 16 * 1024].reshape(-1, 64) == 2).sum(axis=1)
+    assert heavy.var() == pytest.approx(64 * 5 / 8 * 3 / 8, rel=0.4)
+    other = DrawnSchedule([1, 2, 5], [0.1, 0.5, 0.9], key=4)
+    assert (other.blocks(0, 99) != blocks[:99]).any()
 
 
 @pytest.mark.parametrize("blocks", [2_000, 10_000])

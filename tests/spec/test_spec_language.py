@@ -364,7 +364,6 @@ def test_what_a_later_issue_brings_may_be_spelled_out_as_absent(place: str, valu
     ("mixing", "reader", "words"),
     [
         ({"chain": True}, "auto", "blocks of one sample"),
-        ({"chain": True, "block_length": 4, "strategy": "choose"}, "auto", "strategy: choose"),
         ({"chain": True, "block_length": 4}, "stream", "reader: stream"),
     ],
 )
@@ -375,6 +374,14 @@ def test_chaining_is_refused_where_it_cannot_apply(
     assert words in error.what
     assert "leave" in error.remedy
     assert "chain" in error.remedy
+
+
+def test_choose_that_would_owe_is_refused() -> None:
+    mixing = {"strategy": "choose", "on_stall": "owe"}
+    error = refused({**copy.deepcopy(PLAIN), "mixing": mixing})
+    assert "choose waits" in error.what
+    assert "strategy: python" in error.remedy
+    assert PipelineSpec.from_mapping({**PLAIN, "mixing": {"strategy": "choose"}}).mixing.waits
 
 
 def test_chaining_is_off_unless_it_is_asked_for() -> None:

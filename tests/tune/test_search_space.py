@@ -75,7 +75,6 @@ def starts(draw: st.DrawFn, of: KnobLimits) -> Knobs:
         "parse_parallel_calls": draw(st.integers(1, 16)),
         "stream_prefetch": draw(st.integers(0, 16)),
         "shuffle_samples": draw(st.sampled_from([0, 1000])),
-        "decode": draw(st.sampled_from(["pool", "graph"])),
     }
     values["num_parallel_calls"] = draw(st.integers(1, values["cycle_length"]))
     for name in draw(st.lists(st.sampled_from(sorted(of.shards)), max_size=3, unique=True)):
@@ -90,7 +89,7 @@ def starts(draw: st.DrawFn, of: KnobLimits) -> Knobs:
 def test_every_point_of_the_space_is_a_legal_knob_set(data: st.DataObject) -> None:
     of = data.draw(limits())
     start = data.draw(starts(of))
-    space = SearchSpace.around(start, of, decode=("pool", "graph"))
+    space = SearchSpace.around(start, of)
     knobs = space.suggest(HypothesisDraws(data))
     knobs.check(of)  # raises on the first rule broken
     Knobs.build(knobs.flat())
@@ -128,14 +127,6 @@ def test_the_reader_is_drawn_where_the_spec_leaves_it_open() -> None:
         "stream"
     )
     assert SearchSpace.around(start, of).suggest(draws).reader == "indexed"
-
-
-def test_decode_is_asked_for_only_where_there_is_a_choice() -> None:
-    of = KnobLimits(cpus=2, shards={"a": 1})
-    one = SearchSpace.around(Knobs(), of)
-    two = SearchSpace.around(Knobs(), of, decode=("pool", "graph"))
-    assert "decode" not in one.parameters(Knobs())
-    assert two.parameters(Knobs())["decode"] == "pool"
 
 
 def test_cycle_length_ends_where_the_sum_over_datasets_would_pass_its_limit() -> None:
