@@ -1,4 +1,7 @@
-"""The keyed draws of ``sampling.draws``, as TensorFlow operations; a test holds both together."""
+"""The keyed draws of ``sampling.draws``, as TensorFlow operations; a test holds both together.
+
+Not here: what is drawn (``graph.choices``, ``graph.windows``, ``graph.records``).
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ Its client for ``gs://`` is set here too, where the environment does not say oth
 a cloud machine's credentials only on such a machine (elsewhere each first access would wait for a
 server that is not there), it gives up within about a minute rather than an hour, and it holds
 ``READ_BUFFER_BYTES`` for each open file rather than 64 MiB.
+
+Not here: the graphs themselves (the package's other modules).
 """
 
 from __future__ import annotations

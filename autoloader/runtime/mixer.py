@@ -15,6 +15,8 @@ Invariants:
        blocks no share is off by more than (16 + share × 32) / 2,000, below one percentage point
        for shares up to 1/8.
     3. ``snapshot`` and ``restore`` are inverse; both are a few numbers.
+
+Not here: the schedule itself (``sampling.schedule``), queues of samples (``runtime.queues``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ generators" (OOPSLA 2014). ``graph.draws`` holds the same function in TensorFlow
 Invariants:
     1. Same arguments, same draw: on every platform, in NumPy and in TensorFlow.
     2. ``order(key, a, b)`` is a permutation; its first m entries are the draw of m.
+
+Not here: the order of samples over a whole pass (``index.plan``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ every row of the window, the state *at t* is taken away.
 
 A goal is one more frame behind those of the offsets: g uniform in t+1 … T−1 by a keyed hash of t,
 or t itself where t is the last. It lies in the episode, so no edge holds for it and no t is lost.
+
+Not here: the t that a dataset's rules take away (``sampling.keep``).
 """
 
 from __future__ import annotations

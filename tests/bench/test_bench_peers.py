@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import pickle
 import subprocess
@@ -221,11 +222,20 @@ def test_reading_alone_takes_datasets_in_their_shares_of_samples(spec: Path) -> 
     assert counts[1] / counts.sum() == pytest.approx(2 / 3, abs=0.1)
 
 
-def test_what_a_peer_lacks_is_said() -> None:
-    for kind in NEEDS:
-        why = missing(kind)
-        assert why is None or ("make peers" in why and NEEDS[kind][0] in why)
+@pytest.mark.parametrize("kind", NEEDS)
+def test_what_a_peer_lacks_is_said(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == NEEDS[kind][0] else here(name)
+    )
+    monkeypatch.setattr("bench.peers.ENVIRONMENT", tmp_path)
     assert missing("plain_tfdata") is None
+    why = missing(kind)
+    assert why is not None
+    assert NEEDS[kind][0] in why
+    assert "make peers" in why
 
 
 def test_threads_are_dealt_by_weight_and_everybody_has_one() -> None:
