@@ -21,6 +21,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+MAX_MESSAGE_CHARACTERS = 2_000
+"""Of an error's text; a remedy may list what there is and take twice as many."""
+MAX_VALUE_CHARACTERS = 160
+"""Of a value that a message quotes."""
 
 
 class AutoloaderError(Exception):
@@ -36,9 +42,9 @@ class AutoloaderError(Exception):
     def __init__(self, what: str, *, remedy: str) -> None:
         if not remedy:
             raise AssertionError("an error without a remedy is a dead end")
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
+        self.what = shortened("\n".join(map(printable, what.split("\n"))), MAX_MESSAGE_CHARACTERS)
+        self.remedy = shortened(printable(remedy), 2 * MAX_MESSAGE_CHARACTERS)
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         return f"{self.what}\n  → {self.remedy}"
@@ -116,6 +122,24 @@ def as_fault(error: BaseException, stage: str) -> AutoloaderError:
     )
     fault.__cause__ = error
     return fault
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as escapes: a terminal obeys what it is sent."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """``text`` in at most so many characters; what is longer loses its middle."""
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: escaped, and not too long to read."""
+    return shortened(repr(value), MAX_VALUE_CHARACTERS)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -37,11 +37,11 @@ from pydantic import (
     field_validator,
 )
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from autoloader.errors import AutoloaderError, KnobError, ProfileError, UsageError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import usable_processors
+from autoloader.spec.documents import DocumentError, parse_yaml, read_yaml_file
 from autoloader.units import GIB, Bytes, format_bytes, parse_bytes
 
 _LOG = logging.getLogger(__name__)
@@ -169,26 +169,21 @@ class Profile(_Part):
             ProfileError: the file is missing, no YAML, or says something that cannot be; the
                 message names file, field, value and what is allowed.
         """
-        path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(
-                f"{path}: the profile cannot be read: {error}",
-                remedy="name a readable YAML file, or a profile of `autoloader profile list`",
-            ) from error
-        return cls.from_yaml_text(text, origin=str(path))
+            return cls._from_document(read_yaml_file(path), origin=str(path))
+        except DocumentError as error:
+            raise _unread(error, str(path)) from error
 
     @classmethod
     def from_yaml_text(cls, text: str, *, origin: str = "profile") -> Profile:
         """Like ``from_yaml``, from text; ``origin`` names it in errors."""
         try:
-            raw = YAML(typ="safe", pure=True).load(text)
-        except YAMLError as error:
-            raise ProfileError(
-                f"{origin}: not valid YAML: {' '.join(str(error).split())}",
-                remedy="`autoloader profile show local_dev` prints a valid profile to start from",
-            ) from error
+            return cls._from_document(parse_yaml(text), origin=origin)
+        except DocumentError as error:
+            raise _unread(error, origin) from error
+
+    @classmethod
+    def _from_document(cls, raw: Any, *, origin: str) -> Profile:
         if not isinstance(raw, Mapping):
             raise ProfileError(
                 f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
@@ -506,6 +501,14 @@ def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _unread(error: DocumentError, origin: str) -> ProfileError:
+    return ProfileError(
+        f"{origin}: the profile cannot be read: {error.what}",
+        remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; "
+        f"`autoloader profile show {DEFAULT_PROFILE}` prints a valid one to start from",
+    )
 
 
 _PARTS: Mapping[tuple[str, ...], type[BaseModel]] = {

@@ -14,6 +14,7 @@ Not here: TFRecord framing (``tfrecord``), metadata (``metadata``).
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import re
@@ -26,6 +27,7 @@ from typing import Any
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
+from autoloader.spec.documents import DocumentError, read_regular
 
 FRONT_BYTES = 2 * 2**20
 """Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
@@ -94,7 +96,10 @@ def read_text(path: str) -> str:
     """The text of a file. Raises OSError, and UnicodeDecodeError."""
     if is_remote(path):
         return read_bytes(path).decode("utf-8")
-    return Path(path).read_text(encoding="utf-8")
+    try:
+        return read_regular(path).decode("utf-8")
+    except DocumentError as error:
+        raise OSError(errno.EINVAL, error.what, path) from error
 
 
 def read_bytes(path: str, offset: int = 0, count: int = -1) -> bytes:

@@ -15,6 +15,7 @@ A directory may lie on any file system that TensorFlow opens (``gs://…``); all
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
 from autoloader.catalog.tfrecord import scan_records
 from autoloader.errors import SourceError, SpecError, nearest
+from autoloader.spec.documents import kind_of
 
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
@@ -250,9 +252,19 @@ def _directory(path: str | Path, *, dataset: str) -> str:
                 dataset=dataset,
             )
         return text
-    directory = Path(text)
+    try:
+        return _local_directory(Path(text), dataset=dataset)
+    except OSError as error:
+        raise SourceError(
+            f"dataset {dataset}: {text}: {error.strerror or error}",
+            remedy="check the path, and that this user may enter every directory on it",
+            dataset=dataset,
+        ) from error
+
+
+def _local_directory(directory: Path, *, dataset: str) -> str:
     if directory.is_dir():
-        return text
+        return str(directory)
     if directory.exists():
         raise SourceError(
             f"dataset {dataset}: {directory} is a file",
@@ -435,7 +447,18 @@ def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) ->
 def _missing(first: str, count: int, *, dataset: str, directory: str) -> SourceError:
     more = f" (and {count - 1} more)" if count > 1 else ""
     return SourceError(
-        f"dataset {dataset}: shard file {first} is missing{more}",
+        f"dataset {dataset}: shard file {first} {_why_no_file(first)}{more}",
         remedy=f"finish the copy of {directory}, or choose a split over the shards that are there",
         dataset=dataset,
     )
+
+
+def _why_no_file(path: str) -> str:
+    if files.is_remote(path):
+        return "is missing"
+    try:
+        return f"is a {kind_of(os.stat(path).st_mode)}"  # noqa: PTH116  (a path is text here)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be reached ({error.strerror or error})"

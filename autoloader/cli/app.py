@@ -2,7 +2,8 @@
 
 Exit codes: 0 ok, 2 bad spec, profile or arguments, 3 the RAM floor cannot be met, 4 a data source
 failed, 70 internal error, 130 interrupted. An ``AutoloaderError`` is shown as what happened and
-what to do, never as a traceback; with ``--json`` it is the one JSON document on stdout as well.
+what to do, never as a traceback; with ``--json`` every error is the one JSON document on stdout as
+well, wrong arguments included.
 
 Not here: the commands; each module of this package has its own.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -26,7 +28,15 @@ from autoloader.cli.demo import demo
 from autoloader.cli.index import index
 from autoloader.cli.init import init
 from autoloader.cli.measure import measure
-from autoloader.cli.output import emit, emit_json, note
+from autoloader.cli.output import (
+    JsonFlag,
+    discard_unwritable,
+    emit,
+    emit_json,
+    flush_stdout,
+    note,
+    open_streams,
+)
 from autoloader.cli.peek import peek
 from autoloader.cli.plan import plan
 from autoloader.cli.profile import profile_app
@@ -34,10 +44,14 @@ from autoloader.cli.replay import replay
 from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
-from autoloader.errors import AutoloaderError
+from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError
+from autoloader.units import format_bytes
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+INTERNAL_REMEDY = "this is a fault of autoloader; please report it with this message"
+# Of whichever command line library typer stands on: that has no name of its own in typer.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="autoloader",
@@ -93,8 +107,10 @@ def _common(
 
 def schema(
     kind: Annotated[SchemaKind, typer.Argument(help="Which file.")] = SchemaKind.spec,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Print the JSON schema of a file, for editors and checks."""
+    """Print the JSON schema of a file, for editors and checks, with --json or without."""
+    del as_json
     emit_json(_schema_of(kind))
 
 
@@ -141,33 +157,72 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
         name: the program's name in its help.
     """
     words = list(arguments)
+    open_streams()
     with contextlib.suppress(OSError):  # as `python -m` does: transforms may lie there
         extend_import_path([str(Path.cwd())])
+    as_json = "--json" in words
     try:
-        typer.main.get_command(program)(args=words, prog_name=name)
+        code = _run(program, words, name, as_json=as_json)
+    except AutoloaderError as error:  # the error's own document has nowhere to go either
+        code = _told(error, as_json=False)
+    discard_unwritable()
+    return code
+
+
+def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) -> int:
+    """Run it, all of its result written.
+
+    Raises:
+        UsageError: stdout cannot be written to.
+    """
+    try:
+        code = typer.main.get_command(program)(args=words, prog_name=name, standalone_mode=False)
+        flush_stdout()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except AutoloaderError as error:
-        return _told(error, as_json="--json" in words)
-    except KeyboardInterrupt:
+    except typer.Exit as end:
+        return end.exit_code
+    except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except Exception:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
-        traceback.print_exc(file=sys.stderr)
+    except AutoloaderError as error:
+        return _told(error, as_json=as_json)
+    except _CommandLineError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown already
+            return UsageError.exit_code
+        return _told(_as_usage_error(error, name), as_json=as_json)
+    except MemoryError as error:
+        return _told(_as_memory_error(error), as_json=as_json)
+    except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
+        flush_stdout()  # where stdout is what failed, that is what to say
+        note(traceback.format_exc())
+        if as_json:
+            _emit_error(type(error).__name__, str(error), INTERNAL_REMEDY, INTERNAL_ERROR)
         return INTERNAL_ERROR
-    return 0
+    return code if isinstance(code, int) else 0
+
+
+def _as_usage_error(error: Any, name: str) -> UsageError:
+    context = getattr(error, "ctx", None)
+    command = name if context is None else context.command_path
+    return UsageError(error.format_message(), remedy=f"`{command} --help` says what it takes")
+
+
+def _as_memory_error(error: MemoryError) -> BudgetInfeasibleError:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    limited = "" if limit == resource.RLIM_INFINITY else f"; ulimit -v is {format_bytes(limit)}"
+    return BudgetInfeasibleError(
+        f"this process got no more memory{limited}{f': {error}' if str(error) else ''}",
+        remedy="raise or lift the limit, or close what else uses memory",
+    )
 
 
 def _told(error: AutoloaderError, *, as_json: bool) -> int:
     note(f"error: {error}")
     if as_json:
-        emit_json(
-            {
-                "error": {
-                    "kind": type(error).__name__,
-                    "what": error.what,
-                    "remedy": error.remedy,
-                    "exit_code": error.exit_code,
-                }
-            }
-        )
+        _emit_error(type(error).__name__, error.what, error.remedy, error.exit_code)
+        flush_stdout()
     return error.exit_code
+
+
+def _emit_error(kind: str, what: str, remedy: str, exit_code: int) -> None:
+    emit_json({"error": {"kind": kind, "what": what, "remedy": remedy, "exit_code": exit_code}})

@@ -8,7 +8,6 @@ Not here: reading the steps (``catalog.witness``), comparing (``cli.verify``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.witness import Step, text_at, value_at
 from autoloader.spec import FieldExpression, FieldNormalizeSpec, KeepSpec, SampleSpec
-from autoloader.spec.keep import key_parts
+from autoloader.spec.keep import key_parts, matcher
 
 Rows = NDArray[np.float64]
 
@@ -129,7 +128,7 @@ def why_not_kept(
     if keep.language == "required" and not all(text_at(step, one).strip() for one in language):
         return "keep.language"
     for path, pattern in keep.match.items():
-        if re.search(pattern, text_at(step, path)) is None:
+        if not matcher(pattern)(text_at(step, path)):
             return f"keep.match.{path}"
     if keep.ranges is not None:
         key = "".join(

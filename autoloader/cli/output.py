@@ -1,21 +1,31 @@
 """How commands speak: one result on stdout, notes and progress on stderr.
 
+Theory of operation. Either stream may be closed, full, a pipe that nobody reads, or of an encoding
+that lacks a character. A result that cannot be written is the user's to mend and ends the command;
+a note that cannot be written is dropped. Text for people shows control characters as escapes: names
+come from files that others wrote, and a terminal obeys what it is sent.
+
 Not here: what they say.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import IO, Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from autoloader.errors import UsageError, printable
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Write one JSON document to stdout.")]
 """The type of every command's ``--json`` option."""
@@ -27,19 +37,101 @@ class Advance(Protocol):
     def __call__(self, done: int, total: int) -> None: ...
 
 
+def open_streams() -> None:
+    """Make the three standard streams safe to use, whatever the caller has made of them.
+
+    A closed descriptor would be given to the next file that is opened, and what is printed would
+    end in it: each is opened on ``/dev/null``. What an encoding lacks is written as an escape.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115  (for as long as the process lives)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def flush_stdout() -> None:
+    """See that all of the result is written; raises as ``emit`` does."""
+    if sys.stdout is not None:
+        with _told_in_our_words():
+            sys.stdout.flush()
+
+
+@contextmanager
+def _told_in_our_words() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _discard(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(0) from error
+        raise UsageError(
+            f"the result cannot be written to stdout: {error.strerror or error}",
+            remedy="redirect stdout to where there is room",
+        ) from error
+
+
+def discard_unwritable() -> None:
+    """Drop what stderr still holds and cannot write: the interpreter would fail at its end."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: IO[str]) -> None:
+    with Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
 def emit(text: str) -> None:
-    """Write a result for people to stdout."""
-    print(text)
+    """Write a result for people to stdout.
+
+    Raises:
+        UsageError: stdout is closed or full.
+        typer.Exit: it is a pipe whose reader has gone, and so has got all that it wanted.
+    """
+    _write_result("\n".join(map(printable, text.split("\n"))))
 
 
 def emit_json(document: Any) -> None:
-    """Write ``document`` to stdout; paths become text, dataclasses mappings, NaN is refused."""
-    print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False, default=_plain))
+    """Write ``document`` to stdout; paths become text, dataclasses mappings, NaN is refused.
+
+    Raises as ``emit`` does.
+    """
+    ascii_only = not str(getattr(sys.stdout, "encoding", "") or "utf-8").lower().startswith("utf")
+    _write_result(
+        json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False, default=_plain)
+    )
+
+
+def emit_rendered(show: Callable[[Console], None]) -> None:
+    """Write what ``show`` draws on a console to stdout; raises as ``emit`` does."""
+    console = Console()
+    with console.capture() as drawn:
+        show(console)
+    _write_result(drawn.get().removesuffix("\n"))
+
+
+def _write_result(text: str) -> None:
+    if sys.stdout is None:
+        raise UsageError(
+            "stdout is closed, and the result has nowhere to go",
+            remedy="leave stdout open; > /dev/null drops the result",
+        )
+    with _told_in_our_words():
+        print(text)
 
 
 def note(text: str) -> None:
-    """Say something beside the result, on stderr."""
-    print(text, file=sys.stderr)
+    """Say something beside the result, on stderr; where that is full, say nothing."""
+    with contextlib.suppress(OSError):
+        print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
 
 def emit_table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ruamel.yaml import YAML
 
 from autoloader.catalog import episode_lengths
 from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
@@ -29,6 +28,7 @@ from autoloader.runtime.decode_probe import DecodeCost
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.sizes import record_bytes
+from autoloader.spec.documents import read_yaml_file
 from autoloader.units import format_bytes
 
 INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
@@ -250,7 +250,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     """What the profile's file says itself, by knob; what it leaves out has its default."""
     shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
     path = shipped if found.origin == "shipped" else Path(found.origin)
-    knobs = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8")).get("knobs") or {}
+    knobs = read_yaml_file(path).get("knobs") or {}
     own = knobs.pop("datasets", None) or {}
     return knobs | {
         f"{name}.{knob}": v for name, values in own.items() for knob, v in values.items()

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from autoloader.cli.output import JsonFlag, emit_json, note, progress_bar
+from autoloader.cli.output import JsonFlag, emit_json, emit_rendered, note, progress_bar
 from autoloader.cli.spec_file import DemoOrSpecFile
 from autoloader.units import parse_bytes, parse_seconds
 
@@ -79,7 +79,7 @@ def tune(
     if as_json:
         emit_json(report.as_dict())
     else:
-        report.show(Console())
+        emit_rendered(report.show)
 
 
 def _command_line() -> str:

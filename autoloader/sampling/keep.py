@@ -20,11 +20,9 @@ import functools
 import hashlib
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,7 +35,8 @@ from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.texts import ALL_STEPS, TextRuns, read_texts, runs_of_episode
 from autoloader.sampling.windows import valid_ranges
 from autoloader.spec import KeepSpec, SampleSpec
-from autoloader.spec.keep import key_parts
+from autoloader.spec.documents import DocumentError, read_regular
+from autoloader.spec.keep import key_parts, matcher
 
 Ints = NDArray[np.int64]
 Pairs = tuple[tuple[int, int], ...]
@@ -101,7 +100,7 @@ class Keep:
         if spec.language == "required":
             self._asked += language
             self._rules += [
-                ("keep.language", functools.partial(self._matching, one, re.compile(r"\S")))
+                ("keep.language", functools.partial(self._matching, one, matcher(r"\S")))
                 for one in language
             ]
         for path, pattern in spec.match.items():
@@ -109,7 +108,7 @@ class Keep:
             looked_at = asked(path, field)
             check_language(looked_at, field=f"{where}.{field}")
             self._rules.append(
-                (field, functools.partial(self._matching, looked_at, re.compile(pattern)))
+                (field, functools.partial(self._matching, looked_at, matcher(pattern)))
             )
         if spec.ranges is not None:
             field = "keep.ranges.key"
@@ -200,10 +199,10 @@ class Keep:
 
     @staticmethod
     def _matching(
-        feature: Feature, pattern: re.Pattern[str], rows: int, texts: Mapping[str, TextRuns]
+        feature: Feature, matches: Callable[[str], bool], rows: int, texts: Mapping[str, TextRuns]
     ) -> Ranges:
         found = texts[feature.key]
-        fits = [pattern.search(one.decode("utf-8", "replace")) is not None for one in found.texts]
+        fits = [matches(one.decode("utf-8", "replace")) for one in found.texts]
         kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
         return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
 
@@ -312,7 +311,9 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     del size, mtime_ns  # a file that changes is read again
     try:
-        document = json.loads(Path(path).read_bytes())
+        document = json.loads(read_regular(path))
+    except DocumentError as error:
+        raise ValueError(error.what) from error
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(document, dict):

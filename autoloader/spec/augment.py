@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-from autoloader.errors import nearest
+from autoloader.errors import nearest, shown
 from autoloader.spec.block import wrong
 
 OpName = Literal["random_resized_crop", "brightness", "contrast", "saturation", "hue"]
@@ -60,7 +60,7 @@ def _pair(raw: Any, what: str) -> tuple[float, float]:
         low, high = float(raw[0]), float(raw[1])
         if low <= high:
             return low, high
-    raise wrong(f"{what}: {raw!r}", "write two numbers, the smaller first, such as [0.8, 1.0]")
+    raise wrong(f"{what}: {shown(raw)}", "write two numbers, the smaller first, such as [0.8, 1.0]")
 
 
 def _is_number(value: Any) -> bool:
@@ -71,10 +71,10 @@ def _is_number(value: Any) -> bool:
 def _crop(raw: Any) -> AugmentOp:
     name = "random_resized_crop"
     if not isinstance(raw, Mapping):
-        raise wrong(f"{name}: {raw!r}", "write {scale: [0.8, 1.0], ratio: [0.9, 1.1]}")
+        raise wrong(f"{name}: {shown(raw)}", "write {scale: [0.8, 1.0], ratio: [0.9, 1.1]}")
     for key in raw:
         if key not in _CROP:
-            raise wrong(f"{name}: unknown key {key!r}", nearest(str(key), _CROP))
+            raise wrong(f"{name}: unknown key {shown(key)}", nearest(str(key), _CROP))
     low, high = _pair(raw.get("scale", _CROP["scale"]), f"{name}.scale")
     narrow, wide = _pair(raw.get("ratio", _CROP["ratio"]), f"{name}.ratio")
     if low <= 0 or high > 1:
@@ -105,12 +105,12 @@ def parse_operations(raw: Any) -> Operations:
         return raw
     if not isinstance(raw, Mapping) or not raw:
         raise wrong(
-            f"{raw!r} names no operation", "write {random_resized_crop: {}, brightness: 0.1}"
+            f"{shown(raw)} names no operation", "write {random_resized_crop: {}, brightness: 0.1}"
         )
     operations = []
     for name, value in raw.items():
         if name not in _NAMES:
-            raise wrong(f"unknown operation {name!r}", nearest(str(name), _NAMES))
+            raise wrong(f"unknown operation {shown(name)}", nearest(str(name), _NAMES))
         known = cast("OpName", name)
         operations.append(_crop(value) if known == _NAMES[0] else _strength(known, value))
     return tuple(operations)

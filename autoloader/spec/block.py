@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-from autoloader.errors import nearest
+from autoloader.errors import nearest, shown
 
 
 def wrong(what: str, remedy: str) -> PydanticCustomError:
@@ -30,5 +30,5 @@ class Block(BaseModel):
         if isinstance(raw, Mapping):
             for key in raw:
                 if key not in cls.model_fields:
-                    raise wrong(f"unknown key {key!r}", nearest(str(key), cls.model_fields))
+                    raise wrong(f"unknown key {shown(key)}", nearest(str(key), cls.model_fields))
         return raw

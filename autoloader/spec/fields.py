@@ -24,10 +24,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from autoloader.errors import nearest
+from autoloader.errors import nearest, shown
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros")
+_MOST_ZEROS = 10_000
 _OPS = ("clip", "invert", "scale")
 
 
@@ -124,13 +125,15 @@ def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | 
     except ValueError:
         numbers = []
     if not numbers or len(numbers) > 3 or (len(numbers) == 1 and numbers[0] is None):
-        raise _wrong(f"{whole!r}: [{text}] selects no columns", "write [2], [:3], [-1:] or [::2]")
+        raise _wrong(
+            f"{shown(whole)}: [{text}] selects no columns", "write [2], [:3], [-1:] or [::2]"
+        )
     if len(numbers) == 1 and numbers[0] is not None:
         index = numbers[0]
         return (index, index + 1 if index != -1 else None, None)
     start, stop, step = (*numbers, None, None)[:3]
     if step is not None and step < 1:
-        raise _wrong(f"{whole!r}: a step of {step} columns", "the step is at least 1")
+        raise _wrong(f"{shown(whole)}: a step of {step} columns", "the step is at least 1")
     return (start, stop, step)
 
 
@@ -138,7 +141,7 @@ def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | Non
     match = _PATH.match(text.strip())
     if match is None:
         raise _wrong(
-            f"{text!r} is no feature path", "write a feature such as action/world_vector[:3]"
+            f"{shown(text)} is no feature path", "write a feature such as action/world_vector[:3]"
         )
     columns = match["columns"]
     return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
@@ -165,9 +168,9 @@ def _parse_op(raw: Any) -> FieldOp:
         elif name == "scale" and _is_number(value):
             return FieldOp("scale", (float(value),))
         if name not in _OPS:
-            raise _wrong(f"unknown op {name!r}", nearest(str(name), _OPS))
+            raise _wrong(f"unknown op {shown(name)}", nearest(str(name), _OPS))
     raise _wrong(
-        f"{raw!r} is no op", "allowed: {clip: [low, high]}, invert (1 − x), {scale: factor}"
+        f"{shown(raw)} is no op", "allowed: {clip: [low, high]}, invert (1 − x), {scale: factor}"
     )
 
 
@@ -179,11 +182,18 @@ def _parse_term(raw: Any) -> FieldTerm:
     if isinstance(raw, Mapping):
         unknown = [key for key in raw if key not in _TERM_KEYS]
         if unknown:
-            raise _wrong(f"unknown key {unknown[0]!r}", nearest(str(unknown[0]), _TERM_KEYS))
+            raise _wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _TERM_KEYS))
         if "zeros" in raw:
             count = raw["zeros"]
-            if len(raw) > 1 or not isinstance(count, int) or isinstance(count, bool) or count < 1:
-                raise _wrong(f"{dict(raw)!r}", "write {zeros: n} alone, n at least 1")
+            if (
+                len(raw) > 1
+                or not isinstance(count, int)
+                or isinstance(count, bool)
+                or not 1 <= count <= _MOST_ZEROS
+            ):
+                raise _wrong(
+                    f"{shown(dict(raw))}", f"write {{zeros: n}} alone, n 1 to {_MOST_ZEROS}"
+                )
             return FieldTerm(None, zeros=count)
         if isinstance(raw.get("path"), str):
             ops = raw.get("ops", [])
@@ -191,7 +201,7 @@ def _parse_term(raw: Any) -> FieldTerm:
                 ops = [ops]
             return FieldTerm(*_parse_path(raw["path"]), ops=tuple(_parse_op(op) for op in ops))
     raise _wrong(
-        f"{raw!r} names no feature",
+        f"{shown(raw)} names no feature",
         "write a path, a path with columns, {path: ..., ops: [...]} or {zeros: n}",
     )
 
@@ -217,11 +227,11 @@ def _parse_any_of(raw: Any) -> AnyOf:
     if isinstance(raw, Mapping):
         unknown = [key for key in raw if key != "any_of"]
         if unknown:
-            raise _wrong(f"unknown key {unknown[0]!r}", nearest(str(unknown[0]), ("any_of",)))
+            raise _wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), ("any_of",)))
         paths = raw.get("any_of")
         if isinstance(paths, (list, tuple)) and paths and all(isinstance(p, str) for p in paths):
             return AnyOf(tuple(path.strip().strip("/") for path in paths))
-    raise _wrong(f"{raw!r} names no feature", "write a path, or {any_of: [path, path]}")
+    raise _wrong(f"{shown(raw)} names no feature", "write a path, or {any_of: [path, path]}")
 
 
 _TERM_SCHEMA: dict[str, Any] = {

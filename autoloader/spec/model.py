@@ -22,6 +22,9 @@ from autoloader.spec.transform import TransformSpec
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Dim = Annotated[int, Field(ge=0, le=9_999)]
+Samples = Annotated[int, Field(ge=1, le=10**12)]
+Width = Annotated[int, Field(ge=1, le=10_000)]
+Place = Annotated[str, Field(min_length=1, max_length=4096)]
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
 
 
@@ -61,7 +64,7 @@ class SampleSpec(Block):
     goal: Literal["none", "uniform"] = Field(
         "none", description="uniform: one more frame, drawn from the rest of the episode"
     )
-    per_episode: Literal["all"] | Annotated[int, Field(ge=1)] = Field(
+    per_episode: Literal["all"] | Samples = Field(
         "all", description="all valid t, or n drawn uniformly per episode and pass"
     )
 
@@ -92,7 +95,7 @@ class SampleOverride(Block):
     action_relative_to_state: tuple[Dim, ...] | None = None
     edges: EdgesSpec | None = None
     goal: Literal["none", "uniform"] | None = None
-    per_episode: Literal["all"] | Annotated[int, Field(ge=1)] | None = None
+    per_episode: Literal["all"] | Samples | None = None
 
     @field_validator("action_relative_to_state")
     @classmethod
@@ -116,9 +119,9 @@ class DatasetSpec(Block):
     """One dataset of the mixture."""
 
     name: Name = Field(description="unique; seeds derive from it")
-    path: str | None = Field(None, description="a TFDS version directory")
-    tfds: str | None = Field(None, description="name:version below data_dir")
-    data_dir: str | None = Field(None, description="where tfds names are looked up")
+    path: Place | None = Field(None, description="a TFDS version directory")
+    tfds: Place | None = Field(None, description="name:version below data_dir")
+    data_dir: Place | None = Field(None, description="where tfds names are looked up")
     split: Mapping[str, str | None] = Field(
         default_factory=lambda: {"train": "train"},
         description="loader split → TFDS split expression; null leaves the dataset out",
@@ -128,14 +131,14 @@ class DatasetSpec(Block):
     action: Expression | None = Field(None, description="numeric field; absent is masked")
     state: Expression | None = Field(None, description="numeric field; absent is masked")
     language: Choice | None = Field(None, description="text, or code points; absent is ''")
-    stride: int = Field(1, ge=1, description="5 takes every fifth frame")
+    stride: int = Field(1, ge=1, le=1_000_000, description="5 takes every fifth frame")
     sample: SampleOverride = Field(default_factory=SampleOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
     transform: TransformSpec | None = Field(
         None, description="a function that rewrites each episode first"
     )
-    num_samples: int | None = Field(
-        None, ge=1, description="samples of a pass, of remote data, where it is known"
+    num_samples: Samples | None = Field(
+        None, description="samples of a pass, of remote data, where it is known"
     )
 
     @field_validator("split", mode="before")
@@ -179,7 +182,7 @@ class MixingSpec(Block):
     on_stall: Literal["auto", "wait", "owe"] = Field(
         "auto", description="a dataset that is not ready: wait for it, or owe it its share"
     )
-    epoch: Literal["auto", "pass", "forever"] | Annotated[int, Field(ge=1)] = Field(
+    epoch: Literal["auto", "pass", "forever"] | Samples = Field(
         "auto",
         description="pass: until every dataset has done one pass; N samples; forever; auto: "
         "pass with natural weights, else all valid samples",
@@ -222,7 +225,7 @@ class ErrorsSpec(Block):
 class ValidationSpec(Block):
     """What validation sees."""
 
-    samples: int = Field(960, ge=1, description="samples of a call; the same ones each time")
+    samples: Samples = Field(960, description="samples of a call; the same ones each time")
     per_dataset: bool = Field(False, description="one loader of so many samples for each dataset")
 
 
@@ -250,7 +253,7 @@ class PipelineSpec(Block):
     augment: Mapping[Name, Augmentations] = Field(
         default_factory=dict, description="camera → operations on the device, in this order"
     )
-    pad_to: Mapping[Literal["action", "state"], Annotated[int, Field(ge=1)]] = Field(
+    pad_to: Mapping[Literal["action", "state"], Width] = Field(
         default_factory=dict, description="fixed widths; default the widest dataset"
     )
     batch: BatchSpec = Field(default_factory=BatchSpec)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
+from autoloader.errors import shown
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import parse_columns
 
@@ -25,7 +26,7 @@ def _dims(raw: Any) -> Dims | None:
     listed = isinstance(raw, (list, tuple)) and len(raw) > 0
     if listed and all(isinstance(one, int) and not isinstance(one, bool) for one in raw):
         return tuple(raw)
-    raise wrong(f"{raw!r} names no dims", 'write "[:-1]", "[0:6]" or a list such as [0, 1, 2]')
+    raise wrong(f"{shown(raw)} names no dims", 'write "[:-1]", "[0:6]" or a list such as [0, 1, 2]')
 
 
 NormalizedDims = Annotated[

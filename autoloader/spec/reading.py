@@ -10,25 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from autoloader.errors import SpecError, nearest
+from autoloader.errors import SpecError, nearest, shown
+from autoloader.spec.documents import MAX_DEPTH, DocumentError, read_yaml_file
 from autoloader.spec.model import DatasetSpec, PipelineSpec
+
+_NAMED = 3
+"""Further wrong fields that a message names."""
 
 
 def read_yaml(path: Path) -> PipelineSpec:
     """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``."""
     try:
-        raw = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{path}: {error.strerror or error}", remedy="give the path of a readable spec file"
-        ) from error
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"{path} is no YAML: {' '.join(str(error).split())}", remedy="mend the file's syntax"
-        ) from error
+        raw = read_yaml_file(path)
+    except DocumentError as error:
+        raise SpecError(f"{path}: {error.what}", remedy=error.remedy) from error
     if not isinstance(raw, Mapping):
         raise SpecError(
             f"{path} holds {type(raw).__name__}, not a mapping",
@@ -50,11 +46,16 @@ def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
         raise _translate(error, plain) from error
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 1) -> Any:
+    if depth > MAX_DEPTH:
+        raise SpecError(
+            f"lists and mappings lie more than {MAX_DEPTH} deep, which is the most",
+            remedy="write it flatter; a value cannot hold itself",
+        )
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, depth + 1) for inner in value]
     return value
 
 
@@ -67,7 +68,7 @@ def _apply_defaults(plain: dict[str, Any]) -> None:
     defaults = plain.pop("defaults", None) or {}
     if not isinstance(defaults, dict):
         raise SpecError(
-            f"defaults: {defaults!r} is no mapping",
+            f"defaults: {shown(defaults)} is no mapping",
             remedy="write what every dataset shares, such as {data_dir: /data/oxe}",
             path="defaults",
         )
@@ -109,10 +110,17 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
 
 
 def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
-    faults = [(_path_of(fault["loc"], plain), fault) for fault in error.errors()]
+    found = error.errors()
+    # Where an item is wrong, pydantic also says that its list or mapping has too few.
+    inner = {fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))}
+    faults = [
+        (_path_of(fault["loc"], plain), fault) for fault in found if fault["loc"] not in inner
+    ]
     path, first = faults[0]
-    others = len({where for where, _ in faults}) - 1
-    more = f" (and {others} more)" if others else ""
+    others = list(dict.fromkeys(where for where, _ in faults if where != path))
+    more = f" (also wrong: {', '.join(others[:_NAMED])}" if others else ""
+    more += f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+    more += ")" if others else ""
     where = f"{path}: " if path else ""
     context = first.get("ctx") or {}
     if "remedy" in context:
@@ -121,9 +129,9 @@ def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
         return SpecError(
             f"{where}is required and missing{more}", remedy=f"add {path!r} to the spec", path=path
         )
-    allowed = [str(fault["msg"]) for other, fault in faults if other == path]
+    allowed = dict.fromkeys(str(fault["msg"]) for other, fault in faults if other == path)
     return SpecError(
-        f"{where}{first.get('input')!r} is not allowed{more}",
+        f"{where}{shown(first.get('input'))} is not allowed{more}",
         remedy=", or ".join(allowed).replace("Input should be", "it should be"),
         path=path,
     )

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from autoloader.errors import shown
 from autoloader.spec.block import Block, wrong
 
 _CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -40,9 +41,11 @@ class TransformSpec(Block):
             raise wrong(f"{name} is a function, and the loader's child needs its name", _MOVE)
         if isinstance(call, str):
             if "lambda" in call:
-                raise wrong(f"{call!r} is a lambda, which has no name to import", _MOVE)
+                raise wrong(f"{shown(call)} is a lambda, which has no name to import", _MOVE)
             if call.partition(":")[0] == "__main__":
-                raise wrong(f"{call!r} is in the script that runs, which no child imports", _MOVE)
+                raise wrong(
+                    f"{shown(call)} is in the script that runs, which no child imports", _MOVE
+                )
             if not _CALL.fullmatch(call):
-                raise wrong(f"{call!r} is no module:function", "write it as my_lab.oxe:bridge")
+                raise wrong(f"{shown(call)} is no module:function", "write it as my_lab.oxe:bridge")
         return call

@@ -20,6 +20,7 @@ from autoloader.index.dataset import Progress
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
+from autoloader.spec.documents import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_statistics
 from autoloader.statistics.remote import RemoteEpisodes
@@ -90,12 +91,11 @@ def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:
     where = "normalize.statistics"
     remedy = "write one with: autoloader stats --spec SPEC --out FILE"
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(
-            f"{where}: {path}: {error.strerror or error}", remedy=remedy, path=where
-        ) from error
-    except ValueError as error:
+        document = json.loads(read_regular(path))
+    except (OSError, DocumentError) as error:
+        why = error.what if isinstance(error, DocumentError) else error.strerror or error
+        raise SpecError(f"{where}: {path}: {why}", remedy=remedy, path=where) from error
+    except (ValueError, RecursionError) as error:
         raise SpecError(
             f"{where}: {path} is no JSON: {error}", remedy=remedy, path=where
         ) from error

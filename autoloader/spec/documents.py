@@ -1,0 +1,162 @@
+"""Reads files that people write, and refuses one that crosses the limits below.
+
+The limits bound what a broken or hostile file costs: what lies within them is read in seconds. A
+mixture of 700 datasets does.
+
+Not here: what a document means (``reading``, ``autoloader.profile``).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.error import YAMLError
+
+MAX_BYTES = 256 * 1024
+"""Bytes of a YAML file."""
+MAX_DEPTH = 64
+"""Lists and mappings inside each other."""
+MAX_VALUES = 50_000
+"""Values in a YAML file; what an alias repeats counts at each place."""
+
+_KINDS = (
+    (stat.S_ISDIR, "directory"),
+    (stat.S_ISFIFO, "named pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISCHR, "device"),
+    (stat.S_ISBLK, "device"),
+)
+
+
+class DocumentError(Exception):
+    """A file that cannot be read. Internal: whoever reads it names the user's error.
+
+    Args:
+        what: what is wrong with it, without its name.
+        remedy: what the user can do.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class _LimitError(YAMLError):
+    """A document crosses a limit."""
+
+
+class _LimitedComposer(Composer):
+    """Holds a document against the limits while it is parsed, before anything is built of it.
+
+    Aliases cost nothing here, and as much as what they repeat when values are built. So each
+    finished node's size and height with all its aliases expanded are remembered, and count where
+    an alias repeats it.
+    """
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.warn_double_anchors = False
+        self._values = self._depth = self._height = 0
+        self._finished: dict[int, tuple[int, int]] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        before, beside = self._values, self._height
+        line = self.parser.peek_event().start_mark.line + 1
+        self._values, self._depth, self._height = before + 1, self._depth + 1, 0
+        node = None if self._depth > MAX_DEPTH else super().compose_node(parent, index)
+        if node is None or self._depth + self._height > MAX_DEPTH:
+            raise _LimitError(
+                f"line {line}: lists and mappings lie more than {MAX_DEPTH} deep, which is the most"
+            )
+        if self._values > MAX_VALUES:
+            raise _LimitError(
+                f"line {line}: the file has more than {MAX_VALUES} values, which is the most "
+                "(what an alias repeats counts each time)"
+            )
+        self._finished.setdefault(id(node), (self._values - before, self._height + 1))
+        self._depth, self._height = self._depth - 1, max(beside, self._height + 1)
+        return node
+
+    def return_alias(self, a: Any) -> Any:
+        if id(a) not in self._finished:
+            raise _LimitError(f"line {a.start_mark.line + 1}: &{a.anchor} holds itself by an alias")
+        values, height = self._finished[id(a)]
+        self._values += values - 1
+        self._height = height - 1
+        return a
+
+
+def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
+    """What a local file holds; anything but a file is refused, and never waited for.
+
+    Args:
+        path: the file.
+        max_bytes: the most that it may hold; default any number.
+
+    Raises:
+        DocumentError: it is no file, or larger.
+        OSError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL byte in the path
+        raise DocumentError(str(error), "give the path of a readable file") from error
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise DocumentError(
+                f"it is a {kind_of(found.st_mode)}, and no regular file",
+                "give the path of a regular file; write what a pipe holds to one first",
+            )
+        content = file.read(-1 if max_bytes is None else max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        raise DocumentError(
+            f"it holds {max(found.st_size, len(content))} bytes, and may hold {max_bytes}",
+            "shorten it; what all datasets share stands once in defaults",
+        )
+    return content
+
+
+def kind_of(mode: int) -> str:
+    """What a path with this ``st_mode`` is, in a word: "directory", "named pipe"."""
+    return next((word for is_it, word in _KINDS if is_it(mode)), "regular file")
+
+
+def read_yaml_file(path: str | Path) -> Any:
+    """The plain values of a YAML file.
+
+    Raises:
+        DocumentError: it cannot be read, is no YAML, or crosses a limit.
+    """
+    try:
+        content = read_regular(path, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise DocumentError(
+            error.strerror or str(error), "give the path of a readable file"
+        ) from error
+    return parse_yaml(content)
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """The plain values of a YAML text.
+
+    Raises:
+        DocumentError: it is no YAML, or crosses a limit.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _LimitedComposer
+    try:
+        return yaml.load(text.decode("utf-8") if isinstance(text, bytes) else text)
+    except _LimitError as error:
+        raise DocumentError(str(error), "write it shorter and flatter") from error
+    # Numbers and dates that Python cannot hold, and lists as keys, are told by Python's own errors.
+    except (YAMLError, ValueError, TypeError, OverflowError) as error:
+        raise DocumentError(
+            f"it is no YAML: {' '.join(str(error).split())}", "mend the file's syntax"
+        ) from error

@@ -1,0 +1,97 @@
+"""How commands refuse: one document for programs, words that count and name what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rlds_files
+
+from autoloader.catalog import open_version
+from autoloader.cli.app import main
+from autoloader.errors import SourceError, SpecError
+from autoloader.spec import PipelineSpec
+
+DATASET: dict[str, Any] = {"name": "arm", "path": "arm", "images": {"primary": "image"}}
+PLAIN: dict[str, Any] = {"datasets": [DATASET], "cameras": {"primary": {"size": [8, 8]}}}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["plan"], "--spec"),
+        (["plan", "--spec", "mix.yaml", "--sepc", "x"], "--sepc"),
+        (["measure", "--spec", "mix.yaml", "--batches", "many"], "--batches"),
+        (["no-such-command"], "no-such-command"),
+        (["profile", "show"], "PROFILE"),
+        (["--sepc"], "--sepc"),
+    ],
+)
+def test_wrong_arguments_are_one_json_document_too(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == 2
+    said = capsys.readouterr()
+    error = json.loads(said.out)["error"]
+    assert (error["kind"], error["exit_code"]) == ("UsageError", 2)
+    assert told in error["what"]
+    assert "--help" in error["remedy"]
+    assert error["what"] in said.err
+
+
+def test_schema_takes_json_like_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--json"]) == 0
+    asked = capsys.readouterr().out
+    assert main(["schema"]) == 0
+    assert json.loads(asked) == json.loads(capsys.readouterr().out)
+
+
+def refusal(*changes: tuple[str, Any]) -> SpecError:
+    """What a spec with these values of its dataset, or of "cameras", is told."""
+    plain = copy.deepcopy(PLAIN)
+    for key, value in changes:
+        (plain if key == "cameras" else plain["datasets"][0])[key] = value
+    with pytest.raises(SpecError) as error:
+        PipelineSpec.from_mapping(plain)
+    return error.value
+
+
+def test_one_fault_is_told_as_one() -> None:
+    """An item that is wrong is not counted again as a list with too few items."""
+    for changes in (("stride", 0), ("sample", {"frame_offsets": ["x"]}), ("weight", "much")):
+        assert "also wrong" not in refusal(changes).what
+    assert "also wrong" not in refusal(("cameras", {"primary": {"size": [0, 8]}})).what
+
+
+def test_further_faults_are_named() -> None:
+    found = refusal(("stride", 0), ("weight", -1), ("num_samples", 0))
+    assert "datasets[arm].weight" in found.what
+    assert "(also wrong: datasets[arm].stride, datasets[arm].num_samples)" in found.what
+
+
+def test_long_values_and_names_that_a_terminal_obeys_are_told_short_and_escaped() -> None:
+    long = refusal(("images", {"primary": ["x" * 20_000]}))
+    assert len(str(long)) < 1_000
+    for found in (refusal(("\x1b[31mred", 1)), refusal(("name", "\x1b]0;x\x07"))):
+        assert "\x1b" not in str(found)
+        assert "\\x1b" in str(found)
+
+
+@pytest.mark.parametrize(("kind", "told"), [("pipe", "named pipe"), ("folder", "directory")])
+def test_a_shard_that_is_no_file_is_told_as_what_it_is(
+    tmp_path: Path, kind: str, told: str
+) -> None:
+
+    written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
+    (shard,) = written.files
+    shard.unlink()
+    if kind == "pipe":
+        os.mkfifo(shard)
+    else:
+        shard.mkdir()
+    with pytest.raises(SourceError, match=f"{shard.name} is a {told}"):
+        open_version(written.path, dataset="arm").resolve("train")
