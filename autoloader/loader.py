@@ -492,6 +492,7 @@ class AutoLoader:
                 stalls=own.stalls if own else 0,
                 quarantined=own.quarantined if own else 0,
                 generations=own.generations if own else 0,
+                non_finite=self._progress.non_finite[index],
                 interruptions=own.interruptions if own else 0,
             )
             for index, name in enumerate(self.dataset_names)

@@ -128,6 +128,7 @@ class Assembler(BatchLine):
                 empties = [place for queue in self._queues for place in queue.take_empties()]
                 filling.batch.empties = empties
                 filling.batch.mixer = self._mixer.snapshot()
+                self._note_non_finite(filling)
             name = self._names[dataset]
             self._submit(RowJob(dataset, row, filling, episode, number, self._decoders, name))
 

@@ -4,8 +4,9 @@ Theory of operation. One thread takes a slot, begins a batch in it and has its r
 on to the next batch while the pool still decodes. A batch is filled when its last row is; batches
 leave in the order they were begun. Up to ``ring_slots`` batches are under way at a time.
 
-A sample whose frame cannot be decoded is quarantined, and its row repeats another row of the
-batch, provenance included; the ledger says what was meant to be there, so nothing is lost count of.
+A sample that cannot be used, because a frame of it cannot be decoded or by the spec's
+``errors.non_finite``, is quarantined, and its row repeats another row of the batch, provenance
+included; the ledger says what was meant to be there, so nothing is lost count of.
 
 Not here: which samples fill a batch (``runtime.assembler``, ``runtime.run_assembler``).
 """
@@ -17,12 +18,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.runtime.filled import FilledBatch, languages
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import Filling, fault_of
+from autoloader.sampling.episode import Place
 from autoloader.sampling.layout import BatchLayout
 from autoloader.threads import LoaderThread
 
@@ -129,7 +133,7 @@ class BatchLine(abc.ABC):
         """The next filled batch, in order; ``None`` where none is ready in time.
 
         Raises:
-            SourceError: no row of a batch could be decoded, or too many records are bad.
+            SourceError: no row of a batch can be used, or too many records are bad.
         """
         with self._order_changed:
             if not self._order:
@@ -186,17 +190,19 @@ class BatchLine(abc.ABC):
                 )
 
     def _repair(self, filling: Filling) -> None:
-        """Have rows that could not be decoded repeat one that could, best of their dataset."""
+        """Have rows that cannot be used repeat one that can, best of their dataset."""
         bad = {row for row, _, _ in filling.bad}
         for _, place, reason in filling.bad:
-            self._quarantine.add(place, f"a frame cannot be decoded: {reason}")
+            self._quarantine.add(place, reason)
         rows = [row for row in range(filling.batch.rows) if row not in bad]
         if not rows:
+            _, place, reason = filling.bad[0]
+            name = self._names[place.dataset]
             raise SourceError(
-                f"no sample of a batch of {filling.batch.rows} could be decoded: "
-                f"{filling.bad[0][2]}",
-                remedy="check the image features that the spec names",
-                dataset=self._names[filling.bad[0][1].dataset],
+                f"no sample of a batch of {filling.batch.rows} can be used; dataset {name!r}, "
+                f"record {place.record} of shard {place.shard}: {reason}",
+                remedy="check the features that the spec names, or take the dataset out",
+                dataset=name,
             )
         texts = languages(filling.views, filling.batch)
         datasets = filling.views["dataset_index"]
@@ -207,4 +213,35 @@ class BatchLine(abc.ABC):
                 if name not in ("ledger", "language_end", "language_text"):
                     view[row] = view[good]
             filling.batch.texts[row] = texts[good]
-        filling.batch.replaced = len(bad)
+        ledger, provenance = filling.views["ledger"], filling.views["provenance"]
+        shown = slice(filling.batch.rows)
+        moved = (ledger[shown, : provenance.shape[1]] != provenance[shown]).any(axis=1)
+        filling.batch.replaced = int(moved.sum())
+
+    def _note_non_finite(self, filling: Filling) -> None:
+        """Look at the numbers of all rows; called before the last one is given to the pool.
+
+        Raises:
+            SourceError: the spec bears no value that is not finite.
+        """
+        shown = slice(filling.batch.rows)
+        odd = {
+            name: ~np.isfinite(filling.views[name][shown]).all(axis=(1, 2))
+            for name in ("action", "state")
+        }
+        rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
+        filling.batch.non_finite = rows
+        how = self._quarantine.non_finite
+        for row in rows if how != "keep" else ():
+            *numbers, t = filling.views["provenance"][row].tolist()
+            place = Place(*numbers)
+            names = " and ".join(name for name in odd if odd[name][row])
+            reason = f"{names} at t = {t} holds NaN or an infinite value"
+            if how == "error":
+                name = self._names[place.dataset]
+                raise SourceError(
+                    f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
+                    remedy="mend the record, or set errors.non_finite: drop (or keep)",
+                    dataset=name,
+                )
+            filling.bad.append((row, place, reason))

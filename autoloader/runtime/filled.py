@@ -26,7 +26,8 @@ class FilledBatch:
         texts: languages too long for the slot, by row.
         empties: records without samples that were passed over since the last batch.
         mixer: the mixer's place after this batch.
-        replaced: rows that repeat another one because theirs could not be decoded.
+        replaced: how many rows repeat another one because their own sample could not be used.
+        non_finite: rows whose own action or state holds a value that is not finite.
     """
 
     slot: int
@@ -36,6 +37,7 @@ class FilledBatch:
     empties: list[Place] = field(default_factory=list)
     mixer: dict[str, Any] = field(default_factory=dict)
     replaced: int = 0
+    non_finite: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ class Filled(Message):
     rows: int
     batch: int
     replaced: int
+    non_finite: list[int]
     texts: dict[str, str]
     empties: list[list[int]]
     mixer: dict[str, Any]
@@ -129,6 +130,7 @@ class Filled(Message):
             rows=batch.rows,
             batch=batch.number,
             replaced=batch.replaced,
+            non_finite=batch.non_finite,
             texts={
                 str(row): text.decode("utf-8", "surrogateescape")
                 for row, text in batch.texts.items()
@@ -150,6 +152,7 @@ class Filled(Message):
             empties=[Place(*place) for place in self.empties],
             mixer=self.mixer,
             replaced=self.replaced,
+            non_finite=self.non_finite,
         )
 
 

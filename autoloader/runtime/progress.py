@@ -5,6 +5,7 @@ Not here: the cursors themselves (``sampling.cursor``), saving the state (``load
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -15,6 +16,8 @@ from autoloader.sampling.dealing import Ranks, epoch_steps, step_samples
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import part_of
 from autoloader.sampling.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
 
 
 class _Dealt(TypedDict):
@@ -46,6 +49,7 @@ class Progress:
         self._cursors = self._cursors_of(ranks)
         self._mixer: dict[str, Any] | None = None
         self._taken = [0] * len(mixture.datasets)
+        self.non_finite = [0] * len(mixture.datasets)
         self._batches = 0
         self.position = 0
         self.in_epoch = 0
@@ -76,6 +80,8 @@ class Progress:
             if not self._planned:
                 self._cursors[dataset].take(pass_, shard, record, total)
             self._taken[dataset] += 1
+        for row in filled.non_finite:
+            self._note_non_finite(*ledger[row].tolist())
         due = self._due
         self._batches = filled.number + 1
         step = self._full if due is None else step_samples(due, **self._dealt)
@@ -83,6 +89,25 @@ class Progress:
         self.in_epoch += step
         self.epoch_steps += 1
         self._mixer = {"position": self.position} if self._planned else filled.mixer
+
+    def _note_non_finite(
+        self, dataset: int, pass_: int, shard: int, record: int, t: int, total: int
+    ) -> None:
+        del pass_, total
+        self.non_finite[dataset] += 1
+        if self.non_finite[dataset] == 1:
+            how = self._mixture.spec.errors.non_finite
+            logger.warning(
+                "dataset %s: the sample at t = %d of record %d of %s holds NaN or an infinite "
+                "value in its action or state; each such sample is %s (errors.non_finite: %s) and "
+                "counted by statistics()",
+                self._mixture.names[dataset],
+                t,
+                record,
+                self._mixture.datasets[dataset].slices[shard].path,
+                "handed out as it is" if how == "keep" else "replaced by a repeat of another one",
+                how,
+            )
 
     def share(self, dataset: int) -> float | None:
         """A dataset's share of what was handed out."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from typing import Literal
 
 from autoloader.errors import SourceError
 from autoloader.sampling.episode import Place
 from autoloader.sampling.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
+
+NonFinite = Literal["keep", "drop", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Quarantine:
         self._lock = threading.Lock()
         self._bad: dict[tuple[int, int, int], BadRecord] = {}
         self._counts = [0] * len(mixture.datasets)
+
+    @property
+    def non_finite(self) -> NonFinite:
+        """What becomes of a sample with values that are not finite."""
+        return self._mixture.spec.errors.non_finite
 
     def add(self, place: Place, reason: str) -> None:
         """Quarantine a record; again and again is once.

@@ -46,7 +46,7 @@ class Filling:
         batch: what it becomes.
         views: its slot's arrays.
         done: set when all rows are.
-        bad: rows that could not be decoded: row, place, reason.
+        bad: rows that cannot be used: row, place, reason.
     """
 
     def __init__(self, batch: FilledBatch, views: dict[str, np.ndarray]) -> None:
@@ -105,7 +105,8 @@ class RowJob:
                     decoded += self._decode(decoder, frames, out, known)
         except UndecodableFrameError as error:
             place = self.episode.place_at(self.number)
-            self.filling.bad.append((self.row, place, str(error)))
+            reason = f"a frame cannot be decoded: {error}"
+            self.filling.bad.append((self.row, place, reason))
         except Exception as error:  # decoders raise whatever the bytes provoke
             raise fault_of(error, self.name, "decode") from error
         self.filling.row_done()

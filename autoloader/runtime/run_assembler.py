@@ -97,6 +97,7 @@ class RunAssembler(BatchLine):
         stretch = slice(first, first + rows)
         for name, column in run.columns.items():
             filling.views[name][:rows] = column[stretch]
+        self._note_non_finite(filling)
         self._write_texts(filling, run.texts[stretch])
         filling.batch.mixer = {"position": int(run.positions[first + rows - 1]) + 1}
         for row, dataset in enumerate(run.datasets[stretch]):

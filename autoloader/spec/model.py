@@ -220,6 +220,11 @@ class ErrorsSpec(Block):
     dead_dataset: Literal["error", "drop"] = Field(
         "error", description="a dataset that can give nothing more: stop, or go on without it"
     )
+    non_finite: Literal["keep", "drop", "error"] = Field(
+        "keep",
+        description="a sample whose action or state holds NaN or an infinite value: hand it out "
+        "and count it, repeat another one in its place, or stop",
+    )
 
 
 class ValidationSpec(Block):

@@ -25,6 +25,8 @@ class DatasetStatistics:
         quarantined: its bad records; ``loader.quarantined()`` names them.
         generations: times its stream was opened since the pipeline began: one, and one more with
             each change of a stream knob.
+        non_finite: its samples whose action or state held NaN or an infinite value, since the
+            loader was made; any: look at its records, and set ``errors.non_finite``.
         interruptions: times its remote files did not answer and it went on where it stopped; many
             of them: look at the network.
     """
@@ -35,6 +37,7 @@ class DatasetStatistics:
     stalls: int
     quarantined: int
     generations: int
+    non_finite: int = 0
     interruptions: int = 0
 
 

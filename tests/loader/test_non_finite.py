@@ -1,0 +1,127 @@
+"""NaN and infinite actions and states: kept and counted, replaced by repeats, or the end."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import Written, episode, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.errors import SourceError
+
+STEPS = 6
+READERS = pytest.mark.parametrize("reader", ["stream", "indexed", "processes"])
+
+
+def build(folder: Path, name: str = "robot", *, value: float = math.nan) -> Written:
+    """Twelve episodes; ``value`` in the action of record 1, t 2, and the state of record 7, t 4."""
+    action = list(episode(1, STEPS)["action"])
+    action[2 * 2] = value
+    state = list(episode(7, STEPS)["observation/state"])
+    state[4 * 3 + 1] = value
+    odd: dict[int, dict[str, Any]] = {1: {"action": action}, 7: {"observation/state": state}}
+    records = [episode(k, STEPS, encode=png, **odd.get(k, {})) for k in range(12)]
+    return write_dataset(folder, [records[:6], records[6:]], name=name)
+
+
+def load(reader: str, *written: Written, **errors: Any) -> AutoLoader:
+    """One pass of each dataset is an epoch."""
+    spec = spec_of(
+        *written,
+        reader="stream" if reader == "stream" else "indexed",
+        weights="natural",
+        batch={"size": 4, "drop_last": False},
+        errors={"max_corrupt_ratio": 0.3, **errors},
+    )
+    return AutoLoader(
+        spec,
+        isolation="thread",
+        ram_floor="64MB",
+        controller=False,
+        output="numpy",
+        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+    )
+
+
+def odd_rows(batches: list[dict[str, Any]]) -> list[tuple[int, ...]]:
+    """Provenance of the rows that hold something that is not finite."""
+    return [
+        tuple(place)
+        for batch in batches
+        for place, action, state in zip(
+            batch["provenance"].tolist(), batch["action"], batch["state"], strict=True
+        )
+        if not (np.isfinite(action).all() and np.isfinite(state).all())
+    ]
+
+
+@READERS
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_by_default_they_are_handed_out_counted_and_told_once(
+    reader: str, value: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = build(tmp_path, value=value)
+    with caplog.at_level(logging.WARNING), load(reader, written) as loader:
+        batches = list(loader)
+        assert sorted(odd_rows(batches)) == [(0, 0, 0, 1, 2), (0, 0, 1, 1, 4)]
+        assert loader.statistics().datasets["robot"].non_finite == 2
+        assert not loader.quarantined()
+    (told,) = [one for one in caplog.messages if "NaN" in one]
+    assert "dataset robot" in told
+    assert any(str(file) in told for file in written.files)
+    assert "errors.non_finite: keep" in told
+
+
+@READERS
+def test_drop_repeats_another_sample_of_the_batch_and_names_the_record(
+    reader: str, tmp_path: Path
+) -> None:
+    with load(reader, build(tmp_path), non_finite="drop") as loader:
+        batches = list(loader)
+        found = loader.statistics().datasets["robot"].non_finite
+        bad = loader.quarantined()
+    came = collections.Counter(tuple(row) for b in batches for row in b["provenance"].tolist())
+    assert not odd_rows(batches)
+    assert sum(came.values()) == 12 * STEPS
+    assert found == 2
+    assert {(0, 0, 0, 1, 2), (0, 0, 1, 1, 4)}.isdisjoint(came)
+    assert len(came) == 12 * STEPS - 2
+    assert sorted((one.shard, one.record) for one in bad) == [(0, 1), (1, 1)]
+    reasons = {one.shard: one.reason for one in bad}
+    assert "action at t = 2" in reasons[0]
+    assert "state at t = 4" in reasons[1]
+
+
+@READERS
+def test_error_stops_with_dataset_record_and_t(reader: str, tmp_path: Path) -> None:
+    with load(reader, build(tmp_path), non_finite="error") as loader:
+        with pytest.raises(SourceError, match=r"'robot', record 1 of shard [01]: .*NaN") as caught:
+            list(loader)
+        assert caught.value.dataset == "robot"
+        assert "errors.non_finite" in caught.value.remedy
+
+
+def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path) -> None:
+    nothing = {"action": [math.nan] * 2 * STEPS}
+    written = write_dataset(tmp_path, [[episode(k, STEPS, encode=png, **nothing) for k in (0, 1)]])
+    with load("indexed", written, non_finite="drop", max_corrupt_ratio=1) as loader:
+        with pytest.raises(SourceError, match="no sample of a batch of 4 can be used") as caught:
+            list(loader)
+        assert "action at t" in caught.value.what
+
+
+def test_counts_outlive_a_second_epoch_and_are_by_dataset(tmp_path: Path) -> None:
+    one = build(tmp_path, "one")
+    two = write_dataset(tmp_path, [[episode(k, STEPS, encode=png) for k in range(4)]], name="two")
+    with load("indexed", one, two) as loader:
+        for _ in range(2):
+            list(loader)
+        datasets = loader.statistics().datasets
+    assert (datasets["one"].non_finite, datasets["two"].non_finite) == (4, 0)
