@@ -31,7 +31,6 @@ from pathlib import Path
 
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
-from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.control import Control, ControlOrder, give_memory_back
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
@@ -64,6 +63,7 @@ from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
 from autoloader.sampling.sizes import record_bytes
+from autoloader.supervision.start import extend_import_path
 from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)

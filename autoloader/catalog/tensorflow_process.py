@@ -2,7 +2,7 @@
 
 Theory of operation. Planning, indexing and the command line import no TensorFlow. Where they need
 it (a user's function written for it, files on its file systems) they ask a process of its own:
-``python -m autoloader.graph.answers``, started at the first question, one question at a time. It
+``autoloader.graph.answers``, started at the first question, one question at a time. It
 ends when its pipe is closed, or the process that asks does.
 
 Not here: what is asked (``catalog.files``, ``sampling.transform``), who answers
@@ -18,11 +18,10 @@ import os
 import pickle
 import select
 import subprocess
-import sys
 import threading
-from collections.abc import Sequence
-from pathlib import Path
 from typing import IO, Any
+
+from autoloader.supervision.start import start
 
 _SAY_AFTER_S = 10.0
 
@@ -31,16 +30,6 @@ logger = logging.getLogger(__name__)
 
 class ProcessEndedError(Exception):
     """The process that runs TensorFlow ended before it answered. Internal: a reason."""
-
-
-def import_path() -> list[str]:
-    """The import path of this process, for one that starts elsewhere."""
-    return [str(Path(entry or ".").absolute()) for entry in sys.path]
-
-
-def extend_import_path(entries: Sequence[str]) -> None:
-    """Look in another process's import path too, behind our own."""
-    sys.path.extend(entry for entry in entries if entry not in sys.path)
 
 
 class TensorFlowProcess:
@@ -83,18 +72,18 @@ class TensorFlowProcess:
         # Functions may print; what TensorFlow prints while it is imported is nobody's business.
         screen = os.dup(2)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "autoloader.graph.answers", str(screen)],
+            self._process = start(
+                "autoloader.graph.answers",
+                [str(screen)],
+                changes={"CUDA_VISIBLE_DEVICES": "-1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(screen,),
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
             )
         finally:
             os.close(screen)
         self._owner = os.getpid()
-        send(self._pipe("stdin"), import_path())
 
     def _pipe(self, name: str) -> IO[bytes]:
         pipe: IO[bytes] = getattr(self._process, name)

@@ -23,7 +23,6 @@ from typing import Annotated, Any
 import typer
 
 import autoloader
-from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.cli.demo import demo
 from autoloader.cli.index import index
 from autoloader.cli.init import init
@@ -45,6 +44,7 @@ from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError
+from autoloader.supervision.start import extend_import_path
 from autoloader.units import format_bytes
 
 INTERNAL_ERROR = 70

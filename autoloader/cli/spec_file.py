@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from autoloader.catalog.tensorflow_process import extend_import_path
+from autoloader.supervision.start import extend_import_path
 
 
 def _with_its_folder(spec: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""The process that answers for TensorFlow: ``python -m autoloader.graph.answers``.
+"""The process that answers for TensorFlow.
 
 Pickled questions on stdin, answers on stdout, and as its argument the descriptor that users'
 functions may print to. It ends with the process that asks (``catalog.tensorflow_process``).
@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from autoloader.catalog.files import FRONT_BYTES
-from autoloader.catalog.tensorflow_process import extend_import_path, receive, send
+from autoloader.catalog.tensorflow_process import receive, send
 
 os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", str(FRONT_BYTES // 2**20))
 
@@ -28,7 +28,6 @@ def serve() -> None:
     os.dup2(2, 1)  # what a function prints is no answer
     questions = sys.stdin.buffer
     try:
-        extend_import_path(receive(questions))
         while True:
             question, about, arguments = receive(questions)
             answering = files.answer if question == "files" else partial(hooks.answered, question)

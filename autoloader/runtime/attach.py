@@ -11,9 +11,11 @@ and the kernel takes the name back with it: nothing can be left over.
 A trainer without neighbours takes a name that nobody else can have.
 
 Every connection begins with the child's ``Hello``. A connection that ends before it was made to a
-child on its way out, and is tried again.
+child on its way out, and is tried again. A child that hangs before it says ``Hello`` is killed by
+whoever finds it so, and another one is started; one that only gets no processor is waited for.
 
-Not here: what is said over the connection (``runtime.child``), the child's side (``worker``).
+Not here: what is said over the connection (``runtime.child``), the child's side (``worker``),
+starting and watching a process (``supervision``).
 """
 
 from __future__ import annotations
@@ -27,59 +29,58 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoloader.errors import WorkerError
 from autoloader.runtime.messages import Hello, Wire
 from autoloader.runtime.ranks import Neighbours
+from autoloader.supervision.supervisor import Supervisor, Watch, waited
 
-ATTACH_S = 60.0
-"""How long a trainer waits for its node's child to answer before it gives up."""
+_LOOK_S = 1.0
 _RETRY_S = 0.02
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
+_WORKER = "autoloader.worker"
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
 """Children that this process started and that serve others: kept to be waited for."""
 
 
-@dataclass(slots=True)
 class Link:
     """A connection to a child.
 
-    Attributes:
+    Args:
         wire: the connection.
-        process: the child, where this process started it.
-        pid: its process id; 0 until it has said so.
-        since_s: when the connection was made, monotonic.
+        supervisor: of the child, which this process or another one has started.
     """
 
-    wire: Wire
-    process: subprocess.Popen[bytes] | None
-    pid: int
-    since_s: float
+    def __init__(self, wire: Wire, supervisor: Supervisor) -> None:
+        self.wire = wire
+        self.supervisor = supervisor
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process has started the child."""
+        return self.supervisor.process is not None
 
     def kill(self) -> None:
         """End the child for good, whoever started it, and the connection."""
         self.wire.close()
-        if self.process is not None:
-            if self.process.poll() is None:
-                self.process.kill()
-            self.process.wait()
-        elif self.pid:
-            _kill(self.pid)
+        if self.started_here:
+            self.supervisor.end()
+        elif self.supervisor.pid:
+            _kill(self.supervisor.pid)
 
     def leave(self, timeout_s: float, *, shared: bool) -> bool:
         """After ``Stop``: wait until the child has let go; whether it did in time."""
         if shared:
             gone = _ended(self.wire, timeout_s)
         else:
-            gone = self.process is not None and _waited(self.process, timeout_s)
+            process = self.supervisor.process
+            gone = process is not None and waited(process, timeout_s)
         if gone:
             self.drop()
         return gone
@@ -87,8 +88,9 @@ class Link:
     def drop(self) -> None:
         """Close the connection and leave the child to the others."""
         self.wire.close()
-        if self.process is not None and not _waited(self.process, _REAP_S):
-            _left.append(self.process)
+        process = self.supervisor.process
+        if process is not None and not waited(process, _REAP_S):
+            _left.append(process)
         _left[:] = [process for process in _left if process.poll() is None]
 
 
@@ -108,36 +110,38 @@ def is_up(neighbours: Neighbours) -> bool:
         return probe.connect_ex(socket_name(neighbours)) == 0
 
 
-def attach(neighbours: Neighbours, arguments: Sequence[str], log: int) -> Link:
+def attach(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
     """A connection to the child, which is started where there is none.
 
     Args:
         neighbours: who shares it.
-        arguments: of ``python -m autoloader.worker``.
-        log: descriptor that a child started here writes to.
+        arguments: of ``autoloader.worker``.
+        supervisor: starts and watches it.
 
     Raises:
-        WorkerError: no child answers within ``ATTACH_S``, or it is another user's.
+        WorkerError: whoever has the socket does not answer, or is another user.
     """
     name = socket_name(neighbours)
-    deadline = time.monotonic() + ATTACH_S
+    silent = Watch("the loader's child, which another rank has started,", 0)
     while True:
-        link = _start(name, arguments, log)
-        if link is None:
-            link = _join(name, deadline)
+        link = _start(name, arguments, supervisor) or _join(name, silent, supervisor)
         if link is not None:
             return link
-        if time.monotonic() > deadline:
-            raise WorkerError(
-                f"the loader that serves the {neighbours.local_world_size} ranks of this node has "
-                f"not answered for {ATTACH_S:.0f} s (socket @{name[1:]})",
-                remedy="look whether a process autoloader.worker of this job hangs, end it, and "
-                "start the job again",
-            )
+        if reason := silent.hung():
+            if not silent.pid:
+                raise WorkerError(
+                    f"the loader that serves the {neighbours.local_world_size} ranks of this node "
+                    f"does not answer (socket @{name[1:]}): {reason}",
+                    remedy="look whether a process autoloader.worker of this job hangs, end it, "
+                    "and start the job again",
+                )
+            supervisor.try_again(reason)
+            _kill(silent.pid)
+            silent.saw_life()
         time.sleep(_RETRY_S)
 
 
-def _start(name: str, arguments: Sequence[str], log: int) -> Link | None:
+def _start(name: str, arguments: Sequence[str], supervisor: Supervisor) -> Link | None:
     """Start the child under this name; ``None`` where the name is taken."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
@@ -147,48 +151,53 @@ def _start(name: str, arguments: Sequence[str], log: int) -> Link | None:
                 raise
             return None
         listener.listen(64)
-        os.ftruncate(log, 0)
-        os.lseek(log, 0, os.SEEK_SET)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(name)
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "autoloader.worker",
-                "--listener",
-                str(listener.fileno()),
-                "--parent",
-                str(os.getpid()),
-                *arguments,
-            ],
-            env=_environment(),
-            pass_fds=(listener.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+        descriptor = listener.fileno()
+        supervisor.start(
+            ["--listener", str(descriptor), "--parent", str(os.getpid()), *arguments],
+            descriptors=(descriptor,),
+            changes=_environment(),
         )
-    return Link(Wire(connection), process, process.pid, time.monotonic())
+    return Link(Wire(connection), supervisor)
 
 
-def _join(name: str, deadline: float) -> Link | None:
-    """Connect to the child that has the name; ``None`` where it is gone, or not there yet."""
+def _join(name: str, silent: Watch, supervisor: Supervisor) -> Link | None:
+    """Connect to the child that has the name; ``None`` where it is gone, not there yet, or hangs.
+
+    Args:
+        name: the socket's.
+        silent: watches the child until it says ``Hello``.
+        supervisor: watches it from then on.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(name)
     except OSError:
         connection.close()
         return None
-    _check_peer(connection)
+    starter = _check_peer(connection)
     wire = Wire(connection)
-    try:
-        hello = wire.receive(max(0.0, deadline - time.monotonic()))
-    except EOFError:
-        hello = None
-    if not isinstance(hello, Hello):
-        wire.close()
-        return None
-    return Link(wire, None, hello.pid, time.monotonic())
+    with contextlib.suppress(EOFError):
+        while not silent.hung():
+            hello = wire.receive(_LOOK_S)
+            if isinstance(hello, Hello):
+                supervisor.adopt(hello.pid)
+                return Link(wire, supervisor)
+            silent.pid = _child_of(starter)
+    wire.close()
+    return None
+
+
+def _child_of(starter: int) -> int:
+    """The child that a trainer has started; 0 where it is not to be seen."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(starter).children():
+            if _WORKER in process.cmdline():
+                return process.pid
+    return 0
 
 
 def _ended(wire: Wire, timeout_s: float) -> bool:
@@ -202,49 +211,40 @@ def _ended(wire: Wire, timeout_s: float) -> bool:
     return False
 
 
-def _waited(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            if b"autoloader.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if _WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)
 
 
-def _check_peer(connection: socket.socket) -> None:
-    """Refuse a peer of another user (SO_PEERCRED)."""
+def _check_peer(connection: socket.socket) -> int:
+    """The process that made the socket (SO_PEERCRED); one of another user is refused."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", raw)
+    pid, uid, _ = struct.unpack("3i", raw)
     if uid != os.getuid():
         connection.close()
         raise WorkerError(
             f"the loader's socket is held by user {uid}", remedy="start the trainer again"
         )
+    return int(pid)
 
 
 def _environment() -> Mapping[str, str]:
-    """The child's environment: no GPU, memory that malloc does not hand back and forth, our path.
+    """What the child's environment changes: no GPU, memory that malloc does not hand to and fro.
 
     Runs of frames are allocated and freed all the time; without the threshold malloc would give
     their pages back and fault them in anew, a fifth of what reading costs. What is really to go
     back is given back by hand (``control``). No linear algebra is done there: NumPy's BLAS would
     only start a thread and a buffer for every core.
     """
-    environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
-    environment.update(
-        CUDA_VISIBLE_DEVICES="",
-        MALLOC_ARENA_MAX="2",
-        MALLOC_TRIM_THRESHOLD_=str(_KEPT_BYTES),
-        PYTHONPATH=os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-        PYTHONFAULTHANDLER="1",
-    )
-    return environment
+    return {
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
+        "PYTHONFAULTHANDLER": "1",
+    }

@@ -2,19 +2,19 @@
 
 Theory of operation. One child serves all loaders of this process (train, validation), and those of
 all other ranks on this node; whoever comes first starts it (``runtime.attach``). It is started
-afresh (``python -m autoloader.worker``): no fork, no pickle, no main guard in scripts. It sees no
-GPU, has a bounded number of malloc arenas, and raises its own ``oom_score_adj``.
+afresh (``supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU, has a
+bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
 There is no thread on this side: whoever waits for a batch reads the socket, and hands what belongs
 to another loader to that loader's inbox.
 
-A child that ends, or gives no heartbeat for ``HANG_S``, is started again, and every loader begins
-at what it has delivered: in every trainer of its own accord, when it comes to read the socket, and
-the first one that does starts the child for all. After ``MAX_RESTARTS`` in a row without a batch it
-is given up, with its last log lines.
+A child that ends, or hangs, is started again, and every loader begins at what it has delivered: in
+every trainer of its own accord, when it comes to read the socket, and the first one that does
+starts the child for all. The heartbeat on the control page and every message are signs of life.
 
-Not here: finding and starting it (``runtime.attach``), the child's side (``worker``), cursors
-(``loader``), what counts as an OOM kill (``controller.oom``, called through ``was_oom``).
+Not here: finding it (``runtime.attach``), whether it hangs, and when it is given up
+(``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
+(``controller.oom``, called through ``was_oom``).
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import itertools
 import json
 import logging
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -38,15 +36,14 @@ from typing import ClassVar, Protocol
 from autoloader.errors import WorkerError
 from autoloader.runtime.attach import attach
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Start, Stop
+from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Stop
 from autoloader.runtime.ranks import Neighbours
+from autoloader.supervision.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
-HANG_S = 30.0
-MAX_RESTARTS = 5
 CLOSE_S = 1.0
-_LOG_BYTES = 8192
+_END_S = 2.0
 _numbers = itertools.count()
 
 
@@ -107,18 +104,22 @@ class Child:
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._clients: dict[int, _Inbox] = {}
-        self._failed_starts = 0
         self._active = -1
         self._closed = False
         self.page = ControlPage()
         self.restarts = 0
         self.out_of_memory = 0
-        self._log = os.memfd_create("autoloader-log", os.MFD_CLOEXEC)
+        self._beat_ns = 0
+        self._supervisor = Supervisor(
+            "the loader's child",
+            "autoloader.worker",
+            remedy='see what it printed last, or run with isolation="thread" to see the fault',
+        )
         try:
             self._attach()
         except BaseException:
             self.page.close()
-            os.close(self._log)
+            self._supervisor.close()
             raise
 
     @classmethod
@@ -168,12 +169,12 @@ class Child:
     @property
     def pid(self) -> int:
         """Process id of the child."""
-        return self._link.pid
+        return self._supervisor.pid
 
     @property
     def started_here(self) -> bool:
         """Whether this process has started it, and not another rank of the node."""
-        return self._link.process is not None
+        return self._link.started_here
 
     @property
     def ranks_here(self) -> int:
@@ -221,8 +222,6 @@ class Child:
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
         with self._lock, contextlib.suppress(OSError):
-            if isinstance(message, Start) and not self.page.heartbeat_ns:
-                self._link.since_s = time.monotonic()  # its heart beats from now on
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:
@@ -241,11 +240,13 @@ class Child:
                 try:
                     message = self._link.wire.receive(min(left, 1.0))
                 except EOFError:
-                    self._restart(self._how_it_ended())
+                    ended = self._supervisor.how_it_ended(_END_S)
+                    self._restart(ended or "it closed its connection")
                     continue
                 if message is None:
-                    self._check_heartbeat()
+                    self._look_for_life()
                 else:
+                    self._supervisor.watch.saw_life()
                     self._deliver(message)
             return inbox.popleft()
 
@@ -256,7 +257,7 @@ class Child:
 
     def note_progress(self) -> None:
         """A batch was delivered: earlier restarts no longer count."""
-        self._failed_starts = 0
+        self._supervisor.progress()
 
     def _deliver(self, message: Message) -> None:
         if isinstance(message, Logged):
@@ -264,37 +265,25 @@ class Child:
             return
         inbox = self._clients.get(message.pipeline)
         if isinstance(message, Hello):
-            self._link.pid = message.pid
+            self._supervisor.watch.pid = message.pid
         elif inbox is not None:
             inbox.messages.append(message)
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
     def _attach(self) -> None:
-        self._link = attach(self._neighbours, [f"--run={self._run}"], self._log)
+        self._link = attach(self._neighbours, [f"--run={self._run}"], self._supervisor)
 
-    def _check_heartbeat(self) -> None:
-        process = self._link.process
-        if process is not None and process.poll() is not None:
-            self._restart(self._how_it_ended())
+    def _look_for_life(self) -> None:
+        if ended := self._supervisor.how_it_ended(0.0):
+            self._restart(ended)
             return
-        beat = self.page.heartbeat_ns
-        last_s = beat / 1e9 if beat else self._link.since_s
-        silent_s = time.monotonic() - last_s
-        if silent_s > HANG_S:
-            self._restart(f"it gave no sign of life for {silent_s:.0f} s")
-
-    def _how_it_ended(self) -> str:
-        if self._link.process is None:
-            return "it closed its connection"
-        try:
-            code = self._link.process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            return "it closed its connection"
-        if code < 0:
-            with contextlib.suppress(ValueError):
-                return f"it was killed by {signal.Signals(-code).name}"
-        return f"it exited with status {code}"
+        beat_ns = self.page.heartbeat_ns
+        if beat_ns != self._beat_ns:
+            self._beat_ns = beat_ns
+            self._supervisor.watch.saw_life()
+        elif reason := self._supervisor.watch.hung():
+            self._restart(reason)
 
     def _restart(self, reason: str) -> None:
         self._link.kill()
@@ -302,17 +291,11 @@ class Child:
         if out_of_memory:
             self.out_of_memory += 1
             reason += " (out of memory, says the kernel)"
-        self._failed_starts += 1
-        if self._failed_starts > MAX_RESTARTS:
-            lines = self.last_log_lines()
+        try:
+            self._supervisor.try_again(reason, out_of_memory=out_of_memory)
+        except WorkerError:
             self.close()
-            raise WorkerError(
-                f"the loader's child died {self._failed_starts} times in a row without a batch; "
-                f"last: {reason}" + (f". Its last lines:\n{lines}" if lines else ""),
-                remedy="if it ran out of memory, use smaller knobs or free memory; else run with "
-                'isolation="thread" to see the fault',
-            )
-        logger.warning("the loader's child is started again: %s", reason)
+            raise
         self.restarts += 1
         for inbox in self._clients.values():
             for message in inbox.messages:
@@ -325,12 +308,6 @@ class Child:
         for inbox in self._clients.values():
             inbox.client.begin(self)
 
-    def last_log_lines(self, count: int = 20) -> str:
-        """The end of what the child wrote to its stdout and stderr."""
-        size = os.fstat(self._log).st_size
-        text = os.pread(self._log, _LOG_BYTES, max(0, size - _LOG_BYTES))
-        return "\n".join(text.decode("utf-8", "replace").splitlines()[-count:])
-
     def close(self) -> None:
         """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
         with self._lock:
@@ -341,13 +318,13 @@ class Child:
             with contextlib.suppress(OSError):
                 self._link.wire.send(Stop(-1))
             if not self._link.leave(CLOSE_S, shared=shared):
-                # One that is only slow goes on for the others; it sees that we are gone.
-                if shared and time.monotonic() - self.page.heartbeat_ns / 1e9 < HANG_S:
+                # It goes on for the others, who find it hung where it is; it sees that we are gone.
+                if shared and not self._supervisor.watch.stopped:
                     self._link.drop()
                 else:
                     self._link.kill()
             self.page.close()
-            os.close(self._log)
+            self._supervisor.close()
             if Child._current.get(self._neighbours.job) is self:
                 del Child._current[self._neighbours.job]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from autoloader.catalog.tensorflow_process import import_path
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
@@ -35,6 +34,7 @@ from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.supervision.start import import_path
 
 _ANSWER_S = 5.0
 

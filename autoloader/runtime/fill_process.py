@@ -1,8 +1,8 @@
 """A decode process: a light process that fills batches for the loader's child.
 
-Started as ``python -m autoloader.runtime.fill_process`` with two inherited descriptors: its end of
-a socket pair, and the ring. It imports neither TensorFlow nor torch, opens the indexes that the
-child has built, and ends when its socket does, so it never outlives the child.
+Started by ``supervision`` with two inherited descriptors: its end of a socket pair, and the ring.
+It imports neither TensorFlow nor torch, opens the indexes that the child has built, and ends when
+its socket does; where it cannot even see that, the kernel ends it with the thread that started it.
 
 Not here: the child's side (``runtime.remote_filler``).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
 import logging
 import os
@@ -21,7 +22,6 @@ import threading
 import time
 from pathlib import Path
 
-from autoloader.catalog.tensorflow_process import extend_import_path
 from autoloader.errors import AutoloaderError
 from autoloader.index.dataset import open_indexes
 from autoloader.index.plan import plan_of
@@ -46,6 +46,7 @@ from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
 from autoloader.threads import LoaderThread
 
+_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 _TELL_S = 0.5
 
@@ -107,7 +108,6 @@ class FillProcess:
                 self._filler.park(message.parked)
 
     def _start(self, message: FillStart) -> None:
-        extend_import_path(message.import_path)
         mixture = resolve_plain(message.spec, message.split, message.statistics)
         indexes = open_indexes(mixture.datasets)
         self._filler = Filler(
@@ -139,13 +139,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="autoloader.runtime.fill_process")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--ring", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
     chosen = parser.parse_args(arguments)
+    _end_with(chosen.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("autoloader-fill")
     sys.setswitchinterval(0.001)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     FillProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.catalog.tensorflow_process import import_path
 from autoloader.clock import Clock
 from autoloader.errors import AutoloaderError, UsageError, as_fault
 from autoloader.index.dataset import DatasetIndex
@@ -197,7 +196,6 @@ class IndexedPipeline:
                 statistics=self._mixture.plain_statistics(),
                 order=dataclasses.asdict(self._order),
                 knobs=dataclasses.asdict(self._shares(self._knobs.decode_processes)[0]),
-                import_path=import_path(),
             ),
             self._memory.descriptor,
             datasets=len(self._mixture.datasets),
@@ -340,7 +338,7 @@ class IndexedPipeline:
             decode_waiting=done.waiting,
             mix_wait_s=done.wait_s,
             run_bytes=done.run_bytes,
-            processes=[one.pid for one in fillers if isinstance(one, RemoteFiller)],
+            processes=[one.pid for one in fillers if isinstance(one, RemoteFiller) and one.pid],
         )
 
     def close(self) -> None:

@@ -229,7 +229,6 @@ class FillStart(Message):
     statistics: dict[str, Any] | None
     order: dict[str, Any]
     knobs: dict[str, int]
-    import_path: list[str]
 
 
 @dataclass(frozen=True, slots=True)

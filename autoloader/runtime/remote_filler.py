@@ -1,32 +1,31 @@
 """A filler in a light process of its own, with the face of ``runtime.filler.Filler``.
 
 Theory of operation. This side keeps what it has asked for until the batch comes: the spans of every
-batch and the slots given. A process that dies, by whatever signal, is started again and asked for
-the same once more; a batch is filled from the plan, so it comes out the same. A thread receives;
-whoever waits for a batch waits on its condition.
+batch and the slots given. A process that dies, by whatever signal, or hangs is started again and
+asked for the same once more; a batch is filled from the plan, so it comes out the same. A thread
+starts it and receives, and the process says something every half second; whoever waits for a batch
+waits on its condition. The kernel ends the process with that thread (PR_SET_PDEATHSIG), so not even
+a stopped one outlives the child that was killed, to write into a slot of the next one's.
 
 Invariants:
     1. Batches come in the order in which they were assigned, each once.
     2. A slot is filled by one process at a time: the dead one is waited for before another starts.
 
-Not here: the process's side (``runtime.fill_process``).
+Not here: the process's side (``runtime.fill_process``), whether it hangs, and when it is given up
+(``supervision``).
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import logging
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from pathlib import Path
 
-from autoloader.errors import AutoloaderError, WorkerError, as_fault
+from autoloader.errors import AutoloaderError, as_fault
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.filler import FillerActivity, FillerKnobs
 from autoloader.runtime.messages import (
@@ -44,12 +43,11 @@ from autoloader.runtime.messages import (
 )
 from autoloader.runtime.planned import Spans
 from autoloader.sampling.episode import Place
+from autoloader.supervision.supervisor import Supervisor, waited
 from autoloader.threads import LoaderThread
 
-logger = logging.getLogger(__name__)
-
-MAX_DEATHS = 5
-"""Deaths in a row without a batch; then the filler fails."""
+_LOOK_S = 1.0
+_END_S = 2.0
 
 
 class RemoteFiller:
@@ -79,19 +77,23 @@ class RemoteFiller:
         self._given: collections.deque[int] = collections.deque()
         self._filled: collections.deque[FilledBatch] = collections.deque()
         self._count = 0
-        self._deaths = 0
         self._parked = False
         self._closed = False
         self._failure: BaseException | None = None
         self._before = self._now = FillerActivity.none(datasets)
-        self._spawn()
+        self._wire: Wire | None = None
+        self._supervisor = Supervisor(
+            "a decode process",
+            "autoloader.runtime.fill_process",
+            remedy="see what it printed last, or use decode_processes=1",
+        )
         self._thread = LoaderThread(target=self._receive, name="autoloader-fill-receive")
         self._thread.start()
 
     @property
     def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
+        """Process id; 0 before it has been started."""
+        return self._supervisor.pid
 
     def assign(self, spans: Spans) -> None:
         """See ``Filler.assign``."""
@@ -147,37 +149,29 @@ class RemoteFiller:
         """End the process; whether it has ended in time."""
         with self._condition:
             self._closed = True
-            with contextlib.suppress(OSError):
-                self._wire.socket.shutdown(socket.SHUT_RDWR)
-        try:
-            self._process.wait(max(0.05, within_s))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            if self._wire is not None:
+                self._wire.shut_down()
+        process = self._supervisor.process
+        if process is not None and not waited(process, max(0.05, within_s)):
+            self._supervisor.end()
         if self._thread is not threading.current_thread():
             self._thread.join(within_s)
-        self._wire.close()
         return not self._thread.is_alive()
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> Wire:
+        """Start the process and ask for everything that has not come; under the lock."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
+            self._supervisor.start(
                 [
-                    sys.executable,
-                    "-m",
-                    "autoloader.runtime.fill_process",
                     "--socket",
                     str(theirs.fileno()),
                     "--ring",
                     str(self._ring),
+                    "--parent",
+                    str(os.getpid()),
                 ],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-                },
-                pass_fds=(theirs.fileno(), self._ring),
-                stdin=subprocess.DEVNULL,
+                descriptors=(theirs.fileno(), self._ring),
             )
         self._wire = Wire(ours)
         self._send(self._start)
@@ -187,26 +181,47 @@ class RemoteFiller:
             self._send(FillSlot(0, slot))
         if self._parked:
             self._send(Park(0, True))
+        return self._wire
 
     def _send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread that receives."""
-        with contextlib.suppress(OSError):
-            self._wire.send(message)
+        if self._wire is not None:
+            with contextlib.suppress(OSError):
+                self._wire.send(message)
 
     def _receive(self) -> None:
         try:
-            while not self._closed:
-                try:
-                    message = self._wire.receive(None)
-                except EOFError:
-                    self._revive()
-                    continue
-                if message is not None:
-                    self._take(message)
+            while (wire := self._started()) is not None:
+                self._restart_after(self._serve(wire))
         except (AutoloaderError, OSError) as error:
             with self._condition:
                 self._failure = error
                 self._condition.notify_all()
+        finally:
+            self._supervisor.end()
+            if self._wire is not None:
+                self._wire.close()
+            self._supervisor.close()
+
+    def _started(self) -> Wire | None:
+        """The connection to a new process; ``None`` where none is wanted any more."""
+        with self._condition:
+            return None if self._closed else self._spawn()
+
+    def _serve(self, wire: Wire) -> str:
+        """Take what the process sends; returns why it is over."""
+        watch = self._supervisor.watch
+        while not self._closed:
+            try:
+                message = wire.receive(_LOOK_S)
+            except EOFError:
+                return self._supervisor.how_it_ended(_END_S) or "it closed its connection"
+            if message is not None:
+                watch.saw_life()
+                self._take(message)
+            elif reason := watch.hung():
+                return reason
+        return ""
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Filled):
@@ -216,7 +231,7 @@ class RemoteFiller:
                 if not self._runs[0]:
                     self._runs.popleft()
                 self._given.popleft()
-                self._deaths = 0
+                self._supervisor.progress()
                 batch.number = self._count
                 self._count += 1
                 self._filled.append(batch)
@@ -228,22 +243,18 @@ class RemoteFiller:
         elif isinstance(message, Failed):
             raise message.to_error()
 
-    def _revive(self) -> None:
-        """Start again what died, and ask for everything that has not come."""
+    def _restart_after(self, reason: str) -> None:
+        """End the process for good; what it was asked for is asked of the next one.
+
+        Raises:
+            WorkerError: it has failed too often in a row.
+        """
+        self._supervisor.end()
         with self._condition:
             if self._closed:
                 return
-            self._process.kill()
-            status = self._process.wait()
+            assert self._wire is not None
             self._wire.close()
-            self._deaths += 1
-            if self._deaths > MAX_DEATHS:
-                raise WorkerError(
-                    f"a decode process died {self._deaths} times in a row without a batch; "
-                    f"last with status {status}",
-                    remedy="use decode_processes=1, and less memory if the kernel killed it",
-                )
-            logger.warning("a decode process is started again: it ended with status %d", status)
             self._before = self.activity()
             self._now = FillerActivity.none(self._datasets)
-            self._spawn()
+        self._supervisor.try_again(reason)

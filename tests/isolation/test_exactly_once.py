@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -72,23 +73,19 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
     assert statistics.ring.allocated_bytes <= slots * slot_bytes
 
 
-def test_a_stopped_child_is_taken_for_hung_and_replaced(
-    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("autoloader.runtime.child.HANG_S", 1.0)
+def test_a_stopped_child_is_taken_for_hung_and_replaced(small_spec: PipelineSpec) -> None:
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=KNOBS) as loader:
         passes = Passes(loader)
-        monkeypatch.setattr("autoloader.runtime.child.HANG_S", 30.0)
         read(loader, passes, 3)
-        monkeypatch.setattr("autoloader.runtime.child.HANG_S", 1.0)
         os.kill(loader.statistics().worker_pids[0], signal.SIGSTOP)
-        iterator = iter(loader)
-        for _ in range(loader.knobs.ring_slots + 1):
-            passes.note(next(iterator))
-            if loader._child is not None and loader._child.restarts:
-                monkeypatch.setattr("autoloader.runtime.child.HANG_S", 30.0)
-        assert loader.statistics().restarts >= 1
+        longest_s = 0.0
+        while not passes.complete(1):
+            began = time.monotonic()
+            read(loader, passes, 1)
+            longest_s = max(longest_s, time.monotonic() - began)
+        assert loader.statistics().restarts == 1
     assert passes.faults() == []
+    assert longest_s <= 30.0, longest_s
 
 
 def test_a_saved_state_resumes_with_exactly_what_was_missing(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,15 +15,20 @@ from autoloader.errors import WorkerError
 from autoloader.runtime.attach import attach, is_up, socket_name
 from autoloader.runtime.messages import Hello, Stop
 from autoloader.runtime.ranks import Neighbours
+from autoloader.supervision.supervisor import Supervisor
+from autoloader.supervision.vitals import LIMITS_S, Kind
 
 PAIR = Neighbours(0, 2, f"test-attach:{os.getpid()}")
 
 
 @pytest.fixture
-def log() -> Iterator[int]:
-    descriptor = os.memfd_create("log")
-    yield descriptor
-    os.close(descriptor)
+def supervisors() -> Iterator[list[Supervisor]]:
+    """Those of two trainers."""
+    both = [Supervisor("the child", "autoloader.worker", remedy="look") for _ in range(2)]
+    yield both
+    for one in both:
+        one.end()
+        one.close()
 
 
 def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own() -> None:
@@ -31,17 +38,34 @@ def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own()
 
 
 def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
-    log: int, monkeypatch: pytest.MonkeyPatch
+    supervisors: list[Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autoloader.runtime.attach.ATTACH_S", 0.1)
+    monkeypatch.setitem(LIMITS_S, Kind.UNKNOWN, 1.0)  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(socket_name(PAIR))
         silent.listen(4)
-        with pytest.raises(WorkerError, match="serves the 2 ranks of this node has not answered"):
-            attach(PAIR, [], log)
+        with pytest.raises(WorkerError, match="serves the 2 ranks of this node does not answer"):
+            attach(PAIR, [], supervisors[0])
 
 
-def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(log: int) -> None:
+def test_a_child_that_is_stopped_before_it_answers_is_replaced(
+    supervisors: list[Supervisor],
+) -> None:
+    first = attach(PAIR, [], supervisors[0])
+    os.kill(supervisors[0].pid, signal.SIGSTOP)
+    began = time.monotonic()
+    second = attach(PAIR, [], supervisors[1])
+    assert time.monotonic() - began <= 30.0
+    assert second.started_here
+    assert supervisors[0].how_it_ended(1.0) == "it was killed by SIGKILL"
+    assert second.wire.receive(60.0) == Hello(-1, supervisors[1].pid)
+    first.kill()
+    second.kill()
+
+
+def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(
+    supervisors: list[Supervisor],
+) -> None:
     ending = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     ending.bind(socket_name(PAIR))
     ending.listen(4)
@@ -53,16 +77,16 @@ def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(log: int) -> 
 
     thread = threading.Thread(target=end)
     thread.start()
-    first = attach(PAIR, [], log)
+    first = attach(PAIR, [], supervisors[0])
     thread.join()
-    second = attach(PAIR, [], log)
-    assert first.process is not None
-    assert second.process is None
-    assert first.wire.receive(30.0) == Hello(-1, first.process.pid)
-    assert second.pid == first.pid
+    second = attach(PAIR, [], supervisors[1])
+    assert first.started_here
+    assert not second.started_here
+    assert first.wire.receive(30.0) == Hello(-1, supervisors[0].pid)
+    assert supervisors[1].pid == supervisors[0].pid
     assert is_up(PAIR)
     for link in (first, second):
         link.wire.send(Stop(-1))
         assert link.leave(10.0, shared=True)
-    assert first.process.wait(10.0) == 0
+    assert supervisors[0].how_it_ended(10.0) == "it exited with status 0"
     assert not is_up(PAIR)

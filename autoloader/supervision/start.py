@@ -1,0 +1,102 @@
+"""Starts a process of the library: no fork, no main guard, and an import path of its own.
+
+Theory of operation. ``python -m module`` would import from the working directory before anything
+else, and ``PYTHONPATH`` from before the standard library: a file ``types.py`` or
+``sitecustomize.py`` that happens to lie there would run. So a process is started by ``boot`` with
+``-P`` and without ``PYTHONPATH``, and is told where to import from: the standard library, then the
+import path of the process that starts it, and at the very end the working directory and the
+script's folder, where that process has them. Installed packages (a virtual environment's, the
+user's own) are found as in any Python.
+
+Not here: what runs there, and watching it (``supervisor``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_BOOT = str(Path(__file__).with_name("boot.py"))
+_SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
+
+
+def import_path() -> list[str]:
+    """The import path of this process, in the order in which another one is to look."""
+    return ordered_path(sys.path, standard_library=str(Path(os.__file__).parent), last=_last())
+
+
+def ordered_path(
+    entries: Sequence[str], *, standard_library: str, last: Sequence[str]
+) -> list[str]:
+    """``entries`` with the standard library first and the folders ``last`` at the end, each once.
+
+    Args:
+        entries: an import path; "" is the working directory.
+        standard_library: its folder.
+        last: folders that nothing installed may be looked for in; the first of them is the
+            working directory.
+    """
+    archive = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
+    found: dict[str, int] = {}
+    for entry in entries:
+        place = entry or (last[0] if last else "")
+        if not place:
+            continue
+        with contextlib.suppress(OSError):  # the working directory is gone
+            place = str(Path(place).absolute())
+            if place == standard_library or Path(place).name in (archive, "lib-dynload"):
+                found[place] = 0
+            else:
+                found[place] = 2 if place in last else 1
+    return sorted(found, key=found.__getitem__)
+
+
+def extend_import_path(entries: Sequence[str]) -> None:
+    """Look in another process's import path too, behind our own."""
+    sys.path.extend(entry for entry in entries if entry not in sys.path)
+
+
+def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
+    """The command line that runs a module of this package; it needs ``environment``."""
+    return [sys.executable, *_SAFE_PATH, _BOOT, module, *arguments]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's environment for ``command``, with ``changes``."""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**plain, "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()), **changes}
+
+
+def start(
+    module: str,
+    arguments: Sequence[str] = (),
+    *,
+    changes: Mapping[str, str] | None = None,
+    **popen: Any,
+) -> subprocess.Popen[bytes]:
+    """Start a module of this package as a process.
+
+    Args:
+        module: its full name.
+        arguments: of its command line.
+        changes: of the environment.
+        popen: further arguments of ``subprocess.Popen``.
+    """
+    return subprocess.Popen(command(module, arguments), env=environment(**(changes or {})), **popen)
+
+
+def _last() -> list[str]:
+    """The working directory and the folder of the script, where there are any."""
+    folders = []
+    with contextlib.suppress(OSError):
+        folders.append(str(Path.cwd()))
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script and folders:
+        folders.append(str(Path(folders[0], script).parent))
+    return folders

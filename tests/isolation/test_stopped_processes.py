@@ -1,0 +1,63 @@
+"""A stopped process is found and replaced, whichever it is; nothing is lost or comes twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from leftovers import ends_within
+
+from autoloader import AutoLoader, PipelineSpec
+
+FOUND_WITHIN_S = 30.0
+Row = tuple[int, ...]
+
+
+def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from loader
+
+
+def rows(batches: Iterator[dict[str, Any]], count: int) -> list[Row]:
+    return [tuple(row) for _ in range(count) for row in next(batches)["provenance"].tolist()]
+
+
+@pytest.fixture(scope="module")
+def expected(small_spec: PipelineSpec) -> list[Row]:
+    """The samples of the first hundred batches."""
+    with AutoLoader(
+        small_spec, isolation="thread", output="numpy", ram_floor="1GB", knobs={"reader": "indexed"}
+    ) as loader:
+        return rows(endless(loader), 100)
+
+
+@pytest.mark.parametrize("which", [[0], [1], [0, 1, 2]])
+def test_stopped_processes_are_found_and_replaced(
+    small_spec: PipelineSpec, expected: list[Row], which: list[int]
+) -> None:
+    """0 is the child, 1 and 2 are its decode processes."""
+    knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
+    with AutoLoader(
+        small_spec, output="numpy", ram_floor="1GB", knobs=knobs, controller=False
+    ) as loader:
+        batches = endless(loader)
+        got = rows(batches, 10)
+        pids = loader.statistics().worker_pids
+        assert len(pids) == 3
+        stopped = [pids[number] for number in which]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        longest_s = 0.0
+        for _ in range(30):
+            began = time.monotonic()
+            got += rows(batches, 1)
+            longest_s = max(longest_s, time.monotonic() - began)
+        assert all(ends_within(pid, 0.0) for pid in stopped)
+        assert loader.statistics().restarts == (0 in which)
+    assert got == expected[: len(got)]
+    assert longest_s <= FOUND_WITHIN_S, longest_s
+    assert all(ends_within(pid, 1.0) for pid in pids)

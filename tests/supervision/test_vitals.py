@@ -1,0 +1,204 @@
+"""A silent process is judged by what it got: a table of readings, and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from autoloader.supervision.vitals import (
+    LIMITS_S,
+    LONGEST_PIECE_S,
+    Kind,
+    Reading,
+    Silence,
+    ThreadReading,
+    kind_of,
+    read_vitals,
+)
+
+SLEEPS = ThreadReading("S", 1.0, 1.0, 100)
+
+
+def kind(*threads: tuple[ThreadReading, ThreadReading]) -> Kind:
+    """What a second is put down to, in which threads went from the one to the other."""
+    before = Reading(100.0, {tid: first for tid, (first, _) in enumerate(threads)})
+    now = Reading(101.0, {tid: second for tid, (_, second) in enumerate(threads)})
+    return kind_of(before, now)
+
+
+@pytest.mark.parametrize(
+    ("state", "cpu_s", "delay_s", "slices", "expected"),
+    [
+        ("S", 0.0, 0.0, 0, Kind.IDLE),
+        ("S", 0.002, 0.001, 10, Kind.IDLE),  # a timer that goes off ten times
+        ("S", 0.006, 0.04, 1000, Kind.IDLE),  # waits for the interpreter's lock
+        ("R", 0.006, 0.9, 1000, Kind.IDLE),  # the same on a busy machine
+        ("T", 0.0, 0.0, 0, Kind.STOPPED),
+        ("T", 0.4, 0.0, 5, Kind.STOPPED),  # it ran before it was stopped
+        ("t", 0.0, 0.0, 0, Kind.STOPPED),
+        ("D", 0.0, 0.0, 0, Kind.BLOCKED),
+        ("D", 0.01, 0.3, 20, Kind.STARVED),
+        ("R", 0.0, 0.0, 0, Kind.STARVED),  # runnable for the whole second, and never ran
+        ("S", 0.02, 0.5, 6, Kind.STARVED),
+        ("R", 0.15, 0.8, 40, Kind.COMPUTING),  # a fair part beside twelve others
+        ("R", 1.0, 0.0, 0, Kind.COMPUTING),  # alone on its processor: no new slice
+        ("S", 0.05, 0.0, 3, Kind.COMPUTING),
+        ("Z", 0.0, 0.0, 0, Kind.UNKNOWN),
+    ],
+)
+def test_a_piece_of_silence_is_put_down_to_one_kind(
+    state: str, cpu_s: float, delay_s: float, slices: int, expected: Kind
+) -> None:
+    now = ThreadReading(state, 1.0 + cpu_s, 1.0 + delay_s, 100 + slices)
+    assert kind((SLEEPS, now)) is expected
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([ThreadReading("S", 1.0, 1.0, 100)], Kind.STARVED),
+        ([ThreadReading("S", 1.4, 1.0, 300)], Kind.COMPUTING),
+        ([ThreadReading("D", 1.0, 1.0, 100)], Kind.STARVED),
+    ],
+)
+def test_one_thread_that_got_something_speaks_for_all(
+    others: list[ThreadReading], expected: Kind
+) -> None:
+    starved = ThreadReading("R", 1.0, 1.0, 100)
+    assert kind((SLEEPS, starved), *((SLEEPS, other) for other in others)) is expected
+
+
+def test_a_kernel_that_does_not_count_slices_is_judged_by_the_threads_state() -> None:
+    before = ThreadReading("S", 1.0)
+    assert kind((before, ThreadReading("R", 1.0))) is Kind.STARVED
+    assert kind((before, ThreadReading("S", 1.0))) is Kind.IDLE
+    assert kind((before, ThreadReading("R", 1.5))) is Kind.COMPUTING
+
+
+def test_what_cannot_be_seen_is_unknown() -> None:
+    assert kind_of(Reading(1.0, {}), Reading(2.0, {})) is Kind.UNKNOWN
+
+
+def silence(state: str, cpu_ratio: float, seconds: int, step_s: float = 1.0) -> Silence:
+    """So many readings in a row of a process of one thread."""
+    found = Silence()
+    before = Reading(0.0, {1: ThreadReading(state, 0.0, 0.0, 0)})
+    for number in range(1, seconds + 1):
+        at_s = number * step_s
+        slices = 10 * number if cpu_ratio else 0
+        now = Reading(at_s, {1: ThreadReading(state, cpu_ratio * at_s, 0.0, slices)})
+        found, before = found.after(before, now), now
+    return found
+
+
+def test_1_starved_time_counts_towards_no_limit() -> None:
+    starved = silence("R", 0.0, 10_000)
+    assert starved.starved_s == 10_000
+    assert starved.verdict == ""
+
+
+@pytest.mark.parametrize("gap_s", [60.0, 100_000.0])
+def test_2_a_watcher_that_was_away_holds_it_against_nobody(gap_s: float) -> None:
+    found = silence("S", 0.0, 3, step_s=gap_s)
+    assert found.idle_s == 3 * LONGEST_PIECE_S
+    assert found.verdict == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "cpu_ratio", "least_s", "words"),
+    [
+        ("T", 0.0, LIMITS_S[Kind.STOPPED], "stopped"),
+        ("S", 0.0, LIMITS_S[Kind.IDLE], "no thread of it wanted a processor"),
+        ("D", 0.0, LIMITS_S[Kind.BLOCKED], "inside the kernel"),
+        ("R", 0.5, 2 * LIMITS_S[Kind.COMPUTING], "computed for 120 s"),
+    ],
+)
+def test_every_other_kind_ends_in_a_verdict(
+    state: str, cpu_ratio: float, least_s: float, words: str
+) -> None:
+    assert silence(state, cpu_ratio, int(least_s) - 1).verdict == ""
+    assert words in silence(state, cpu_ratio, int(least_s)).verdict
+
+
+def test_a_stop_and_a_dead_lock_are_found_in_thirty_seconds() -> None:
+    assert LIMITS_S[Kind.STOPPED] <= 20
+    assert LIMITS_S[Kind.IDLE] <= 25
+
+
+# -- real processes ------------------------------------------------------------------------------
+
+SPIN = "print(flush=True)\nwhile True: pass"
+SLEEP = "import time\nprint(flush=True)\ntime.sleep(600)"
+HOLDS_THE_LOCK = """
+import ctypes, sys, threading, time
+sys.setswitchinterval(0.001)
+def often():
+    while True: time.sleep(0.01)
+for _ in range(8): threading.Thread(target=often, daemon=True).start()
+time.sleep(0.3)
+print(flush=True)
+ctypes.PyDLL(None).sleep(600)  # like any call that never returns and keeps the interpreter's lock
+"""
+
+
+@contextmanager
+def running(code: str) -> Iterator[int]:
+    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def kinds(pid: int, pieces: int = 3) -> list[Kind]:
+    found, before = [], read_vitals(pid)
+    for _ in range(pieces):
+        time.sleep(1.0)
+        now = read_vitals(pid)
+        found.append(kind_of(before, now))
+        before = now
+    return found
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(SLEEP, {Kind.IDLE}), (SPIN, {Kind.COMPUTING, Kind.STARVED}), (HOLDS_THE_LOCK, {Kind.IDLE})],
+)
+@pytest.mark.parametrize("busy", [0, 11])
+def test_real_processes_are_told_apart_on_a_calm_and_on_a_busy_machine(
+    code: str, expected: set[Kind], busy: int
+) -> None:
+    spinning = [subprocess.Popen([sys.executable, "-S", "-c", SPIN], stdout=subprocess.DEVNULL)
+                for _ in range(busy)]  # fmt: skip
+    try:
+        with running(code) as pid:
+            time.sleep(0.5)
+            assert set(kinds(pid)) <= expected
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def test_a_real_process_that_is_stopped_and_goes_on() -> None:
+    with running(SPIN) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        assert set(kinds(pid, 1)) == {Kind.STOPPED}
+        os.kill(pid, signal.SIGCONT)
+        assert set(kinds(pid, 1)) <= {Kind.COMPUTING, Kind.STARVED}
+
+
+def test_a_process_that_is_gone_cannot_be_seen() -> None:
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    assert read_vitals(process.pid).threads == {}
