@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloader.augmentation import augment
+    from autoloader.checkpoint import join_states
     from autoloader.loader import AutoLoader
     from autoloader.spec import PipelineSpec
 
 __version__ = "0.1.0"
-__all__ = ["AutoLoader", "PipelineSpec", "__version__", "augment"]
+__all__ = ["AutoLoader", "PipelineSpec", "__version__", "augment", "join_states"]
 
 _HOME = {
     "AutoLoader": "autoloader.loader",
     "PipelineSpec": "autoloader.spec",
     "augment": "autoloader.augmentation",
+    "join_states": "autoloader.checkpoint",
 }
 
 

@@ -19,6 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.beside import Beside, OpenLoader
 from autoloader.catalog import tensorflow_process
+from autoloader.checkpoint import (
+    fingerprint,
+    is_rebased,
+    order_from,
+    read_state,
+    rebased,
+    sealed,
+)
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
 from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.limits import ControllerLimits
@@ -47,7 +55,6 @@ from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.sampling.resolve import check_places
 from autoloader.sampling.sizes import record_bytes
-from autoloader.saved import described, is_turned, order_from, turned
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry import (
@@ -199,6 +206,7 @@ class AutoLoader:
         streams = ALONE if planned else self._ranks
         self._mixture = mixture_part(self.plan.mixture, streams)
         self._order = order_of_part(self.plan.order, streams)
+        self._fingerprint = fingerprint(self.plan)
         self._progress = Progress(self.plan.mixture, self._order, self._ranks, planned=planned)
         self._memory = RingMemory(self.plan.mixture.layout)
         self._lender = Lender(self._memory)
@@ -560,11 +568,13 @@ class AutoLoader:
         ``load_state_dict`` of a loader with the same datasets resumes exactly behind the last
         batch that was handed out.
         """
-        return {
-            **described(self.plan),
-            **self._progress.state(),
-            **turned(self._order, self.dataset_names),
-        }
+        return sealed(
+            {
+                **self._fingerprint,
+                **self._progress.state(),
+                **rebased(self._order, self.dataset_names),
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.
@@ -573,12 +583,14 @@ class AutoLoader:
         datasets may have been added, where an epoch is no pass and nothing is chained.
 
         Raises:
-            UsageError: it was saved for another mixture or order; says what differs.
+            UsageError: it is no state, damaged, or saved for another mixture or order; says what
+                is wrong by field. The loader stays where it was and goes on.
         """
-        whole = replace(self._order, base=0, given=())
-        self._order = order_from(state, self.plan, whole)
+        saved = read_state(state)
+        order = order_from(saved, self.plan, replace(self._order, base=0, given=()))
+        self._progress.restore(saved, is_rebased(saved, self.plan))
+        self._order = order
         knobs = self.knobs
-        self._progress.restore(state, is_turned(state, self.plan))
         self._give_back()
         if isinstance(self._pipeline, ChildPipeline):
             self._pipeline.order = self._order

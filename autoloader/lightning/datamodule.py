@@ -23,11 +23,11 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from autoloader.augmentation import augmenter
+from autoloader.checkpoint import join_states, read_state
 from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
 from autoloader.loader import AutoLoader, IdleLoader
-from autoloader.saved import join_states
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 
@@ -148,10 +148,15 @@ class AutoLoaderDataModule(LightningDataModule):
             self._train = None
         if self._train is None:
             loader = self._open(self._sized(self.spec), "train", self._reproducible, self._knobs)
-            self._train = _Train(self, loader)
+            train = _Train(self, loader)
             if self._resume is not None:
-                self._train.restore(self._resume)
+                try:
+                    train.restore(self._resume)
+                except UsageError:
+                    loader.close()
+                    raise
                 self._resume = None
+            self._train = train
         return self._train
 
     def val_dataloader(self) -> ValidationStream | list[ValidationStream]:
@@ -316,19 +321,29 @@ class AutoLoaderDataModule(LightningDataModule):
         """Go where ``state_dict`` was saved, now or when the training loader is opened.
 
         Raises:
-            UsageError: it was saved by another version, or for another mixture.
+            UsageError: it was saved by another version, is damaged, or is of another mixture; the
+                module stays as it was.
         """
-        version = state_dict.get("schema_version")
+        if not isinstance(state_dict, Mapping) or set(state_dict) != {"schema_version", "train"}:
+            raise UsageError(
+                f"this is not the state of an AutoLoaderDataModule: {str(state_dict)[:80]!r}; that "
+                "has the fields schema_version and train",
+                remedy="pass what state_dict() of the data module returned; the state of an "
+                "AutoLoader is for its own load_state_dict",
+            )
+        version, place = state_dict["schema_version"], state_dict["train"]
         if version != _STATE_VERSION:
             raise UsageError(
                 f"the data module's state has schema_version {version!r}, this one reads "
                 f"{_STATE_VERSION}",
                 remedy="resume with the version of autoloader that wrote the checkpoint",
             )
+        if place is not None:
+            read_state(place)
         if self._train is not None:
-            self._train.restore(state_dict["train"])
+            self._train.restore(place)
         else:
-            self._resume = state_dict["train"]
+            self._resume = place
 
     def teardown(self, stage: str) -> None:
         """The run is over: close both loaders."""

@@ -173,14 +173,13 @@ class TrainStream:
         """Go to a saved state; ``None`` is the beginning.
 
         Raises:
-            UsageError: it was saved for another loader.
+            UsageError: the loader refuses it; this stream stays where it was.
         """
+        if state is not None or not self._at_beginning:
+            self.loader.load_state_dict(self._beginning if state is None else state)
+            self._at_beginning = state is None
+            self._resumed = state is not None
         self._ahead.clear()
-        if state is None and self._at_beginning:
-            return
-        self.loader.load_state_dict(self._beginning if state is None else state)
-        self._at_beginning = state is None
-        self._resumed = state is not None
 
     def park(self) -> None:
         """Another stream is in use: stop reading ahead until the next batch is asked for."""

@@ -92,6 +92,7 @@ class ChildPipeline:
         """Begin at ``position()``; also called to begin elsewhere."""
         with self._child.lock:
             self._begun = True
+            self._failure = None
             self.begin(self._child)
 
     @property

@@ -30,6 +30,22 @@ MAX_DEBT = 16
 MAX_DEBTS = 32
 
 
+def renamed(place: dict[str, Any] | None, name: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """A mixer's place with other names for its datasets.
+
+    A pipeline knows them by number, a saved state by name, since their numbers may change.
+    """
+    if place is None or "debts" not in place:
+        return place
+    left = place["left"]
+    return {
+        **place,
+        "debts": [[name(dataset), size] for dataset, size in place["debts"]],
+        "left": left and [name(left[0]), left[1]],
+        "dropped": [name(dataset) for dataset in place["dropped"]],
+    }
+
+
 class Mixer:
     """Walks a mixture's order; used by one thread.
 

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from autoloader.errors import UsageError
 from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.mixer import renamed
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks, epoch_steps, step_samples
 from autoloader.sampling.order import MixtureOrder
@@ -134,73 +135,77 @@ class Progress:
             "epoch_steps": self.epoch_steps,
             "batches": self._batches,
             "taken": dict(zip(self._mixture.names, self._taken, strict=True)),
-            "mixer": self._mixer,
+            "mixer": renamed(self._mixer, self._mixture.names.__getitem__),
             "cursors": {
                 name: cursor.state()
                 for name, cursor in zip(self._mixture.names, self._cursors, strict=True)
             },
         }
 
-    def restore(self, state: Mapping[str, Any], turned: bool = False) -> None:
-        """Go to a saved place.
+    def restore(self, state: Mapping[str, Any], rebased: bool = False) -> None:
+        """Go to a saved place; where it is refused, stay.
 
         Args:
-            state: a state.
-            turned: it is of other weights or fewer datasets: the schedule begins anew.
+            state: a state, as ``checkpoint.read_state`` returns it.
+            rebased: it is of other weights or fewer datasets: the schedule begins anew.
 
         Raises:
             UsageError: it is of other files, or of a part that is not this rank's.
         """
         if self._planned:
-            self._restore_own(state)
+            self._cursors, self._mixer = self._own(state, self._ranks), state["mixer"]
         else:
-            self._restore_part(state)
+            self._cursors, self._mixer = self._of_part(state)
         for index, name in enumerate(self._mixture.names):
             self._taken[index] = int(state["taken"].get(name, 0))
-        if turned and not self._planned:
+        if rebased and not self._planned:
             self._mixer = None
         self._batches = int(state["batches"])
         self.position = int(state["position"])
-        self.in_epoch = int(state["in_epoch"])
+        epoch = self._order.epoch_samples
+        # Where epochs have become shorter, this one is over.
+        self.in_epoch = min(state["in_epoch"], state["in_epoch"] if epoch is None else epoch)
         self.epoch_steps = int(state["epoch_steps"])
 
-    def _restore_own(self, saved: Mapping[str, Any]) -> None:
-        self._cursors = self._cursors_of(self._ranks)
-        for name, cursor in zip(self._mixture.names, self._cursors, strict=True):
+    def _own(self, saved: Mapping[str, Any], ranks: Ranks) -> list[DatasetCursor]:
+        """The cursors of one of so many ranks, where they were saved."""
+        cursors = self._cursors_of(ranks)
+        for name, cursor in zip(self._mixture.names, cursors, strict=True):
             if name in saved["cursors"]:
-                cursor.restore(saved["cursors"][name])
-        self._mixer = saved["mixer"]
+                try:
+                    cursor.restore(saved["cursors"][name])
+                except UsageError as error:
+                    raise UsageError(f"cursors.{name}: {error.what}", remedy=error.remedy) from None
+        return cursors
 
-    def _restore_part(self, state: Mapping[str, Any]) -> None:
-        rank, world_size = state.get("part", (0, 1))
+    def _of_part(
+        self, state: Mapping[str, Any]
+    ) -> tuple[list[DatasetCursor], dict[str, Any] | None]:
+        rank, world_size = state["part"]
         parts = state.get("parts") or {str(rank): state}
-        if world_size == self._ranks.world_size and str(self._ranks.rank) in parts:
-            self._restore_own(parts[str(self._ranks.rank)])
-            return
+        own = parts.get(str(self._ranks.rank))
+        if world_size == self._ranks.world_size and own is not None:
+            return self._own(own, self._ranks), renamed(own["mixer"], self._mixture.names.index)
         if len(parts) < world_size:
             raise UsageError(
                 f"the state says where rank {rank} of {world_size} was, and this is rank "
                 f"{self._ranks.rank} of {self._ranks.world_size}: a stream's rank knows nothing of "
                 "the others",
-                remedy="save saved.join_states of the states of all ranks (the Lightning data "
+                remedy="save autoloader.join_states of the states of all ranks (the Lightning data "
                 "module does), or use reader: indexed, where any rank's state serves all",
             )
-        others = []
-        for number in range(world_size):
-            cursors = self._cursors_of(Ranks(number, world_size))
-            for name, cursor in zip(self._mixture.names, cursors, strict=True):
-                if name in parts[str(number)]["cursors"]:
-                    cursor.restore(parts[str(number)]["cursors"][name])
-            others.append(cursors)
-        self._cursors = self._cursors_of(self._ranks)
+        others = [
+            self._own(parts[str(number)], Ranks(number, world_size)) for number in range(world_size)
+        ]
+        mine = self._cursors_of(self._ranks)
         most = max(world_size, self._ranks.world_size)
         for index, dataset in enumerate(self._mixture.datasets):
             theirs = [cursors[index] for cursors in others]
             if dataset.records >= most:
-                self._cursors[index].take_over(theirs)
+                mine[index].take_over(theirs)
             else:  # dealt by samples, then or now: its pass begins again
-                self._cursors[index].pass_ = min(cursor.pass_ for cursor in theirs)
-        self._mixer = None
+                mine[index].pass_ = min(cursor.pass_ for cursor in theirs)
+        return mine, None
 
     @property
     def _due(self) -> int | None:

@@ -205,6 +205,15 @@ class Reader:
             self._cursor.close(item.place)
             self._queue.put_empty(item.place)
             return
+        if taken >= len(item):
+            path = self._dataset.slices[item.place.shard].path
+            raise SourceError(
+                f"dataset {self._dataset.name!r}: {taken} samples of episode {item.place.record} "
+                f"of {path} had been taken, and it has {len(item)}: the files, "
+                "or the state that was loaded, are not as they were",
+                remedy="resume with the files that the state was saved with, or begin anew",
+                dataset=self._dataset.name,
+            )
         self._make_up(item)
         self.episodes += 1
         if self._queue.put(item, taken):

@@ -16,7 +16,7 @@ Not here: which samples exist (``record``, ``graph``), the mixer's place (``runt
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,9 @@ class DatasetCursor:
         self._starts = tuple(starts)
         self._counts = tuple(counts)
         self._key = key
+        # Which records there are: a state fits these and no others.
+        which = hashlib.blake2b(repr((self._starts, self._counts)).encode(), digest_size=4)
+        self._shape = f"{sum(self._counts)}/{len(self._counts)}/{which.hexdigest()}"
         self.pass_ = 0
         self._passes: dict[int, _PassState] = {}
 
@@ -129,11 +132,6 @@ class DatasetCursor:
             return None
         return state.open.get((place.shard, place.record), 0)
 
-    @property
-    def last_pass(self) -> int:
-        """The last pass of which anything is taken, or the one before the current one."""
-        return max((self.pass_ - 1, *self._passes))
-
     def records_of(self, shard: int) -> range:
         """Its records of a shard."""
         return range(self._starts[shard], self._starts[shard] + self._counts[shard])
@@ -143,9 +141,10 @@ class DatasetCursor:
 
         Records that none of them has are open.
         """
-        last = max(other.last_pass for other in others)
-        self.pass_, self._passes = min(other.pass_ for other in others), {}
-        for pass_ in range(self.pass_, last + 1):
+        first, last = (extreme(other.pass_ for other in others) for extreme in (min, max))
+        begun = {number for other in others for number in other._passes}  # noqa: SLF001 its own class
+        self.pass_, self._passes = first, {}
+        for pass_ in sorted({*range(first, last), *begun}):
             for shard in range(len(self._counts)):
                 mine = self.records_of(shard)
                 for other in others:
@@ -183,37 +182,64 @@ class DatasetCursor:
                 "beyond": [[s, sorted(records)] for s, records in sorted(state.beyond.items())],
                 "open": [[s, r, taken] for (s, r), taken in sorted(state.open.items())],
             }
-        return {"pass": self.pass_, "records": self._shape(), "passes": passes}
+        return {"pass": self.pass_, "records": self._shape, "passes": passes}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go to the place in ``state``.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to the place in ``state``; where that is none of these files, stay.
+
+        Args:
+            state: of ``state``, of the right types.
 
         Raises:
-            UsageError: the state was saved for other files.
+            UsageError: the state was saved for other files, or says what they cannot hold.
         """
-        if state["records"] != self._shape():
+        if state["records"] != self._shape:
             raise UsageError(
                 f"the saved state is of other files (saved {state['records']!r}, here "
-                f"{self._shape()!r}: episodes, shards, and a hash of which)",
+                f"{self._shape!r}: episodes, shards, and a hash of which)",
                 remedy="resume with the same split and files as the state was saved with",
             )
-        self.pass_ = int(state["pass"])
-        self._passes = {}
+        passes = {}
         for number, saved in state["passes"].items():
-            pass_ = self._state_of(int(number))
-            for shard in self._order(int(number))[: saved["shards_done"]]:
-                pass_.upto[shard] = self._counts[shard]
-            for shard, upto in saved["records_done"]:
-                pass_.upto[shard] = upto
-            pass_.beyond = {shard: set(records) for shard, records in saved["beyond"]}
-            pass_.open = {(shard, record): taken for shard, record, taken in saved["open"]}
-            done = sum(pass_.upto) + sum(len(records) for records in pass_.beyond.values())
-            pass_.left = sum(self._counts) - done
+            restored = self._restored(int(number), saved)
+            if restored is None or (int(number) == state["pass"] and not restored.left):
+                raise UsageError(
+                    f"the state is damaged: passes.{number}: saved {str(saved)[:200]}, and the "
+                    f"dataset has {sum(self._counts)} episodes in {len(self._counts)} shards",
+                    remedy="load what state_dict() returned, unchanged; if the file is damaged, "
+                    "load an earlier checkpoint",
+                )
+            passes[int(number)] = restored
+        self.pass_, self._passes = int(state["pass"]), passes
 
-    def _shape(self) -> str:
-        """Which records there are: a state fits these and no others."""
-        which = hashlib.blake2b(repr((self._starts, self._counts)).encode(), digest_size=4)
-        return f"{sum(self._counts)}/{len(self._counts)}/{which.hexdigest()}"
+    def _restored(self, number: int, saved: Mapping[str, Any]) -> _PassState | None:
+        """What ``state`` says of a pass; ``None`` where no pass over these files can say so."""
+        shards, counts = len(self._counts), self._counts
+        upto = [0] * shards
+        done = self._order(number)[: saved["shards_done"]]
+        records_done, beyond = dict(saved["records_done"]), dict(saved["beyond"])
+        open_ = {(shard, record): taken for shard, record, taken in saved["open"]}
+        named = [*records_done, *beyond, *(shard for shard, _ in open_)]
+        if len(done) != saved["shards_done"] or not all(0 <= shard < shards for shard in named):
+            return None
+        for shard in done:
+            upto[shard] = counts[shard]
+        for shard, records in records_done.items():
+            if upto[shard] or not 0 < records <= counts[shard]:
+                return None
+            upto[shard] = records
+        for shard, numbers in beyond.items():
+            if not all(upto[shard] < number < counts[shard] for number in numbers):
+                return None
+        pass_ = _PassState(upto, {shard: set(numbers) for shard, numbers in beyond.items()}, open_)
+        for shard, record in open_:
+            within = record - self._starts[shard]
+            if not upto[shard] <= within < counts[shard] or within in pass_.beyond.get(shard, ()):
+                return None
+        pass_.left = sum(counts) - sum(upto) - sum(map(len, pass_.beyond.values()))
+        entries = [saved["records_done"], saved["beyond"], saved["open"], *beyond.values()]
+        distinct = [records_done, beyond, open_, *pass_.beyond.values()]
+        return pass_ if list(map(len, entries)) == list(map(len, distinct)) else None
 
     def _order(self, pass_: int) -> list[int]:
         key = draws.fold(self._key, PURPOSE_SHARDS, pass_)

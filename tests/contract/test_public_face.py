@@ -24,7 +24,9 @@ FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna
 
 
 def test_the_front_door_has_these_names_and_no_others() -> None:
-    assert autoloader.__all__ == ["AutoLoader", "PipelineSpec", "__version__", "augment"]
+    assert autoloader.__all__ == [
+        "AutoLoader", "PipelineSpec", "__version__", "augment", "join_states",
+    ]  # fmt: skip
     for name in autoloader.__all__:
         assert getattr(autoloader, name) is not None
     assert autoloader.PipelineSpec.__module__.startswith("autoloader.spec")

@@ -72,7 +72,7 @@ def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
     more, state = run(mixture([a, c, b], [1, 1, 4], mixing=mixing), 10, state)  # c between them
     last, state = run(mixture([a, c, b], [1, 1, 4], mixing=mixing), 6, state)
     assert state["position"] == 57
-    assert state["turned"] == {"base": 9, "given": {"a": len(of(found, "a")), "c": 0,
+    assert state["rebased"] == {"position": 9, "given": {"a": len(of(found, "a")), "c": 0,
                                                    "b": len(of(found, "b"))}}  # fmt: skip
     shares = collections.Counter(row[0] for row in more + last)
     if strategy != "sample":
@@ -83,7 +83,7 @@ def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
         assert of(every, name) == of(untouched, name)[: len(of(every, name))]
     # And once more, with other weights again.
     again, state = run(mixture([a, b, c], [5, 1, 1], mixing=mixing), 4, state)
-    assert state["turned"]["base"] == 57
+    assert state["rebased"]["position"] == 57
     assert of(every + again, "a") == of(untouched, "a")[: len(of(every + again, "a"))]
 
 
@@ -130,16 +130,6 @@ def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_differenc
     with pytest.raises(UsageError, match=said) as caught:
         run(mixture(trio, [1, 1, 1], **top), 1, state)
     assert "nothing is chained" in caught.value.remedy
-
-
-def test_a_state_of_a_mixture_made_in_tensorflows_graph_is_refused_by_name(
-    trio: list[Written],
-) -> None:
-    spec = mixture(trio, [1, 1, 1], reader="stream", mixing={"strategy": "choose"})
-    _, state = run(spec, 1)
-    with pytest.raises(UsageError, match="'choose' ran in TensorFlow's graph") as caught:
-        run(spec, 1, {**state, "mixer": {"samples": 3}})
-    assert "version that saved it" in caught.value.remedy
 
 
 @settings(max_examples=40)

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from rlds_files import Written, write_pair
 from streams import every_strategy, mixture_of, spec_of
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import SpecError, UsageError
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.parts import check_parts, part_of
-from autoloader.saved import join_states
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4}
 SIZES = {"a": 33, "b": 12}

@@ -1,0 +1,390 @@
+"""A state that is damaged, forged or of another loader is refused by field, and nothing changes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import itertools
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import pytest
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec, join_states
+from autoloader.checkpoint import sealed
+from autoloader.errors import SourceError, UsageError
+from autoloader.loader import IdleLoader
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
+VERSION_1 = json.loads((Path(__file__).parent / "states_of_version_1.json").read_text())
+IN_GRAPH = ("stream, sample", "stream, choose")
+State = dict[str, Any]
+
+# What no other field of a state says too: where such a field was changed and the checksum put
+# right, the state is that of another place, and the loader goes there.
+OF_ITS_OWN = ("cursors", "mixer", "parts", "mixing.epoch")
+OF_ITS_OWN_ONCE_REBASED = (*OF_ITS_OWN, "in_epoch", "rebased")
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """Three datasets of 15, 12 and 9 samples; those of ``states_of_version_1.json``."""
+    folder = tmp_path_factory.mktemp("trio")
+    number = itertools.count()
+    return [
+        write_dataset(folder, [[episode(next(number), n, encode=png) for n in lengths]], name=name)
+        for name, lengths in (("a", [7, 8]), ("b", [4, 8]), ("c", [9]))
+    ]
+
+
+def mixture(written: list[Written], shares: list[float], **top: Any) -> PipelineSpec:
+    datasets = [dataset_of(one, weight=w) for one, w in zip(written, shares, strict=True)]
+    return spec_of(*datasets, **{"batch": {"size": 3}, "mixing": {"epoch": "forever"}, **top})
+
+
+def opened(
+    spec: PipelineSpec,
+    kind: type[AutoLoader] = AutoLoader,
+    isolation: Literal["process", "thread"] = "thread",
+    **own: Any,
+) -> AutoLoader:
+    options = {"ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", "reproducible": True, **own}
+    return kind(spec, isolation=isolation, **options)
+
+
+def specs(trio: list[Written]) -> dict[str, tuple[PipelineSpec, dict[str, int]]]:
+    """What the states of version 1 were saved with, and are resumed with."""
+    a, b, c = trio
+    stream = mixture([a, b], [1, 1], reader="stream")
+    auto = {"epoch": "auto", "block_length": 2}
+    return {
+        "indexed": (mixture([a, b], [1, 1]), {}),
+        "indexed, rebased": (mixture([a, c, b], [1, 1, 4]), {}),
+        "indexed, second epoch": (
+            mixture([a, b], [1, 1], mixing={"epoch": "pass"}, weights="natural"),
+            {},
+        ),
+        "stream": (mixture([a, b], [2, 1], reader="stream", mixing=auto), {}),
+        "stream, rank 0 of 2": (stream, {"rank": 0, "world_size": 2}),
+        "stream, rank 1 of 2": (stream, {"rank": 1, "world_size": 2}),
+        "stream, 2 ranks joined": (stream, {"rank": 0, "world_size": 2}),
+    }
+
+
+def rows(loader: AutoLoader, steps: int) -> list[list[Any]]:
+    """Dataset, pass, shard, record and t of so many batches."""
+    endless = itertools.chain.from_iterable(itertools.repeat(loader))
+    return [
+        [loader.dataset_names[dataset], *place]
+        for batch in itertools.islice(endless, steps)
+        for dataset, *place in batch["provenance"].tolist()
+    ]
+
+
+# --- the version before ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in VERSION_1 if name not in IN_GRAPH])
+def test_states_of_version_1_resume_where_they_were_saved(name: str, trio: list[Written]) -> None:
+    spec, ranks = specs(trio)[name]
+    with opened(spec, **ranks) as loader:
+        loader.load_state_dict(VERSION_1[name]["state"])
+        again = json.loads(json.dumps(loader.state_dict()))
+        assert rows(loader, 8) == VERSION_1[name]["then"]
+        loader.load_state_dict(again)
+        assert rows(loader, 4) == VERSION_1[name]["then"][:12]
+
+
+@pytest.mark.parametrize("name", IN_GRAPH)
+def test_states_of_mixtures_made_in_tensorflows_graph_are_refused_by_name(
+    name: str, resting: dict[str, tuple[AutoLoader, State]]
+) -> None:
+    with pytest.raises(UsageError, match="in TensorFlow's graph") as caught:
+        resting["stream"][0].load_state_dict(VERSION_1[name]["state"])
+    assert "version that saved it" in caught.value.remedy
+
+
+def test_states_of_version_1_are_joined(trio: list[Written]) -> None:
+    parts = [VERSION_1[f"stream, rank {rank} of 2"]["state"] for rank in range(2)]
+    spec, _ = specs(trio)["stream, rank 0 of 2"]
+    for rank in range(2):
+        with opened(spec, rank=rank, world_size=2) as loader:
+            loader.load_state_dict(join_states(parts))
+            assert rows(loader, 8) == VERSION_1[f"stream, rank {rank} of 2"]["then"]
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def resting(trio: list[Written]) -> Iterator[dict[str, tuple[AutoLoader, State]]]:
+    """Loaders that read nothing yet, each with a state of today that fits it."""
+    with ExitStack() as stack:
+        found = {}
+        for name in ("indexed", "indexed, rebased", "indexed, second epoch", "stream",
+                     "stream, rank 1 of 2", "stream, 2 ranks joined"):  # fmt: skip
+            spec, ranks = specs(trio)[name]
+            loader = stack.enter_context(opened(spec, IdleLoader, **ranks))
+            loader.load_state_dict(VERSION_1[name]["state"])
+            state = loader.state_dict()
+            if name == "stream, 2 ranks joined":
+                other = stack.enter_context(opened(spec, IdleLoader, rank=1, world_size=2))
+                other.load_state_dict(VERSION_1[name]["state"])
+                state = join_states([state, other.state_dict()])
+            if name == "stream":  # it owes a block, and has given a record out of turn
+                state["mixer"] |= {"next": 9, "debts": [["b", 2]]}
+                state["cursors"]["a"]["passes"]["1"] = {
+                    "shards_done": 0, "records_done": [], "beyond": [[0, [1]]], "open": [[0, 0, 2]],
+                }  # fmt: skip
+                state = sealed(state)
+            found[name] = loader, json.loads(json.dumps(state))
+        yield found
+
+
+def place(loader: AutoLoader) -> Any:
+    """All that the loader's further batches depend on."""
+    start = loader._progress.start()
+    cursors = [cursor.state() for cursor in start.cursors]
+    return loader._order, cursors, start.mixer, start.position, start.in_epoch
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of everything in a state, holders included."""
+    if path:
+        yield path
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+
+
+def otherwise(rng: random.Random, value: Any) -> Any:
+    """Another value in its place."""
+    odd = [None, True, -1, 0, 10**30, -(10**30), 2**63, 2**40, float("nan"), float("inf"), "", "x",
+           [], {}, [value], {"x": value}, str(value), b"x", object(), 1.5]  # fmt: skip
+    if isinstance(value, bool) or value is None:
+        return rng.choice(odd)
+    if isinstance(value, int):
+        flipped = value ^ (1 << rng.randrange(40))
+        return rng.choice(
+            [*odd, value + 1, value - 1, -value, 2 * value, float(value), *[flipped] * 20]
+        )
+    if isinstance(value, float):
+        return rng.choice([*odd, -value, 2 * value, value * (1 + 1e-9), 1 - value])
+    if isinstance(value, str):
+        return rng.choice([*odd, value[:-1], value + "0", value.upper(), value[::-1]])
+    if isinstance(value, list):
+        return rng.choice([*odd, value[:-1], value[1:], value * 2, value[::-1]])
+    names = list(value)
+    if len(names) > 1 and rng.random() < 0.5:  # two entries change places
+        one, two = rng.sample(names, 2)
+        return {**value, one: value[two], two: value[one]}
+    return rng.choice([*odd, {**value, "more": 1}, dict(list(value.items())[:-1])])
+
+
+def mutated(rng: random.Random, state: State, others: list[State]) -> tuple[str, Any]:
+    """A state with something done to it, and the field that it was done to."""
+    if rng.random() < 0.1:
+        foreign = [None, [], "state", 3, {}, state["cursors"], {"schema_version": 1}, *others,
+                   {"schema_version": 1, "train": state}, {"_snapshot": {"step": 3}}]  # fmt: skip
+        return "", copy.deepcopy(rng.choice(foreign))
+    changed = copy.deepcopy(state)
+    *way, last = rng.choice(list(leaves(changed)))
+    holder: Any = changed
+    for key in way:
+        holder = holder[key]
+    if rng.random() < 0.25:
+        del holder[last]
+    else:
+        holder[last] = otherwise(rng, holder[last])
+    return ".".join(map(str, [*way, last])), changed
+
+
+def attempts(
+    resting: dict[str, tuple[AutoLoader, State]], seeds: range
+) -> Iterator[tuple[str, str, bool, Any]]:
+    """Mutated states: whose they were, the field, whether the checksum was put right."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        name = rng.choice(list(resting))
+        state = resting[name][1]
+        others = [one for _, one in resting.values() if one["reader"] != state["reader"]]
+        others += [sealed({**state, key: value}) for key, value in
+                   (("split", "val"), ("reader", "graph"), ("seed", 7))]  # fmt: skip
+        field, changed = mutated(rng, state, others)
+        forged = isinstance(changed, dict) and rng.random() < 0.5
+        if forged:
+            try:
+                changed = sealed(changed)
+            except (TypeError, ValueError):
+                forged = False
+        yield name, field, forged, changed
+
+
+def test_600_mutated_states_are_refused_or_resume_where_they_should(
+    resting: dict[str, tuple[AutoLoader, State]],
+) -> None:
+    outcomes: collections.Counter[str] = collections.Counter()
+    for number, (name, field, forged, changed) in enumerate(attempts(resting, range(600))):
+        loader, state = resting[name]
+        loader.load_state_dict(state)
+        right = place(loader)
+        if number % 2:  # refused ones must leave any place as it is
+            loader.load_state_dict(VERSION_1[name]["state"])
+        before = loader.state_dict()
+        try:
+            loader.load_state_dict(changed)
+        except UsageError:
+            assert loader.state_dict() == before, number
+            outcomes["refused"] += 1
+        else:
+            free = OF_ITS_OWN_ONCE_REBASED if "rebased" in state else OF_ITS_OWN
+            right_place = place(loader) == right
+            assert right_place or (forged and field.startswith(free)), (number, name, field)
+            outcomes["right" if right_place else "forged"] += 1
+    assert outcomes["refused"] > 500, outcomes
+
+
+@pytest.mark.parametrize(
+    ("name", "isolation"), [("indexed", "process"), ("stream", "thread"), ("stream", "process")]
+)
+def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
+    name: str,
+    isolation: Literal["process", "thread"],
+    resting: dict[str, tuple[AutoLoader, State]],
+    trio: list[Written],
+) -> None:
+    spec, ranks = specs(trio)[name]
+    saved, then = VERSION_1[name]["state"], VERSION_1[name]["then"]
+    with opened(spec, isolation=isolation, **ranks) as loader:
+        loader.load_state_dict(saved)
+        went_on, at = 0, 0
+        for _, _, forged, changed in attempts({name: resting[name]}, range(1000, 1050)):
+            before = loader.state_dict()
+            try:
+                loader.load_state_dict(changed)
+            except UsageError:
+                assert loader.state_dict() == before
+                if len(then) > 3 * at and before["position"] == saved["position"] + 3 * at:
+                    assert rows(loader, 1) == then[3 * at : 3 * at + 3]
+                    went_on, at = went_on + 1, at + 1
+                continue
+            at = 0
+            if forged:  # a place that the loader can be at, or what the files cannot give
+                began = time.monotonic()
+                with contextlib.suppress(SourceError):
+                    found = rows(loader, 6)
+                    lengths = [{"a": [7, 8], "b": [4, 8]}[row[0]][row[3]] for row in found]
+                    assert all(row[4] < length for row, length in zip(found, lengths, strict=True))
+                    assert len(set(map(tuple, found))) == len(found)
+                assert time.monotonic() - began < 60
+            loader.load_state_dict(saved)
+        assert went_on > 5
+        loader.load_state_dict(saved)
+        assert rows(loader, 8) == then
+        assert loader.statistics().restarts == 0
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"in_epoch": 10**30}, r"in_epoch: saved 10{30}, allowed is less than or equal to"),
+        ({"in_epoch": 7}, r"in_epoch: saved 7, with position 9"),
+        ({"position": "9"}, r"position: saved '9', allowed is a valid integer"),
+        ({"batches": -1}, r"batches: saved -1, allowed is greater than or equal to 0"),
+        ({"batches": 10}, r"batches: saved 10, allowed are at most those of position 9"),
+        ({"taken": {"a": 4}}, r"taken: saved of \['a'\], allowed are the state's datasets"),
+        ({"mixer": {"next": 3}}, r"mixer.debts: is missing"),
+        ({"mixer": {"position": 8}}, r"mixer: saved \{'position': 8\}, with position 9"),
+        ({"taken": {"a": 5, "b": 4}}, r"checksum: saved '\w+', and the rest of the state gives"),
+        ({"more": 1}, r"more: is no field of a state"),
+        ({"seed": float("nan")}, r"field 'seed' does not hold plain values: Out of range float"),
+        ({"seed": object()}, r"field 'seed' does not hold plain values: Object of type object"),
+        ({"schema_version": 3}, r"schema_version 3; this version of autoloader reads 1 and 2"),
+        ({"checksum": None}, r"checksum: saved None, allowed is a valid string"),
+    ],
+)
+def test_a_damaged_state_is_refused_by_field(
+    change: State, said: str, resting: dict[str, tuple[AutoLoader, State]]
+) -> None:
+    loader, state = resting["indexed"]
+    with pytest.raises(UsageError, match=said):
+        loader.load_state_dict({**state, **change})
+
+
+@pytest.mark.parametrize("foreign", [None, [], "state", 3, {}, {"_snapshot": {}}])
+def test_what_is_no_state_is_refused(
+    foreign: Any, resting: dict[str, tuple[AutoLoader, State]]
+) -> None:
+    for take in (resting["indexed"][0].load_state_dict, lambda one: join_states([one])):
+        with pytest.raises(
+            UsageError, match=r"a state is a mapping|not the state of an AutoLoader"
+        ):
+            take(foreign)
+
+
+def test_only_the_states_of_all_ranks_of_one_run_are_joined(
+    resting: dict[str, tuple[AutoLoader, State]],
+) -> None:
+    parts = [VERSION_1[f"stream, rank {rank} of 2"]["state"] for rank in range(2)]
+    other = {**parts[1], "seed": 4}
+    for states, said in (
+        ([], "no list of states"),
+        (parts[0], "no list of states"),
+        (parts[::-1], "not those of all ranks at one step"),
+        (parts[:1], "not those of all ranks at one step"),
+        ([parts[0], other], "rank 0 and rank 1 are of different loaders: seed: saved 4, here 0"),
+        ([parts[0], resting["indexed"][1]], "not those of all ranks at one step"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            join_states(cast("Any", states))
+
+
+# --- what a state survives, and what it costs -----------------------------------------------------
+
+
+def as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: as_tuples(inner) for key, inner in value.items()}
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
+
+
+def test_a_state_survives_json_torch_and_tuples_for_lists(
+    resting: dict[str, tuple[AutoLoader, State]], tmp_path: Path
+) -> None:
+    import torch
+
+    for loader, state in resting.values():
+        loader.load_state_dict(state)
+        right = place(loader)
+        torch.save(state, tmp_path / "state.pt")
+        for way in (
+            json.loads(json.dumps(state, indent=1, sort_keys=True)),
+            torch.load(tmp_path / "state.pt", weights_only=True),
+            as_tuples(state),
+        ):
+            loader.load_state_dict(way)
+            assert place(loader) == right
+            assert loader.state_dict() == state or "parts" in state
+
+
+def test_debts_stay_with_their_datasets_where_a_spec_names_these_in_another_order(
+    resting: dict[str, tuple[AutoLoader, State]], trio: list[Written]
+) -> None:
+    spec, _ = specs(trio)["stream"]
+    turned = spec.model_copy(update={"datasets": spec.datasets[::-1]})
+    with opened(turned, IdleLoader) as loader:
+        loader.load_state_dict(resting["stream"][1])
+        mixer = loader._progress.start().mixer
+    assert loader.dataset_names == ("b", "a")
+    assert mixer == {"next": 9, "debts": [[0, 2]], "left": [0, 1], "dropped": []}
