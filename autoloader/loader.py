@@ -41,6 +41,7 @@ from autoloader.planning import (
     minimum_knobs,
     plan_loader,
     price_of,
+    why_no_batch,
 )
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run, pipeline_number
@@ -197,6 +198,8 @@ class AutoLoader:
         tensorflow_process.process.close()
         for note in self.plan.notes:
             logger.info("%s", note)
+        if (empty := why_no_batch(self.plan, self._ranks.world_size)) is not None:
+            logger.warning("%s", empty)
         self._wrap = wrapper(output)
         self._meter = ConsumerMeter()
         self._closed = False

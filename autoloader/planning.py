@@ -22,7 +22,7 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import CgroupProcessors
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.sampling.counts import DatasetCount
-from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.dealing import Ranks, epoch_steps
 from autoloader.sampling.order import MixtureOrder, mixture_order
 from autoloader.sampling.parts import check_parts
 from autoloader.sampling.resolve import (
@@ -108,10 +108,8 @@ def plan_loader(
         floor = found.profile.limits.ram_floor
     base = _profile_knobs(found, mixture, notes)
     wanted = {**base.flat(), **_plain(knobs or {})}
-    if any(one.remote for one in mixture.datasets) and "reader" not in (knobs or {}):
-        if wanted["reader"] == "indexed":
-            notes.append("reader indexed of the profile is for local files, and left out")
-        wanted["reader"] = "auto"
+    if "reader" not in (knobs or {}):
+        wanted["reader"] = _reader_of_profile(mixture, base.reader, notes)
     reader, why = choose_reader(mixture, str(wanted["reader"]))
     left = _admitted(
         mixture,
@@ -173,6 +171,35 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
         who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
         return ("stream" if pinned == "stream" else "indexed"), who
     return "indexed", "all files are local"
+
+
+def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
+    """The profile's reader, or auto: what a profile says gives way to the spec, with a note."""
+    spec = mixture.spec
+    if reader != "auto" and spec.reader not in ("auto", reader):
+        why = f"the spec's reader: {spec.reader}"
+    elif reader == "indexed" and any(one.remote for one in mixture.datasets):
+        why = "the spec's remote data, since an index reads local files"
+    elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
+        why = "the spec's mixing.chain, which needs an index"
+    else:
+        return reader
+    notes.append(f"reader: {reader} of the profile gives way to {why}")
+    return "auto"
+
+
+def why_no_batch(plan: LoaderPlan, world_size: int = 1) -> str | None:
+    """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
+    batch, samples = plan.mixture.spec.batch, plan.order.epoch_samples
+    if samples is None or epoch_steps(
+        samples, batch=batch.size, world_size=world_size, drop_last=batch.drop_last
+    ):
+        return None
+    ranks = f" for each of {world_size} ranks" if world_size > 1 else ""
+    return (
+        f"the first epoch gives no batch: it has {samples} samples, and a batch takes {batch.size}"
+        f"{ranks}; lower batch.size, set batch.drop_last: false, or make mixing.epoch longer"
+    )
 
 
 def _and_others(names: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ from autoloader.errors import AutoloaderError, KnobError, ProfileError, UsageErr
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import usable_processors
 from autoloader.spec.documents import DocumentError, parse_yaml, read_yaml_file
-from autoloader.units import GIB, Bytes, format_bytes, parse_bytes
+from autoloader.units import GIB, Bytes, expanded, format_bytes, parse_bytes
 
 _LOG = logging.getLogger(__name__)
 
@@ -307,7 +307,7 @@ def find_profile(which: str | Path) -> ResolvedProfile:
         ProfileError: nothing there, or a broken file.
     """
     if isinstance(which, Path) or "/" in which or which.endswith((".yaml", ".yml")):
-        path = Path(which).expanduser()
+        path = expanded(which)
         return ResolvedProfile(Profile.from_yaml(path), str(path), [f"profile from {path}"])
     known = profile_paths()
     if which not in known:
@@ -326,8 +326,7 @@ def profile_paths() -> dict[str, Path]:
     """Every profile that has a name here, the user's hiding shipped ones; sorted by name."""
     found: dict[str, Path] = {}
     for directory in (shipped_profiles_dir(), user_profiles_dir()):
-        if directory.is_dir():
-            found.update((path.stem, path) for path in directory.glob("*.yaml"))
+        found.update((path.stem, path) for path in _profiles_in(directory))
     return dict(sorted(found.items()))
 
 
@@ -342,7 +341,7 @@ def user_profiles_dir() -> Path:
     """Where profiles are saved; need not exist."""
     configured = os.environ.get(CONFIG_DIR_VARIABLE)
     base = (
-        Path(configured).expanduser()
+        expanded(configured)
         if configured
         else platformdirs.user_config_path("autoloader", appauthor=False)
     )
@@ -360,7 +359,7 @@ def save_profile(profile: Profile, out: Path | None = None) -> Path:
     Raises:
         ProfileError: the place cannot be written.
     """
-    target = user_profiles_dir() if out is None else Path(out).expanduser()
+    target = user_profiles_dir() if out is None else expanded(out)
     if target.suffix not in {".yaml", ".yml"}:
         target = target / f"{profile.name}.yaml"
     temporary: str | None = None
@@ -437,12 +436,22 @@ def _gpu_names() -> tuple[str, ...]:
     return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
 
 
+def _profiles_in(directory: Path) -> list[Path]:
+    """Its profiles; none where it is not there, or cannot be entered."""
+    try:
+        return list(directory.glob("*.yaml")) if directory.is_dir() else []
+    except OSError as error:
+        _LOG.info("no profiles from %s: %s", directory, error.strerror or error)
+        return []
+
+
 def _default_for(host: HostFacts) -> ResolvedProfile:
     """The user's latest saved profile that matches ``host``, else the shipped default."""
     notes: list[str] = []
     directory = user_profiles_dir()
-    saved = list(directory.glob("*.yaml")) if directory.is_dir() else []
-    for path in sorted(saved, key=lambda path: (-path.stat().st_mtime_ns, path.name)):
+    for path in sorted(
+        _profiles_in(directory), key=lambda path: (-path.lstat().st_mtime_ns, path.name)
+    ):
         try:
             profile = Profile.from_yaml(path)
         except ProfileError as error:

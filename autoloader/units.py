@@ -1,4 +1,4 @@
-"""Sizes and durations: how they are read and how they are shown.
+"""Sizes, durations and paths: how they are read and how they are shown.
 
 Sizes parse with pydantic's ``ByteSize`` ("5GB" is 5·10⁹, "5GiB" is 5·2³⁰) and print in GiB or MiB.
 Durations parse as "90s", "10m", "1h", "250ms" or a plain number of seconds.
@@ -8,7 +8,9 @@ Not here: which sizes and durations are allowed where (``spec``, ``knobs``, ``cl
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
@@ -68,3 +70,8 @@ def _to_bytes(value: Any) -> Any:
 
 Bytes = Annotated[int, BeforeValidator(_to_bytes)]
 """A pydantic field type: an int of bytes that also accepts "5GB"."""
+
+
+def expanded(path: str | Path) -> Path:
+    """``path`` with "~" as its user's home; that of an unknown user stays, and is not there."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111  (Path.expanduser raises)

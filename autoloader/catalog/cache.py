@@ -14,13 +14,15 @@ from typing import BinaryIO
 
 import platformdirs
 
+from autoloader.units import expanded
+
 logger = logging.getLogger(__name__)
 
 
 def cache_root() -> Path:
     """``AUTOLOADER_CACHE_DIR`` if set, else the user's cache directory."""
     own = os.environ.get("AUTOLOADER_CACHE_DIR")
-    return Path(own).expanduser() if own else platformdirs.user_cache_path("autoloader")
+    return expanded(own) if own else platformdirs.user_cache_path("autoloader")
 
 
 def keep_whole(place: Path, write: Callable[[BinaryIO], object], *, what: str) -> None:

@@ -6,7 +6,8 @@ how frames are drawn (``demo_frames``), the words of ``mix.yaml`` (``demo_spec``
 Theory of operation. TensorFlow must not enter the caller's process, so the work is done by child
 processes (``python -m autoloader.catalog.demo --child ...``) that share the datasets out by cost
 and report over their stdout, one JSON object a line: ``{"episodes": 1}`` for progress,
-``{"dataset": {...}}`` when one is complete. Each dataset is written by TFDS's ``SequentialWriter``.
+``{"dataset": {...}}`` when one is complete. A child ends when its stdin does: whatever ends the
+caller ends them. Each dataset is written by TFDS's ``SequentialWriter``.
 The mixture is built in a folder beside its place and renamed when it is whole, so that a folder
 with a ``demo.json`` is always complete.
 
@@ -298,7 +299,12 @@ def _run_children(
             command += ["--only", ",".join(one.name for one in share)]
             command += ["--scale", repr(float(scale)), "--seed", str(seed)]
             child = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
             )
             children.append((child, log))
             reader = threading.Thread(
@@ -341,6 +347,8 @@ def _end(child: subprocess.Popen[str]) -> None:
     if child.poll() is None:
         child.kill()
         child.wait()
+    assert child.stdin is not None
+    child.stdin.close()
 
 
 def _child_failed(code: int, log: IO[str]) -> SourceError:
@@ -506,6 +514,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
+    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
     import cv2
 
     cv2.setNumThreads(1)
@@ -522,6 +531,11 @@ def main() -> None:
                     arguments.seed,
                     lambda line: _send(reports, line),
                 )
+
+
+def _end_with_caller() -> None:
+    os.read(0, 1)  # nothing is ever written: it returns when the caller is gone
+    os._exit(1)
 
 
 def _send(reports: IO[str], line: Mapping[str, Any]) -> None:

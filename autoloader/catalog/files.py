@@ -28,6 +28,7 @@ from autoloader.catalog import tensorflow_process
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
 from autoloader.spec.documents import DocumentError, read_regular
+from autoloader.units import expanded
 
 FRONT_BYTES = 2 * 2**20
 """Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
@@ -72,7 +73,7 @@ def normal(path: str | Path) -> str:
     text = str(path)
     found = _SCHEME.match(text)
     if found is None:
-        return str(Path(text).expanduser().absolute())
+        return str(expanded(text).absolute())
     return f"{found[1].lower()}://{text[found.end() :].rstrip('/')}"
 
 

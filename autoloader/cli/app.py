@@ -192,12 +192,12 @@ def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) ->
         return _told(_as_usage_error(error, name), as_json=as_json)
     except MemoryError as error:
         return _told(_as_memory_error(error), as_json=as_json)
+    except ImportError as error:  # of a library that a limited address space has no room for
+        if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+            return _internal_error(error, as_json=as_json)
+        return _told(_as_memory_error(error), as_json=as_json)
     except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
-        flush_stdout()  # where stdout is what failed, that is what to say
-        note(traceback.format_exc())
-        if as_json:
-            _emit_error(type(error).__name__, str(error), INTERNAL_REMEDY, INTERNAL_ERROR)
-        return INTERNAL_ERROR
+        return _internal_error(error, as_json=as_json)
     return code if isinstance(code, int) else 0
 
 
@@ -207,7 +207,15 @@ def _as_usage_error(error: Any, name: str) -> UsageError:
     return UsageError(error.format_message(), remedy=f"`{command} --help` says what it takes")
 
 
-def _as_memory_error(error: MemoryError) -> BudgetInfeasibleError:
+def _internal_error(error: Exception, *, as_json: bool) -> int:
+    flush_stdout()  # where stdout is what failed, that is what to say
+    note("".join(traceback.format_exception(error)))
+    if as_json:
+        _emit_error(type(error).__name__, str(error), INTERNAL_REMEDY, INTERNAL_ERROR)
+    return INTERNAL_ERROR
+
+
+def _as_memory_error(error: MemoryError | ImportError) -> BudgetInfeasibleError:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     limited = "" if limit == resource.RLIM_INFINITY else f"; ulimit -v is {format_bytes(limit)}"
     return BudgetInfeasibleError(

@@ -22,10 +22,11 @@ from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
 from autoloader.index.reuse import Reuse
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
-from autoloader.planning import LoaderPlan, remote_buffers
+from autoloader.planning import LoaderPlan, remote_buffers, why_no_batch
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.runtime.decode_probe import DecodeCost
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
+from autoloader.sampling.dealing import epoch_steps
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.sizes import record_bytes
 from autoloader.spec.documents import read_yaml_file
@@ -57,7 +58,7 @@ def plan_document(
         headroom: a fresh reading.
     """
     mixture, order = plan.mixture, plan.order
-    size = mixture.spec.batch.size
+    batch = mixture.spec.batch
     profile = plan.profile.profile
     reuse = reuse_of(plan)
     return {
@@ -80,7 +81,11 @@ def plan_document(
         },
         "epoch": {
             "samples": order.epoch_samples,
-            "batches": None if order.epoch_samples is None else order.epoch_samples // size,
+            "batches": None
+            if order.epoch_samples is None
+            else epoch_steps(
+                order.epoch_samples, batch=batch.size, world_size=1, drop_last=batch.drop_last
+            ),
             "estimated": any(count.estimated for count in plan.counts.values()),
         },
         "graph": graph(plan),
@@ -88,7 +93,7 @@ def plan_document(
         "knobs": knob_origins(plan, sets),
         "bytes": _bytes(plan, headroom),
         "bound": _bound(plan, costs, reuse),
-        "notes": list(plan.notes),
+        "notes": [*plan.notes, *filter(None, [why_no_batch(plan)])],
     }
 
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from autoloader.errors import SpecError, nearest, shown
 from autoloader.spec.documents import MAX_DEPTH, DocumentError, read_yaml_file
 from autoloader.spec.model import DatasetSpec, PipelineSpec
+from autoloader.units import expanded
 
 _NAMED = 3
 """Further wrong fields that a message names."""
@@ -102,11 +103,11 @@ def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
                 continue
             value = holder.get(key)
             if isinstance(value, str) and "://" not in value:
-                holder[key] = str((folder / Path(value).expanduser()).absolute())
+                holder[key] = str((folder / expanded(value)).absolute())
     normalize = plain.get("normalize")
     statistics = normalize.get("statistics") if isinstance(normalize, dict) else None
     if isinstance(normalize, dict) and isinstance(statistics, str):
-        normalize["statistics"] = str((folder / Path(statistics).expanduser()).absolute())
+        normalize["statistics"] = str((folder / expanded(statistics)).absolute())
 
 
 def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:

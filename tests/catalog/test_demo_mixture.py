@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 from typing import Any
 
 import cv2
 import numpy as np
+import psutil
 import pytest
 
 from autoloader.catalog.demo import SIZE_BINS_KB, build_demo, demo_directory, ensure_demo
@@ -356,3 +359,17 @@ def test_callers_at_once_get_one_mixture_built_by_one_of_them(tmp_path: Path) ->
         caller.join()
     assert len(builders) == 1
     assert answers == [tmp_path / "demo" / "mix.yaml"] * 3
+
+
+@pytest.mark.parametrize("signal", [SIGTERM, SIGKILL])
+def test_the_writers_end_with_their_caller_whatever_ends_it(tmp_path: Path, signal: int) -> None:
+    command = [sys.executable, "-m", "autoloader", "demo", str(tmp_path / "demo")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as caller:
+        of_caller = psutil.Process(caller.pid)
+        while len(writers := of_caller.children()) < min(2, os.cpu_count() or 1):
+            assert caller.poll() is None
+        caller.send_signal(signal)
+    _, alive = psutil.wait_procs(writers, timeout=30)
+    for one in alive:
+        one.kill()
+    assert not alive

@@ -13,11 +13,13 @@ import pytest
 import rlds_files
 import simplejpeg
 
+from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
 from autoloader.clock import ManualClock, SystemClock
 from autoloader.knobs import Knobs
 from autoloader.planning import plan_loader
+from autoloader.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.runtime.decode_probe import probe_decode
 from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.resolve import resolve
@@ -294,6 +296,69 @@ def test_chaining_without_effect_is_noted(mix: Path, capsys: pytest.CaptureFixtu
     mix.write_text(mix.read_text().replace("[0, 4]", "[0]").replace("per_episode: 2", ""))
     notes = plan_json(mix, capsys)["notes"]
     assert "mixing.chain has no effect: a sample has one frame, so there is none to share" in notes
+
+
+def with_profile(mix: Path, **knobs: Any) -> str:
+    """A profile of these knobs, as ``tune`` would save it for this host."""
+    host = HostFacts(cpus=2, memory_bytes=2**33)
+    made = Profile(
+        schema_version=1,
+        name="tuned",
+        description="tuned here",
+        host=host,
+        limits=Limits(ram_floor=10**6),
+        knobs=Knobs.build(knobs),
+        provenance=Provenance(source="measured", detail="by a test"),
+    )
+    path = mix.parent / "tuned.yaml"
+    path.write_text(made.to_yaml())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "reader", "instead", "why"),
+    [
+        ("reader: stream", "indexed", "stream", "the spec's reader: stream"),
+        ("reader: indexed", "stream", "indexed", "the spec's reader: indexed"),
+        ("mixing: {chain: true, block_length: 4}", "stream", "indexed", "mixing.chain"),
+        ("reader: stream", "stream", "stream", None),
+        ("mixing: {strategy: sample}", "indexed", "indexed", None),
+        ("mixing: {strategy: choose}", "stream", "stream", None),
+    ],
+)
+def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
+    mix: Path,
+    capsys: pytest.CaptureFixture[str],
+    line: str,
+    reader: str,
+    instead: str,
+    why: str | None,
+) -> None:
+    mix.write_text(SPEC + line + "\n")
+    words = ["plan", "--spec", str(mix), "--profile", with_profile(mix, reader=reader), "--json"]
+    assert main(words) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {entry["reader"] for entry in document["datasets"].values()} == {instead}
+    told = [note for note in document["notes"] if "of the profile gives way" in note]
+    assert len(told) == (why is not None)
+    assert all(why in note for note in told)
+
+
+def test_a_first_epoch_without_a_batch_is_told_where_people_look(
+    mix: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    small = SPEC.replace("size: 4", "size: 100")
+    mix.write_text(small)
+    told = f"the first epoch gives no batch: it has {2 * sum(FRAMES) - 16} samples"
+    document = plan_json(mix, capsys, "reader=stream")
+    assert document["epoch"]["batches"] == 0
+    assert any(note.startswith(told) for note in document["notes"])
+    with AutoLoader(PipelineSpec.from_yaml(mix), isolation="thread", ram_floor="1MB"):
+        assert any(one.message.startswith("the first epoch gives no") for one in caplog.records)
+    mix.write_text(small.replace("size: 100", "size: 100, drop_last: false"))
+    document = plan_json(mix, capsys, "reader=stream")
+    assert document["epoch"]["batches"] == 1
+    assert not any("no batch" in note for note in document["notes"])
 
 
 def test_people_see_every_section_and_notes_go_to_stderr(

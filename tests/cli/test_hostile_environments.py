@@ -1,0 +1,166 @@
+"""Environments that nobody meant: whatever is around it, a command ends in order and says why.
+
+Each case is a process of its own, which costs about a second. The suite runs one in nine, those
+by AUTOLOADER_HOSTILE_SEED; AUTOLOADER_HOSTILE_ENVIRONMENTS=all runs all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rlds_files
+
+WAIT_S = 10.0
+"""Processor seconds within which the command ends."""
+HANG_S = 120.0
+
+SPEC = """\
+datasets: [{name: arm, path: robot/1.0.0, images: {primary: observation/image}}]
+cameras: {primary: {size: [8, 8]}}
+batch: {size: 2}
+"""
+
+
+def shell(*commands: str) -> dict[str, str]:
+    """What a shell does before it becomes the command."""
+    return {"before": "; ".join(commands)}
+
+
+def env(**changes: str | None) -> dict[str, Any]:
+    """Variables that are set, or unset."""
+    return {"env": changes}
+
+
+LONG = "x" * 5_000
+PLACES = {
+    "none": None,
+    "empty": "",
+    "relative": "some/where",
+    "not there": "/nonexistent/deeper",
+    "no directory": "/dev/null",
+    "cannot be written": "/proc/self",
+    "somebody's": "~nobody-at-all/x",
+    "long": "/" + LONG,
+    "of control characters": "/tmp/\x1b[31m\n",
+}
+
+FULL = "/dev/full"
+CASES: dict[str, dict[str, Any]] = {
+    **{f"HOME {name}": env(HOME=place) for name, place in PLACES.items()},
+    **{f"cache {name}": env(AUTOLOADER_CACHE_DIR=place) for name, place in PLACES.items()},
+    **{f"config {name}": env(AUTOLOADER_CONFIG_DIR=place) for name, place in PLACES.items()},
+    **{
+        f"XDG {name}": env(
+            XDG_CACHE_HOME=place,
+            XDG_CONFIG_HOME=place,
+            XDG_DATA_HOME=place,
+            XDG_STATE_HOME=place,
+            AUTOLOADER_CACHE_DIR=None,
+            AUTOLOADER_CONFIG_DIR=None,
+        )
+        for name, place in PLACES.items()
+    },
+    **{f"TMPDIR {name}": env(TMPDIR=place) for name, place in PLACES.items()},
+    **{f"decisions {name}": env(AUTOLOADER_DECISIONS=place) for name, place in PLACES.items()},
+    "no variables": {"env": None},
+    "LANG=C": env(LANG="C", LC_ALL="C"),
+    "an unknown locale": env(LANG="xx_YY.UTF-9", LC_ALL="xx_YY.UTF-9"),
+    "C without UTF-8": env(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
+    "ASCII output": env(PYTHONIOENCODING="ascii"),
+    "UTF-16 output": env(PYTHONIOENCODING="utf-16"),
+    "no asserts, no docstrings": env(PYTHONOPTIMIZE="2"),
+    "development mode": env(PYTHONDEVMODE="1"),
+    "unbuffered": env(PYTHONUNBUFFERED="1"),
+    "safe path": env(PYTHONSAFEPATH="1"),
+    "TERM=dumb": env(TERM="dumb"),
+    "TERM unknown": env(TERM="no-such"),
+    "forced colours": env(FORCE_COLOR="1", TERM="xterm-256color"),
+    "COLUMNS=1": env(COLUMNS="1", LINES="1"),
+    "COLUMNS=0": env(COLUMNS="0"),
+    "COLUMNS=-5": env(COLUMNS="-5"),
+    "COLUMNS of words": env(COLUMNS="many"),
+    "TZ of words": env(TZ=":no/such\x07"),
+    "TZ=XXX-99": env(TZ="XXX-99"),
+    "no PATH": env(PATH=""),
+    "threads of words": env(OMP_NUM_THREADS="many", OPENBLAS_NUM_THREADS="many"),
+    "devices of words": env(CUDA_VISIBLE_DEVICES="many,-7"),
+    "stdin closed": shell("exec 0<&-"),
+    "stdout closed": shell("exec 1>&-"),
+    "stderr closed": shell("exec 2>&-"),
+    "all three closed": shell("exec 0<&- 1>&- 2>&-"),
+    "stdout full": shell(f"exec 1>{FULL}"),
+    "stderr full": shell(f"exec 2>{FULL}"),
+    "both full": shell(f"exec 1>{FULL} 2>{FULL}"),
+    "stdout without reader": shell("exec 1> >(exec 0<&-)", "sleep 0.2"),
+    "stderr without reader": shell("exec 2> >(exec 0<&-)", "sleep 0.2"),
+    "umask 0777": shell("umask 0777"),
+    "umask 0": shell("umask 0"),
+    "working directory deleted": shell("gone=$(mktemp -d)", 'cd "$gone"', 'rmdir "$gone"'),
+    "working directory /proc": shell("cd /proc"),
+    "SIGPIPE ignored": shell("trap '' PIPE"),
+    "SIGCHLD ignored": shell("trap '' CHLD"),
+    "SIGTERM and SIGINT ignored": shell("trap '' TERM INT"),
+    "4 open files": shell("ulimit -n 4"),
+    "8 open files": shell("ulimit -n 8"),
+    "16 open files": shell("ulimit -n 16"),
+    "256 MB of addresses": shell("ulimit -v 256000"),
+    "700 MB of addresses": shell("ulimit -v 700000"),
+    "1.5 GB of addresses": shell("ulimit -v 1500000"),
+    "one process": shell("ulimit -u 1"),
+    "no file grows": shell("ulimit -f 0"),
+    "256 kB of stack": shell("ulimit -s 256"),
+    "no core": shell("ulimit -c 0"),
+    "a low priority": shell("renice 19 $$ >&2"),
+}
+EVERY = 1 if os.environ.get("AUTOLOADER_HOSTILE_ENVIRONMENTS") == "all" else 9
+FIRST = int(os.environ.get("AUTOLOADER_HOSTILE_SEED", "0")) % EVERY
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec of one small dataset."""
+    folder = tmp_path_factory.mktemp("environments")
+    rlds_files.write_dataset(folder, [[rlds_files.episode(0, 3)]])
+    (folder / "mix.yaml").write_text(SPEC)
+    return folder / "mix.yaml"
+
+
+def environment(changes: Mapping[str, str | None] | None, tmp_path: Path) -> dict[str, str]:
+    if changes is None:
+        return {}
+    own = {"AUTOLOADER_CACHE_DIR": str(tmp_path / "cache"), "AUTOLOADER_CONFIG_DIR": str(tmp_path)}
+    return {k: v for k, v in {**os.environ, **own, **changes}.items() if v is not None}
+
+
+@pytest.mark.parametrize("case", list(CASES)[FIRST::EVERY])
+def test_a_command_ends_in_order_wherever_it_runs(spec: Path, tmp_path: Path, case: str) -> None:
+    command = [sys.executable, "-m", "autoloader", "plan", "--spec", str(spec), "--json"]
+    before = CASES[case].get("before", ":")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        ["/bin/bash", "-c", f'{before}; exec "$@"', "bash", *command, "--ram-floor", "1MB"],
+        capture_output=True,
+        timeout=HANG_S,
+        cwd=tmp_path,
+        env=environment(CASES[case].get("env", {}), tmp_path),
+        check=False,
+    )
+    took = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = done.stderr.decode(errors="replace")
+    assert done.returncode in (0, 2, 3, 4), said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+    assert took.ru_utime + took.ru_stime - used.ru_utime - used.ru_stime < WAIT_S
+    if done.stdout and case != "UTF-16 output":
+        document = json.loads(done.stdout)
+        assert ("error" in document) == (done.returncode != 0)
+    elif done.returncode and not {"stderr", "three", "both"} & set(case.split()):
+        assert "→" in said or "\\u2192" in said
