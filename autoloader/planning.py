@@ -138,7 +138,7 @@ def plan_loader(
             notes.append("normalisation statistics are computed, and kept, at the first start")
         else:
             mixture = normalised(mixture, statistics)
-    counts = count_mixture(mixture, probe_only=probe_only)
+    counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
     notes += _transform_notes(mixture, chosen.reader)

@@ -51,7 +51,7 @@ def validation_specs(
     if not names:
         return {}
     whole = resolve(spec, split)
-    counts = count_mixture(whole)
+    counts = count_mixture(whole, by_index=spec.reader != "stream")
     apart = spec.validation.per_dataset if per_dataset is None else per_dataset
     if not apart:
         total = sum(count.samples for count in counts.values())

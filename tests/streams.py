@@ -12,11 +12,11 @@ import pytest
 from rlds_files import Written
 
 from autoloader.clock import Clock
+from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs, ResolvedDatasetKnobs
 from autoloader.runtime.filled import FilledBatch, PipelineStart, languages
 from autoloader.runtime.pipeline import Pipeline
 from autoloader.runtime.ring import RingMemory
-from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.episode import EpisodeSamples, Place

@@ -8,7 +8,7 @@ TensorFlow. Not here: what a user asks for (``autoloader.spec``) and how it is s
 from __future__ import annotations
 
 from autoloader.catalog.features import Feature, parse_features
-from autoloader.catalog.lengths import EpisodeLengths, episode_lengths
+from autoloader.catalog.lengths import mean_frames
 from autoloader.catalog.metadata import (
     Shard,
     ShardSlice,
@@ -19,14 +19,13 @@ from autoloader.catalog.metadata import (
 )
 
 __all__ = [
-    "EpisodeLengths",
     "Feature",
     "Shard",
     "ShardSlice",
     "VersionDirectory",
     "check_version",
-    "episode_lengths",
     "locate_version",
+    "mean_frames",
     "open_version",
     "parse_features",
 ]

@@ -211,10 +211,16 @@ def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
 
 
 def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
-    """What to tell people of a file that cannot be read."""
+    """What to tell people of a file of a dataset that cannot be read, wherever it lies."""
     if error.errno in OUT_OF_DESCRIPTORS:
         return too_many_open(error, path, dataset=dataset)
     scheme = scheme_of(path)
+    if not scheme:
+        return SourceError(
+            f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
+            remedy="check that the shard files are there and readable",
+            dataset=dataset,
+        )
     what = f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, FileNotFoundError):
         remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"

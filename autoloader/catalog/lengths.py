@@ -1,7 +1,6 @@
-"""Frames of every episode, without decoding any: walked headers, cached per shard file.
+"""About how many frames an episode has, from the headers of a few records: an estimate.
 
-Not here: which frames a sample may start at (``autoloader.sampling``), the byte ranges of frames
-(``autoloader.index``).
+Not here: the count (``autoloader.index``, which reads every record of local files once).
 
 An RLDS record holds, for every per-step feature, the values of all T steps in a row, so T is the
 number of values of any of them over the values of one step. The cheapest features are asked:
@@ -10,31 +9,20 @@ byte strings, which must be counted one by one. Up to ``WITNESSES`` of them have
 
 What is read of a record is a window of ``WINDOW_BYTES`` around each entry's header; the payloads
 of images are jumped over. Records that are laid out in an unusual way are read whole and go
-through the strict walker, which also words what is wrong with broken ones. Payload checksums are
-not verified: damage elsewhere in a record is found when it is read.
+through the strict walker. Broken records are passed over.
 
-The cache is a file per shard file in the user's cache directory: an ``[N + 2] int32`` array whose
-last two are the CRC-32C of the others and the layout's version. Its name is a hash of the shard
-file's path, size, modification time and of the features asked. A file with damage is not cached.
-
-Remote files are never counted, only probed: a record's few headers are round trips each. What a
-probe found is kept too, under the paths, the numbers of records and the features asked.
+What was found of remote files, where every header is a round trip, is kept in the user's cache
+directory, under the paths, the numbers of records and the features asked.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import google_crc32c
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.catalog.cache import cache_root, keep_whole
 from autoloader.catalog.example import decode_varints, parse_example, read_varint
@@ -59,68 +47,23 @@ from autoloader.errors import SourceError
 LAYOUT_VERSION = 1
 WINDOW_BYTES = 4096
 WITNESSES = 3
-PROBE_RECORDS = 8
-"""Records that a probe reads, from the front of each of ``PROBE_SLICES`` slices."""
 PROBE_SLICES = 4
+PROBE_RECORDS = 8
+"""Records that are read from the front of each of ``PROBE_SLICES`` files."""
 REMOTE_PROBE_RECORDS = 2
 """The same of remote files."""
-_IO_THREADS = 4  # hides the latency of storage; costs up to a third where files lie in memory
 _FIRST_CHOICE = ("is_first", "is_last", "is_terminal", "reward", "discount")
 _NUMBER_BYTES = {"bool": 1, "int": 2, "uint": 2, "float": 4}
 
-logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class EpisodeDamage:
-    """An episode whose length cannot be known: ``record`` is its number in the file."""
-
-    path: str
-    record: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeLengths:
-    """Frames per episode of some slices.
-
-    Attributes:
-        lengths: one ``[records] int32`` array a slice, in the order of the slices; -1 where the
-            record is malformed.
-        damage: why, for every -1.
-        estimated: True where a probe has filled in the mean of the episodes it has read.
-    """
-
-    lengths: tuple[NDArray[np.int32], ...]
-    damage: tuple[EpisodeDamage, ...] = ()
-    estimated: bool = False
-
-    @property
-    def episodes(self) -> int:
-        """Episodes whose length is known."""
-        return sum(int((part >= 0).sum()) for part in self.lengths)
-
-    @property
-    def frames(self) -> int:
-        """Frames of these episodes."""
-        return sum(int(part[part >= 0].sum(dtype=np.int64)) for part in self.lengths)
-
-
-def episode_lengths(
-    slices: Sequence[ShardSlice],
-    features: Mapping[str, Feature],
-    *,
-    cache: bool = True,
-    probe_only: bool = False,
-    dataset: str = "",
-) -> EpisodeLengths:
-    """Counts the frames of every episode in ``slices``.
+def mean_frames(
+    slices: Sequence[ShardSlice], features: Mapping[str, Feature], *, dataset: str = ""
+) -> int:
+    """About how many frames an episode has, at least 1: the mean of the first ones of a few files.
 
     Args:
         slices: from ``VersionDirectory.resolve``.
         features: of the same version directory.
-        cache: read and write the user's cache directory; a cache that cannot be used is none.
-        probe_only: read a few records at most, and estimate the others from these.
         dataset: the name that the spec gives this dataset, for messages.
 
     Raises:
@@ -135,124 +78,35 @@ def episode_lengths(
             remedy="only RLDS datasets (a feature 'steps' with the frames) can be mixed",
             dataset=dataset,
         )
-    known: dict[str, _FileLengths] = {}
-    missing: list[str] = []
-    if slices and is_remote(slices[0].path):
-        return _remote_lengths(slices, witnesses, cache=cache, dataset=dataset)
-    for path in dict.fromkeys(part.path for part in slices):
-        found = _load(path, witnesses) if cache else None
-        if found is None:
-            missing.append(path)
-        else:
-            known[path] = _FileLengths(found, {}, "")
-    try:
-        if probe_only and missing:
-            return _probe(slices, known, witnesses)
-        for path, counted in zip(missing, _count_files(missing, witnesses), strict=True):
-            known[path] = counted
-            if cache and not counted.reasons and not counted.end:
-                _save(path, witnesses, counted.lengths)
-    except OSError as error:
-        raise SourceError(
-            f"dataset {dataset}: {error.filename or 'a shard file'} cannot be read: "
-            f"{error.strerror or error}",
-            remedy="check that the shard files are there and readable",
-            dataset=dataset,
-        ) from error
-    return _gather(slices, known)
-
-
-@dataclass(frozen=True, slots=True)
-class _FileLengths:
-    lengths: NDArray[np.int32]
-    reasons: dict[int, str]
-    end: str  # why records behind the last one are unknown; empty: the file just ends
-
-
-def _count_files(paths: Sequence[str], witnesses: tuple[Feature, ...]) -> Iterable[_FileLengths]:
-    if len(paths) < 2:
-        return [_count_file(path, witnesses) for path in paths]
-    with ThreadPoolExecutor(min(_IO_THREADS, len(paths)), "autoloader-lengths") as pool:
-        return list(pool.map(lambda path: _count_file(path, witnesses), paths))
-
-
-def _gather(slices: Sequence[ShardSlice], known: Mapping[str, _FileLengths]) -> EpisodeLengths:
-    lengths: list[NDArray[np.int32]] = []
-    damage: list[EpisodeDamage] = []
-    for part in slices:
-        file = known[part.path]
-        values = np.full(part.records, -1, dtype=np.int32)
-        there = file.lengths[part.start : part.stop]
-        values[: len(there)] = there
-        lengths.append(values)
-        for record in (np.flatnonzero(values < 0) + part.start).tolist():
-            reason = file.reasons.get(record) or file.end or "the file has fewer records"
-            damage.append(EpisodeDamage(part.path, record, reason))
-    return EpisodeLengths(tuple(lengths), tuple(damage))
-
-
-def _probe(
-    slices: Sequence[ShardSlice],
-    known: Mapping[str, _FileLengths],
-    witnesses: tuple[Feature, ...],
-) -> EpisodeLengths:
-    """Exact where the cache knows, else the mean of a few records from the fronts of slices."""
-    seen = [file.lengths for file in known.values()]
-    for part in [part for part in slices if part.path not in known][:PROBE_SLICES]:
-        counted = _count_file(part.path, witnesses, stop=PROBE_RECORDS)
-        seen.append(counted.lengths)
-    mean = _mean(seen)
-    lengths = []
-    for part in slices:
-        values = np.full(part.records, max(mean, 1), dtype=np.int32)
-        if part.path in known:
-            there = known[part.path].lengths[part.start : part.stop]
-            values[: len(there)] = there
-            values[len(there) :] = -1
-        lengths.append(values)
-    return EpisodeLengths(tuple(lengths), (), estimated=True)
-
-
-def _mean(seen: Sequence[NDArray[np.int32]]) -> int:
-    together = np.concatenate(seen)
-    together = together[together >= 0]
-    return round(float(together.mean())) if len(together) else 1
-
-
-def _remote_lengths(
-    slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...], *, cache: bool, dataset: str
-) -> EpisodeLengths:
-    """Every episode has the mean of a few; what was found is kept."""
-    asked = [(part.path, part.start, part.stop) for part in slices], _asked(witnesses)
-    name = hashlib.sha256(repr((LAYOUT_VERSION, *asked)).encode()).hexdigest()[:40]
-    place = cache_root() / "lengths" / f"{name}.remote"
-    mean = _kept_mean(place) if cache else None
-    if mean is None:
-        mean = _probe_remote(slices, witnesses, dataset)
-        if cache:
-            text = str(mean).encode()
-            keep_whole(place, lambda file: file.write(text), what="episode lengths")
-    filled = tuple(np.full(part.records, max(mean, 1), dtype=np.int32) for part in slices)
-    return EpisodeLengths(filled, (), estimated=True)
-
-
-def _probe_remote(
-    slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...], dataset: str
-) -> int:
-    seen: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
-    for part in slices[:: -(-len(slices) // PROBE_SLICES)]:
-        try:
-            seen.append(_count_file(part.path, witnesses, stop=REMOTE_PROBE_RECORDS).lengths)
-        except OSError as error:
-            raise unreadable(error, part.path, dataset=dataset) from error
-    return _mean(seen)
-
-
-def _kept_mean(place: Path) -> int | None:
+    if not slices or not is_remote(slices[0].path):
+        return _mean(slices, witnesses, PROBE_RECORDS, dataset)
+    place = _kept_place(slices, witnesses)
     try:
         return int(place.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return None
+        mean = _mean(slices, witnesses, REMOTE_PROBE_RECORDS, dataset)
+        text = str(mean).encode()
+        keep_whole(place, lambda file: file.write(text), what="the mean length of episodes")
+        return mean
+
+
+def _mean(
+    slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...], records: int, dataset: str
+) -> int:
+    seen: list[int] = []
+    for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
+        try:
+            seen += _first_counts(part.path, witnesses, records)
+        except OSError as error:
+            raise unreadable(error, part.path, dataset=dataset) from error
+    return max(1, round(float(np.mean(seen)))) if seen else 1
+
+
+def _kept_place(slices: Sequence[ShardSlice], witnesses: tuple[Feature, ...]) -> Path:
+    asked = [(part.path, part.start, part.stop) for part in slices]
+    which = [(feature.key, _step_values(feature)) for feature in witnesses]
+    name = hashlib.sha256(repr((LAYOUT_VERSION, asked, which)).encode()).hexdigest()[:40]
+    return cache_root() / "lengths" / f"{name}.remote"
 
 
 # -- which features to ask ----------------------------------------------------------------------
@@ -295,29 +149,22 @@ def _step_values(feature: Feature) -> int:
 # -- counting -----------------------------------------------------------------------------------
 
 
-def _count_file(
-    path: str, witnesses: tuple[Feature, ...], *, stop: int | None = None
-) -> _FileLengths:
-    lengths: list[int] = []
-    reasons: dict[int, str] = {}
-    end = ""
+def _first_counts(path: str, witnesses: tuple[Feature, ...], records: int) -> list[int]:
+    """Frames of the whole ones of a file's first records."""
+    counts = []
     with opened_anywhere(path) as file:
-        size = source_bytes(file)
         if isinstance(file, int) and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         window = _Window(file)
-        for start, length, reason in walk_records(file, size, verify=True):
-            if reason is not None:
-                end = reason
-                break
-            if len(lengths) == stop:
+        walk = walk_records(file, source_bytes(file), verify=True)
+        for _, (start, length, lost) in zip(range(records), walk, strict=False):
+            if lost is not None:
                 break
             try:
-                lengths.append(_count_steps(window, start + HEADER_BYTES, length, witnesses))
-            except MalformedRecordError as error:
-                reasons[len(lengths)] = str(error)
-                lengths.append(-1)
-    return _FileLengths(np.array(lengths, dtype=np.int32), reasons, end)
+                counts.append(_count_steps(window, start + HEADER_BYTES, length, witnesses))
+            except MalformedRecordError:
+                continue
+    return counts
 
 
 class _Window:
@@ -451,49 +298,3 @@ def _counts_of_whole(
         if len(counts) == WITNESSES:
             break
     return counts
-
-
-# -- cache --------------------------------------------------------------------------------------
-
-
-def _cache_file(path: str, witnesses: tuple[Feature, ...]) -> Path:
-    place = Path(path).absolute()
-    stat = place.stat()
-    asked = (str(place), stat.st_size, stat.st_mtime_ns, LAYOUT_VERSION, _asked(witnesses))
-    identity = repr(asked)
-    name = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:40]
-    return cache_root() / "lengths" / f"{name}.npy"
-
-
-def _asked(witnesses: tuple[Feature, ...]) -> list[tuple[str, int]]:
-    return [(feature.key, _step_values(feature)) for feature in witnesses]
-
-
-def _load(path: str, witnesses: tuple[Feature, ...]) -> NDArray[np.int32] | None:
-    try:
-        with _cache_file(path, witnesses).open("rb") as file:
-            values: NDArray[Any] = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
-        return None
-    if values.dtype != np.int32 or values.ndim != 1 or len(values) < 2:
-        return None
-    lengths: NDArray[np.int32] = values[:-2].astype(np.int32)
-    if values[-1] != LAYOUT_VERSION or values[-2] != _checksum(lengths):
-        return None
-    return lengths
-
-
-def _save(path: str, witnesses: tuple[Feature, ...], lengths: NDArray[np.int32]) -> None:
-    values = np.append(lengths, np.array([_checksum(lengths), LAYOUT_VERSION], np.int32))
-    try:
-        place = _cache_file(path, witnesses)
-    except OSError as error:
-        logger.debug("episode lengths not kept: %s", error)
-        return
-    keep_whole(
-        place, lambda file: np.save(file, values, allow_pickle=False), what="episode lengths"
-    )
-
-
-def _checksum(lengths: NDArray[np.int32]) -> np.int32:
-    return np.uint32(google_crc32c.value(lengths.tobytes())).view(np.int32)

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 
-from autoloader.catalog import episode_lengths
 from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
+from autoloader.index.counting import quick_tables
 from autoloader.index.reuse import Reuse
+from autoloader.index.table import DatasetTable
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
 from autoloader.planning import LoaderPlan, remote_buffers, why_no_batch
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -60,7 +60,8 @@ def plan_document(
     mixture, order = plan.mixture, plan.order
     batch = mixture.spec.batch
     profile = plan.profile.profile
-    reuse = reuse_of(plan)
+    tables = quick_tables(mixture.datasets)
+    reuse = reuse_of(plan, tables)
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -70,9 +71,9 @@ def plan_document(
             "source": profile.provenance.source,
         },
         "datasets": {
-            dataset.name: _dataset(plan, dataset, costs.get(dataset.name))
+            dataset.name: _dataset(plan, dataset, table, costs.get(dataset.name))
             | dataset_reuse(plan, dataset, reuse)
-            for dataset in mixture.datasets
+            for dataset, table in zip(mixture.datasets, tables, strict=True)
         },
         "batch": {
             name: {"shape": list(array.shape), "dtype": array.dtype}
@@ -97,7 +98,9 @@ def plan_document(
     }
 
 
-def _dataset(plan: LoaderPlan, dataset: ResolvedDataset, cost: DecodeCost | None) -> dict[str, Any]:
+def _dataset(
+    plan: LoaderPlan, dataset: ResolvedDataset, table: DatasetTable, cost: DecodeCost | None
+) -> dict[str, Any]:
     count = plan.counts[dataset.name]
     return {
         "tfds": f"{dataset.directory.name}:{dataset.directory.version}",
@@ -121,19 +124,18 @@ def _dataset(plan: LoaderPlan, dataset: ResolvedDataset, cost: DecodeCost | None
         "action_width": dataset.action.width if dataset.action else 0,
         "state_width": dataset.state.width if dataset.state else 0,
         "language": [feature.path for feature in dataset.language],
-        "lost": _lost(dataset, count),
+        "lost": _lost(dataset, table, count),
         "decode_s": None if cost is None else cost.decode_s,
         "decoded_frames": None if cost is None else cost.frames,
         "encoded_frame_bytes": None if cost is None else cost.encoded_bytes,
     }
 
 
-def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
+def _lost(dataset: ResolvedDataset, table: DatasetTable, count: DatasetCount) -> list[str]:
     """Why episodes or frames give no sample of their own, for people."""
     about = "about " if count.frames_estimated else ""
     sample, stride = dataset.sample, dataset.stride
-    found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=True)
-    frames = np.concatenate([part[part >= 0] for part in found.lengths]).astype(np.int64)
+    frames = table.steps.astype("int64")
     strided = -(-frames // stride)
     every = sample.model_copy(update={"per_episode": "all"})
     outside = int(strided.sum() - samples_per_episode(every, strided).sum())
@@ -153,6 +155,8 @@ def _lost(dataset: ResolvedDataset, count: DatasetCount) -> list[str]:
         "episodes whole"
         for rule in count.lost
     ]
+    if count.frames_estimated and dataset.keep is not None:
+        reasons.append("what the rules of keep leave out is known when the index is built")
     if sample.per_episode != "all":
         reasons.append(f"per_episode: {sample.per_episode} drawn in each episode and pass")
     return reasons

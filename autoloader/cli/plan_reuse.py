@@ -1,31 +1,32 @@
 """What ``autoloader plan`` says of decode reuse: who chains, what is decoded, at what cost.
 
-From the lengths of the episodes, some of them estimated where no loader has counted them yet.
+From the lengths of the episodes, which are estimated where no index has counted them yet.
 
 Not here: the arithmetic (``index.reuse``), the rest of the document (``cli.plan_report``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from autoloader.catalog import episode_lengths
 from autoloader.index.chains import why_unchained
 from autoloader.index.reuse import Reuse, foretell_reuse
 from autoloader.index.table import DatasetTable
 from autoloader.planning import LoaderPlan
-from autoloader.sampling.keep import valid_t
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.resolve import ResolvedDataset
 
 
-def reuse_of(plan: LoaderPlan) -> Reuse | None:
-    """What the plan will decode; ``None`` with the stream reader, which has no plan."""
+def reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
+    """What the plan will decode; ``None`` with the stream reader, which has no plan.
+
+    Args:
+        plan: what a loader would start with.
+        tables: its datasets.
+    """
     if plan.knobs.reader != "indexed":
         return None
-    tables = [_table(dataset) for dataset in plan.mixture.datasets]
     if not all(table.samples for table in tables):
         return None
     order = plan.order
@@ -63,26 +64,3 @@ def dataset_reuse(
         why = why_unchained(dataset.sample, keeps=dataset.keep is not None)
     decodes = found.decodes[dataset.index] * len(dataset.cameras)
     return {"chained": chained, "unchained_why": why, "decodes_per_sample": decodes}
-
-
-def _table(dataset: ResolvedDataset) -> DatasetTable:
-    keep = dataset.keep if dataset.transform is None else None  # else it asks the index
-    found = episode_lengths(dataset.slices, dataset.directory.features, probe_only=keep is None)
-    slices = [np.full(len(part), number) for number, part in enumerate(found.lengths)]
-    records = [np.arange(len(part)) for part in found.lengths]
-    steps = np.concatenate(found.lengths)
-    known = steps >= 0
-    kept = None
-    if keep is not None:
-        strided = -(-steps[known].astype(np.int64) // dataset.stride)
-        rows = np.flatnonzero(known)
-        kept, _ = valid_t(keep, dataset.sample, dataset.stride, rows, strided)
-    return DatasetTable(
-        key=dataset.key,
-        sample=dataset.sample,
-        stride=dataset.stride,
-        steps=steps[known],
-        slice_of=np.concatenate(slices)[known].astype(np.int32),
-        record_of=np.concatenate(records)[known].astype(np.int64),
-        kept=kept,
-    )

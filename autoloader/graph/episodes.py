@@ -40,6 +40,7 @@ from autoloader.sampling.episode import EpisodeSamples, Place, build_samples
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.record import kept_steps
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import ReaderStart
 from autoloader.sampling.transform import VALID_KEY, Transform
@@ -151,7 +152,7 @@ class EpisodeStream:
     def _traced(self) -> _Parse:
         dataset = self._dataset
         if dataset.keep is not None or dataset.transform is not None:
-            return _Parse(self)  # hangs on the records of the split, or on a user's function
+            return _Parse(self)  # hangs on this dataset's rules, or on a user's function
         cameras = tuple((name, tuple(features)) for name, features in dataset.cameras.items())
         numeric = tuple(self._numeric.items())
         what = (cameras, numeric, tuple(dataset.language))
@@ -174,9 +175,14 @@ class EpisodeStream:
             for camera, features in dataset.cameras.items()
         }
         columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
-        steps = self._agreed_steps([*[c for cs in cameras.values() for c in cs], *columns.values()])
+        texts = [parsed[feature.key] for feature in dataset.language if feature.per_step]
+        pictures = [choice for choices in cameras.values() for choice in choices]
+        steps = self._agreed_steps([*pictures, *columns.values(), *texts])
         strided = self._strided_count(steps)
-        t = self._draw_t(key, strided, shard, record, parsed.get(VALID_KEY))
+        valid = parsed.get(VALID_KEY)
+        if valid is None and dataset.keep is not None:
+            valid = self._kept(raw)
+        t = self._draw_t(key, strided, valid)
         row, used = self._frames_used(t, strided, key)
         element: dict[str, Any] = {
             "place": tf.stack([pass_, shard, record]),
@@ -212,6 +218,14 @@ class EpisodeStream:
 
         written, dropped = tf.numpy_function(rewrite, [raw], [tf.string, tf.bool])
         return tf.ensure_shape(written, []), tf.ensure_shape(dropped, [])
+
+    def _kept(self, raw: Any) -> Any:
+        """[T] int64 which steps of a record rules leave; an error where it is damaged."""
+
+        def kept(record: bytes) -> NDArray[np.int64]:
+            return kept_steps(self._dataset, record).astype(np.int64)
+
+        return tf.ensure_shape(tf.numpy_function(kept, [raw], tf.int64), [None])
 
     def _strided_count(self, steps: Any) -> Any:
         stride = self._dataset.stride
@@ -257,7 +271,7 @@ class EpisodeStream:
         with tf.control_dependencies([agreed]):
             return tf.identity(steps)
 
-    def _draw_t(self, key: Any, steps: Any, shard: Any, record: Any, valid: Any = None) -> Any:
+    def _draw_t(self, key: Any, steps: Any, valid: Any) -> Any:
         sample = self._dataset.sample
         offsets = (
             *sample.frame_offsets,
@@ -270,28 +284,15 @@ class EpisodeStream:
         if sample.edges.end == "drop":
             stop = tf.minimum(steps, steps - max(offsets))
         stop = tf.maximum(stop, first)
-        if valid is not None:
+        if valid is None:
+            t = draws.order(key, first, stop)
+        else:
             allowed = tf.range(tf.cast(first, tf.int64), stop)
             may = tf.gather(valid, self._step_of(allowed)) != 0
             t = draws.ordered(key, tf.boolean_mask(allowed, may))
-        elif self._dataset.keep is None:
-            t = draws.order(key, first, stop)
-        else:
-            t = draws.ordered(key, self._kept_t(self._dataset.keep, shard, record, first, stop))
         t = t if sample.per_episode == "all" else t[: sample.per_episode]
         first, every = self._dataset.turn
         return t if every == 1 else t[first::every]
-
-    def _kept_t(self, keep: Keep, shard: Any, record: Any, first: Any, stop: Any) -> Any:
-        """[n] int64 the t in [first, stop) of a record that rules leave, ascending."""
-        kept = keep.steps().strided(self._dataset.stride)
-        rows, starts = (tf.constant(numbers, tf.int64) for numbers in keep.row_starts)
-        row = rows[shard] + record - starts[shard]
-        ranges = tf.constant(kept.first, tf.int64)
-        begin, end = ranges[row], ranges[row + 1]
-        low = tf.maximum(tf.constant(kept.start, tf.int64)[begin:end], first)
-        high = tf.minimum(tf.constant(kept.stop, tf.int64)[begin:end], stop)
-        return tf.ragged.range(low, tf.maximum(low, high)).flat_values
 
     def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
         """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""

@@ -8,20 +8,20 @@ from __future__ import annotations
 from autoloader.index.dataset import (
     DamagedRecord,
     DatasetIndex,
-    count_indexed,
+    find_indexes,
     open_dataset_index,
     open_indexes,
 )
 from autoloader.index.episodes import EpisodesView, EpisodeView
-from autoloader.index.schema import IndexSchema
+from autoloader.index.valid import count_indexed
 
 __all__ = [
     "DamagedRecord",
     "DatasetIndex",
     "EpisodeView",
     "EpisodesView",
-    "IndexSchema",
     "count_indexed",
+    "find_indexes",
     "open_dataset_index",
     "open_indexes",
 ]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -41,14 +41,14 @@ from autoloader.catalog.tfrecord import (
     walk_records,
 )
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables, SourceIdentity
-from autoloader.index.schema import IndexedFeature, IndexSchema
 from autoloader.sampling.fields import text_of_points
 from autoloader.sampling.rlds import spans_of
+from autoloader.sampling.schema import RecordSchema, StoredFeature
 from autoloader.sampling.transform import VALID_KEY, Transform
 
 PIECE_BYTES = 2**20
 LARGE_BYTES = 2**25
-MAX_STEPS = 2**31 - 1
+MAX_FRAME_BYTES = 2**31 - 1
 _BEHIND = 16  # zero bytes behind a record; a varint has ten at most
 
 _large = threading.Lock()
@@ -61,7 +61,7 @@ class SourceChangedError(Exception):
     """A file was written to while it was indexed. Internal: told as a ``SourceError``."""
 
 
-def index_shard(path: str, schema: IndexSchema) -> ShardTables:
+def index_shard(path: str, schema: RecordSchema) -> ShardTables:
     """The tables of one shard file. Reads all of it.
 
     Raises:
@@ -86,7 +86,7 @@ def index_shard(path: str, schema: IndexSchema) -> ShardTables:
 
 
 def index_payload(
-    payload: Any, schema: IndexSchema, *, stop: int | None = None
+    payload: Any, schema: RecordSchema, *, stop: int | None = None
 ) -> tuple[int, Values, dict[int, list[bytes]]]:
     """What one record gives: steps, values by section, texts by feature number.
 
@@ -100,7 +100,7 @@ def index_payload(
         found = parse_example(payload, stop=stop, only=schema.keys)
     else:
         found, payload = _transformed(payload, stop, schema.transform, schema.keys)
-    steps = _steps(found, schema)
+    steps = schema.steps(found)
     values: Values = {}
     texts: dict[int, list[bytes]] = {}
     for number, feature in enumerate(schema.features):
@@ -108,7 +108,7 @@ def index_payload(
         if feature.role == "frames":
             spans = _pairs(value)
             lengths = spans[:, 1] - spans[:, 0]
-            if len(lengths) and int(lengths.max()) > MAX_STEPS:
+            if len(lengths) and int(lengths.max()) > MAX_FRAME_BYTES:
                 raise MalformedRecordError(f"{feature.path} has a frame of more than 2 GiB")
             values[Section.FRAME_OFFSETS, number] = spans[:, 0]
             values[Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
@@ -149,49 +149,6 @@ def _transformed(
     return found, bytes(texts)
 
 
-def _steps(found: Mapping[str, FeatureValue], schema: IndexSchema) -> int:
-    """Steps of a record, on which all its features agree."""
-    first, steps = "", -1
-    for feature in schema.features:
-        count = _count(found.get(feature.key), feature)
-        if not feature.per_step:
-            continue
-        if steps < 0:
-            first, steps = feature.path, count
-        elif count != steps:
-            raise MalformedRecordError(
-                f"its features differ in their number of steps: {first} has {steps}, "
-                f"{feature.path} has {count}"
-            )
-    if not 0 <= steps <= MAX_STEPS:
-        raise MalformedRecordError("it has none of the per-step features")
-    return steps
-
-
-def _count(value: FeatureValue | None, feature: IndexedFeature) -> int:
-    """Steps that a value has, or 1 of an episode's text; checks its kind."""
-    if value is None or value.kind == "missing":
-        # An empty list and none at all are the same to those who write Examples, but for numbers
-        # there is no telling, and a feature that the record does not name is not there.
-        if feature.list_kind == "bytes" and (value is not None or feature.role == "text"):
-            return 0
-        raise MalformedRecordError(f"{feature.path} is missing")
-    if value.kind != feature.list_kind:
-        raise MalformedRecordError(
-            f"{feature.path} is stored as {value.kind}, not as {feature.list_kind}"
-        )
-    count = len(value)
-    if count % feature.width:
-        raise MalformedRecordError(
-            f"{feature.path} has {count} values, which is no multiple of the {feature.width} of "
-            "one step"
-        )
-    count //= feature.width
-    if not feature.per_step and (count > 1 or (count == 0 and feature.role != "text")):
-        raise MalformedRecordError(f"{feature.path} has {count} values for one episode")
-    return count
-
-
 def _pairs(value: FeatureValue | None) -> NDArray[np.int64]:
     """[T, 2] int64 start and stop of every string."""
     ranges = value.ranges if value is not None else []
@@ -199,14 +156,14 @@ def _pairs(value: FeatureValue | None) -> NDArray[np.int64]:
     return flat.reshape(-1, 2)
 
 
-def _numbers(value: FeatureValue | None, feature: IndexedFeature) -> NDArray[Any]:
+def _numbers(value: FeatureValue | None, feature: StoredFeature) -> NDArray[Any]:
     if value is None or value.values is None:
         raise MalformedRecordError(f"{feature.path} is missing")
     return value.values
 
 
 def _texts(
-    payload: Any, value: FeatureValue | None, feature: IndexedFeature
+    payload: Any, value: FeatureValue | None, feature: StoredFeature
 ) -> tuple[NDArray[np.int32], list[bytes]]:
     """Id of every step's text, and the texts; of the episode's one text, one id."""
     if feature.role == "points":
@@ -231,7 +188,7 @@ def _numbered(items: Iterator[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
 class _Collected:
     """Grows the tables of a shard, record by record."""
 
-    def __init__(self, schema: IndexSchema) -> None:
+    def __init__(self, schema: RecordSchema) -> None:
         self._schema = schema
         self._offsets: list[int] = []
         self._lengths: list[int] = []
@@ -295,7 +252,7 @@ class _Collected:
         return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
 
 
-def _sections_of(feature: IndexedFeature) -> tuple[Section, ...]:
+def _sections_of(feature: StoredFeature) -> tuple[Section, ...]:
     if feature.role == "frames":
         return Section.FRAME_OFFSETS, Section.FRAME_LENGTHS
     return (Section.COLUMN,) if feature.role == "column" else (Section.TEXT_IDS,)

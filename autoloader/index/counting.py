@@ -1,50 +1,134 @@
-"""Samples of every dataset, those with a transform among them: these are counted by their index.
+"""How many samples the datasets of a mixture give: the one count of local data is their index.
 
-How many steps a transform leaves is not known before it has run, so the index is built (once) for
-the count, whichever reader then reads. A quick look, and remote data, are estimated from the
-episode that it was tried on.
+Every record of local files is read and checked once, when the index is built; whoever needs a
+count, with either reader, takes it from there. Where there is no index yet, a quick look estimates
+from a few headers; of remote data nothing else is known, and ``num_samples`` replaces the estimate.
 
-Not here: datasets that are read as they lie (``sampling.counts``).
+Not here: what makes a t valid (``index.valid``), the headers (``catalog.lengths``).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
-from autoloader.index.dataset import count_indexed, open_dataset_index
-from autoloader.sampling import counts
+import numpy as np
+
+from autoloader.catalog import mean_frames
+from autoloader.errors import SourceError
+from autoloader.index.dataset import find_indexes, open_indexes
+from autoloader.index.plan import table_of
+from autoloader.index.table import DatasetTable
+from autoloader.index.valid import count_indexed
 from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 
 
-def count_dataset(dataset: ResolvedDataset, *, probe_only: bool = False) -> DatasetCount:
-    """Count one dataset's samples.
-
-    Args:
-        dataset: the dataset.
-        probe_only: read no more than a few records of a dataset with a transform, and estimate.
-
-    Raises:
-        SourceError: no record can be read.
-    """
-    transform = dataset.transform
-    if transform is None:
-        return counts.count_dataset(dataset, probe_only=probe_only)
-    if not probe_only and not dataset.remote:
-        return count_indexed(open_dataset_index(dataset))
-    # Rules speak of what the function gives: none of them is asked of the files.
-    found = counts.count_dataset(replace(dataset, keep=None), probe_only=True)
-    frames = max(1, round(found.frames * transform.kept_ratio))
-    if dataset.num_samples is not None:
-        return replace(found, frames=frames, frames_estimated=True)
-    samples = max(1, round(found.samples * transform.kept_ratio))
-    return replace(found, frames=frames, samples=samples, estimated=True, frames_estimated=True)
-
-
-def count_mixture(mixture: ResolvedMixture, *, probe_only: bool = False) -> dict[str, DatasetCount]:
+def count_mixture(
+    mixture: ResolvedMixture, *, probe_only: bool = False, by_index: bool = True
+) -> dict[str, DatasetCount]:
     """Count every dataset of a mixture, by name.
 
+    Args:
+        mixture: whose datasets.
+        probe_only: build no index: where none is there, estimate from a few records' headers.
+        by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
+            is not counted.
+
     Raises:
-        SourceError: as ``sampling.counts.count_mixture``.
+        SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
     """
-    return counts.count_mixture(mixture, probe_only=probe_only, count=count_dataset)
+    local = [d for d in mixture.datasets if _is_counted(d, by_index)]
+    found = find_indexes(local) if probe_only else open_indexes(local)
+    indexes = {one.name: index for one, index in zip(local, found, strict=True)}
+    counts = {}
+    for dataset in mixture.datasets:
+        index = indexes.get(dataset.name)
+        counts[dataset.name] = _estimate(dataset) if index is None else count_indexed(index)
+        _check(dataset, counts[dataset.name])
+    return counts
+
+
+def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...]:
+    """What a plan needs to know of datasets: from their index if it is there, else estimated.
+
+    Raises:
+        SourceError: a dataset cannot be read.
+    """
+    local = [dataset for dataset in datasets if not dataset.remote]
+    indexes = dict(zip((one.name for one in local), find_indexes(local), strict=True))
+    return tuple(
+        _estimated_table(dataset) if index is None else table_of(dataset, index)
+        for dataset in datasets
+        for index in [indexes.get(dataset.name)]
+    )
+
+
+def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
+    return not dataset.remote and (by_index or dataset.num_samples is None)
+
+
+def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:
+    """Every episode has the mean length of a few. What rules leave out is not known."""
+    frames = mean_frames(dataset.slices, dataset.directory.features, dataset=dataset.name)
+    if dataset.transform is not None:
+        frames = max(1, round(frames * dataset.transform.kept_ratio))
+    each = [piece.records for piece in dataset.slices]
+    records = [np.arange(piece.start, piece.stop, dtype=np.int64) for piece in dataset.slices]
+    return DatasetTable(
+        key=dataset.key,
+        sample=dataset.sample,
+        stride=dataset.stride,
+        steps=np.full(sum(each), frames, dtype=np.int32),
+        slice_of=np.repeat(np.arange(len(each), dtype=np.int32), each),
+        record_of=np.concatenate(records),
+    )
+
+
+def _estimate(dataset: ResolvedDataset) -> DatasetCount:
+    table = _estimated_table(dataset)
+    given = dataset.num_samples
+    return DatasetCount(
+        episodes=dataset.records,
+        frames=int(table.steps.sum(dtype=np.int64)),
+        samples=max(1, table.samples) if given is None else given,
+        short_episodes=0,
+        damaged=(),
+        estimated=given is None,
+        frames_estimated=True,
+    )
+
+
+def _check(dataset: ResolvedDataset, found: DatasetCount) -> None:
+    """Refuse a dataset without an episode or a sample."""
+    if not found.episodes:
+        reason = found.damaged[0] if found.damaged else "it has no records"
+        raise SourceError(
+            f"dataset {dataset.name!r}: no episode can be read: {reason}",
+            remedy=f"check the files in {dataset.directory.path}, or take the dataset out",
+            dataset=dataset.name,
+        )
+    if found.samples:
+        return
+    if any(rule.samples or rule.episodes for rule in found.lost):
+        raise SourceError(
+            f"dataset {dataset.name!r}: {_rules(dataset)} no sample of "
+            f"its {found.episodes} episodes: "
+            + ", ".join(
+                f"{r.rule} takes {r.samples} samples, {r.episodes} episodes whole"
+                for r in found.lost
+            ),
+            remedy="loosen the rule that takes the most, or take the dataset out",
+            dataset=dataset.name,
+        )
+    raise SourceError(
+        f"dataset {dataset.name!r}: none of its {found.episodes} episodes is long enough "
+        "for a sample",
+        remedy="use smaller offsets, edges: {start: repeat, end: repeat}, or take it out",
+        dataset=dataset.name,
+    )
+
+
+def _rules(dataset: ResolvedDataset) -> str:
+    named = {"transform": dataset.transform, "keep": dataset.keep}
+    given = [name for name, one in named.items() if one is not None]
+    return " and ".join(given) + (" leave" if len(given) == 2 else " leaves")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
+from autoloader.catalog.files import unreadable
 from autoloader.catalog.tfrecord import opened
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import places
@@ -40,18 +41,17 @@ from autoloader.index.format import (
     pack,
     read_front,
 )
-from autoloader.index.schema import IndexSchema
 from autoloader.index.shard import ShardIndex
-from autoloader.index.transformed import count_transformed, kept_transformed
-from autoloader.sampling.counts import DatasetCount, counted_episodes
-from autoloader.sampling.keep import valid_t
+from autoloader.index.valid import kept_t
 from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.schema import RecordSchema
 from autoloader.sampling.transform import VALID_KEY
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
 _MANY_FILES = 256
+_SAY_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class DatasetIndex:
     """
 
     def __init__(
-        self, dataset: ResolvedDataset, schema: IndexSchema, shards: Sequence[ShardIndex]
+        self, dataset: ResolvedDataset, schema: RecordSchema, shards: Sequence[ShardIndex]
     ) -> None:
         self.dataset = dataset
         self.schema = schema
@@ -166,13 +166,7 @@ class DatasetIndex:
 
     def kept(self) -> Ranges | None:
         """The valid t of each episode where some are left out, else ``None``."""
-        dataset = self.dataset
-        if dataset.transform is not None:
-            return kept_transformed(self)
-        if dataset.keep is None:
-            return None
-        strided = -(-self.steps.astype(np.int64) // dataset.stride)
-        return valid_t(dataset.keep, dataset.sample, dataset.stride, self.rows(), strided)[0]
+        return kept_t(self)
 
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
@@ -244,7 +238,7 @@ def open_indexes(
         beside: write new index files beside the data instead. Where they lie there, they are used
             in any case.
         progress: called from this thread whenever a shard file is done; not called where nothing
-            needs to be built.
+            needs to be built. Without it the log says every few seconds how far the build is.
         threads: shard files that are built at a time.
 
     Raises:
@@ -260,7 +254,32 @@ def open_indexes(
                 path=f"datasets[{dataset.name}].path",
             )
     home = places.index_directory() if cache_dir is None else cache_dir
-    schemas = [IndexSchema.of(dataset) for dataset in datasets]
+
+    def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
+        return _build(missing, progress, max(1, threads))
+
+    found = _indexes(datasets, home, beside=beside, build=build)
+    return tuple(index for index in found if index is not None)
+
+
+def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
+    """The indexes of local datasets; ``None`` where one is missing or stale. Builds nothing.
+
+    Raises:
+        SourceError: a shard file is not there.
+    """
+    return _indexes(datasets, places.index_directory(), beside=False, build=lambda _: {})
+
+
+def _indexes(
+    datasets: Sequence[ResolvedDataset],
+    home: Path,
+    *,
+    beside: bool,
+    build: Callable[[Mapping[_FileKey, _ShardFile]], dict[_FileKey, ShardIndex]],
+) -> tuple[DatasetIndex | None, ...]:
+    """Each dataset's index, of the files that are there and those that ``build`` gives."""
+    schemas = [RecordSchema.of(dataset) for dataset in datasets]
     files: dict[_FileKey, _ShardFile] = {}
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
@@ -271,36 +290,17 @@ def open_indexes(
                 files[key] = _ShardFile(piece.path, schema, dataset.name, home, look, beside)
     opened_now = zip(files, _open_all(list(files.values())), strict=True)
     found = {key: shard for key, shard in opened_now if shard is not None}
-    missing = [key for key in files if key not in found]
+    missing = {key: file for key, file in files.items() if key not in found}
     if missing:
-        for place in {files[key].place.parent for key in missing}:
-            places.remove_leftovers(place)
-        found.update(_build({key: files[key] for key in missing}, progress, max(1, threads)))
-    return tuple(
-        DatasetIndex(
-            dataset,
-            schema,
-            [found[piece.path, schema.fingerprint] for piece in dataset.slices],
+        found.update(build(missing))
+    indexes: list[DatasetIndex | None] = []
+    for dataset, schema in zip(datasets, schemas, strict=True):
+        keys = [(piece.path, schema.fingerprint) for piece in dataset.slices]
+        whole = all(key in found for key in keys)
+        indexes.append(
+            DatasetIndex(dataset, schema, [found[key] for key in keys]) if whole else None
         )
-        for dataset, schema in zip(datasets, schemas, strict=True)
-    )
-
-
-def count_indexed(index: DatasetIndex) -> DatasetCount:
-    """What ``sampling.counts.count_dataset`` would find, from the index alone."""
-    dataset = index.dataset
-    if dataset.transform is not None:
-        return count_transformed(index)
-    per_episode, short, lost = counted_episodes(dataset, index.rows(), index.steps.astype(np.int64))
-    return DatasetCount(
-        episodes=index.episodes,
-        frames=int(index.steps.sum(dtype=np.int64)),
-        samples=int(per_episode.sum()),
-        short_episodes=short,
-        damaged=index.damage_reasons(),
-        estimated=False,
-        lost=lost,
-    )
+    return tuple(indexes)
 
 
 def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
@@ -317,21 +317,35 @@ _FileKey = tuple[str, bytes]
 def _build(
     files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
 ) -> dict[_FileKey, ShardIndex]:
+    for place in {file.place.parent for file in files.values()}:
+        places.remove_leftovers(place)
     order = list(files)
     secrets.SystemRandom().shuffle(order)
     logger.info("indexing %d shard files", len(order))
     done: dict[_FileKey, ShardIndex] = {}
+    progress = progress or _SaidProgress()
     with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
         try:
             jobs = {pool.submit(files[key].open_or_build): key for key in order}
             for job in as_completed(jobs):
                 done[jobs[job]] = job.result()
-                if progress is not None:
-                    progress(len(done), len(order))
+                progress(len(done), len(order))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return done
+
+
+class _SaidProgress:
+    """Says every few seconds how far a build is."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._said_s >= _SAY_S:
+            self._said_s = time.monotonic()
+            logger.warning("building the index: %d of %d shard files", done, total)
 
 
 @dataclass(frozen=True)
@@ -348,7 +362,7 @@ class _ShardFile:
     """
 
     path: str
-    schema: IndexSchema
+    schema: RecordSchema
     dataset: str
     home: Path
     look_beside: bool
@@ -434,13 +448,7 @@ class _ShardFile:
         return True
 
     def _unreadable(self, error: OSError) -> SourceError:
-        if error.errno in OUT_OF_DESCRIPTORS:
-            return too_many_open(error, self.path, dataset=self.dataset)
-        return SourceError(
-            f"dataset {self.dataset}: {self.path} cannot be read: {error.strerror or error}",
-            remedy="check that the shard files are there and readable",
-            dataset=self.dataset,
-        )
+        return unreadable(error, self.path, dataset=self.dataset)
 
     def _changed(self) -> SourceError:
         return SourceError(

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index.format import Section
-from autoloader.index.schema import IndexSchema
 from autoloader.index.shard import ShardIndex
+from autoloader.sampling.schema import RecordSchema
 
 
 class FeatureNumbers(dict[tuple[str, str], int]):
     """Feature numbers by use ("frames", "column", "language") and path, "steps/" or not."""
 
-    def __init__(self, schema: IndexSchema) -> None:
+    def __init__(self, schema: RecordSchema) -> None:
         super().__init__()
         self.per_step = tuple(feature.per_step for feature in schema.features)
         for number, feature in enumerate(schema.features):

@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.schema import IndexSchema
+from autoloader.sampling.schema import RecordSchema
 
 MAGIC = b"ALINDEX\0"
 VERSION = 1
@@ -134,7 +134,7 @@ class ShardTables:
     texts: Sequence[bytes] = ()
 
 
-def pack(tables: ShardTables, schema: IndexSchema) -> bytes:
+def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
     """The bytes of an index file; the same tables give the same bytes."""
     first_rows = np.zeros(len(tables.steps) + 1, np.int64)
     np.cumsum(np.maximum(tables.steps, 0), out=first_rows[1:])

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.errors import SourceError
 from autoloader.index.chains import ChainedSamples
 from autoloader.index.counted import CountedEpisodes
 from autoloader.index.dataset import DatasetIndex
@@ -37,7 +38,7 @@ from autoloader.index.kept import KeptSamples
 from autoloader.index.permutation import permute
 from autoloader.index.table import DatasetTable
 from autoloader.sampling.draws import PURPOSE_PLAN, fold, fold_array
-from autoloader.sampling.order import MixtureOrder, PositionSequence, mixture_order
+from autoloader.sampling.order import MixtureOrder, PositionSequence
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.windows import valid_range
 
@@ -176,9 +177,35 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
 def plan_of(
     mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
 ) -> SamplePlan:
-    """The plan over what the indexes really hold; an epoch of passes is dealt by that."""
+    """The plan over what the indexes hold.
+
+    Raises:
+        SourceError: they are not of the files that ``order`` was made of.
+    """
     tables = [table_of(d, index) for d, index in zip(mixture.datasets, indexes, strict=True)]
     if order.pass_samples is not None:
-        samples = {d.name: t.samples for d, t in zip(mixture.datasets, tables, strict=True)}
-        order = mixture_order(mixture, samples)
+        for dataset, table, counted in zip(
+            mixture.datasets, tables, order.pass_samples, strict=True
+        ):
+            check_count(dataset, table.samples, counted)
     return SamplePlan(order, tables, chain=order.chain)
+
+
+def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
+    """Refuse to go on with a pass of another length than the run was begun with.
+
+    Args:
+        dataset: whose pass.
+        samples: that its files give now.
+        counted: that they gave when the run was planned.
+
+    Raises:
+        SourceError: the files were changed in between.
+    """
+    if samples != counted:
+        raise SourceError(
+            f"dataset {dataset.name!r}: its files give {samples} samples and gave {counted} when "
+            "this run was planned: they were changed, and an epoch is one pass of them",
+            remedy="put the files back as they were, or start the run anew",
+            dataset=dataset.name,
+        )

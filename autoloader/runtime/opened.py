@@ -10,9 +10,7 @@ Not here: the indexes and the plan (``index``), reading (``runtime.planned``).
 from __future__ import annotations
 
 import json
-import logging
 import threading
-import time
 import weakref
 from dataclasses import asdict
 
@@ -20,10 +18,6 @@ from autoloader.index.dataset import DatasetIndex, open_indexes
 from autoloader.index.plan import SamplePlan, plan_of
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
-
-logger = logging.getLogger(__name__)
-
-_SAY_S = 5.0
 
 
 class Opened:
@@ -47,7 +41,7 @@ class Opened:
         """Open what is not open; waits where somebody else is at it."""
         with self._lock:
             if not self._is_open:
-                self.indexes = open_indexes(mixture.datasets, progress=_Progress())
+                self.indexes = open_indexes(mixture.datasets)
                 self.plan = plan_of(mixture, order, self.indexes)
                 self._is_open = True
 
@@ -75,15 +69,3 @@ def open_planned(mixture: ResolvedMixture, order: MixtureOrder) -> Opened:
             opened = _opened[key] = Opened()
     opened.open(mixture, order)
     return opened
-
-
-class _Progress:
-    """Says every few seconds how far the indexes are that have to be built."""
-
-    def __init__(self) -> None:
-        self._said_s = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._said_s >= _SAY_S:
-            self._said_s = time.monotonic()
-            logger.warning("building the index: %d of %d shard files", done, total)

@@ -22,11 +22,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, SourceError, as_fault
+from autoloader.index import open_dataset_index
+from autoloader.index.plan import check_count, table_of
 from autoloader.knobs import Knobs
 from autoloader.processors import usable_processors
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
@@ -40,7 +39,6 @@ from autoloader.runtime.queues import SampleQueue
 from autoloader.runtime.readers import Reader, opening_at_once
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
-from autoloader.sampling.counts import samples_of_records
 from autoloader.sampling.episode import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
@@ -105,7 +103,7 @@ class Pipeline:
                 knobs.for_dataset(dataset.name),
                 quarantine=self._quarantine,
                 opening=opening,
-                counted=_Counted(dataset) if order.pass_samples and not dataset.remote else None,
+                counted=_counted(dataset, order),
                 failed=self._reader_failed,
             )
             for dataset in mixture.datasets
@@ -266,17 +264,42 @@ class Pipeline:
         return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
 
 
+def _counted(dataset: ResolvedDataset, order: MixtureOrder) -> _Counted | None:
+    """The count that a pass is held to, where an epoch is one pass and the index made the count."""
+    if order.pass_samples is None or dataset.remote or dataset.num_samples is not None:
+        return None
+    return _Counted(dataset, order.pass_samples[dataset.index])
+
+
 class _Counted:
-    """Samples that were counted of a dataset's records; looked up when first asked."""
+    """What the index says of a dataset's records; opened when first asked.
 
-    def __init__(self, dataset: ResolvedDataset) -> None:
+    Args:
+        dataset: whose records.
+        samples: of a pass, as the run was planned.
+    """
+
+    def __init__(self, dataset: ResolvedDataset, samples: int) -> None:
         self._dataset = dataset
-        self._of: NDArray[np.int64] | None = None
-        before = np.cumsum([0, *(piece.records for piece in dataset.slices)]).tolist()
-        starts = [piece.start for piece in dataset.slices]
-        self._first = [row - start for row, start in zip(before, starts, strict=False)]
+        self._samples = samples
+        self._of: dict[tuple[int, int], int] = {}
+        self._damage: dict[tuple[int, int], str] = {}
 
-    def __call__(self, place: Place) -> int:
-        if self._of is None:
-            self._of = samples_of_records(self._dataset)
-        return int(self._of[self._first[place.shard] + place.record])
+    def samples(self, place: Place) -> int:
+        """Samples that a pass takes of a record."""
+        return self._looked_up().get((place.shard, place.record), 0)
+
+    def damage(self, place: Place) -> str | None:
+        """Why a record was not counted; ``None`` where it was."""
+        self._looked_up()
+        return self._damage.get((place.shard, place.record))
+
+    def _looked_up(self) -> dict[tuple[int, int], int]:
+        if not self._of:
+            index = open_dataset_index(self._dataset)
+            table = table_of(self._dataset, index)
+            check_count(self._dataset, table.samples, self._samples)
+            places = zip(table.slice_of.tolist(), table.record_of.tolist(), strict=True)
+            self._damage = {(slice_, record): why for slice_, record, why in index.damaged}
+            self._of = dict(zip(places, table.counts.tolist(), strict=True))
+        return self._of

@@ -6,11 +6,12 @@ thread of its own, and reads on from the old one until the new one has its first
 give, the cursor knows, and it is passed over. At most ``opening_at_once`` readers reopen at a time,
 so that a retune of all datasets leaves cores to decoding; at start-up all open side by side.
 
-Where an epoch is one pass of every dataset, a record whose samples were counted and that proves
-broken when it is read would leave the epoch short: the next pass would begin within it, and every
-epoch after it would be off by as much. Its samples are made up for by repeats of the next whole
-episode's, flagged as those of undecodable frames are: provenance names what they show, the ledger
-what they stand for. With other epochs a dataset simply goes on.
+Where an epoch is one pass of every dataset, it has the samples that the index counted. A record
+that the index names as damaged gives none, whatever the source makes of it. One that was whole then
+and proves broken when it is read would leave the epoch short: the next pass would begin within it,
+and every epoch after it would be off by as much. Its samples are made up for by repeats of the next
+whole episode's, flagged as those of undecodable frames are: provenance names what they show, the
+ledger what they stand for. With other epochs a dataset simply goes on.
 
 A source that is interrupted (remote files) is opened again at the cursor, after a pause: nothing is
 lost and nothing comes twice. Any other exception reaches the pipeline with its dataset and stage;
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Protocol
 
 from autoloader.errors import AutoloaderError, PipelineError, SourceError
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -52,6 +54,18 @@ def opening_at_once(cpus: int) -> int:
     return max(1, min(2, cpus // 2))
 
 
+class RecordCounts(Protocol):
+    """What was counted of a dataset's records."""
+
+    def samples(self, place: Place) -> int:
+        """Samples that a pass takes of a record."""
+        ...
+
+    def damage(self, place: Place) -> str | None:
+        """Why a record was not counted; ``None`` where it was."""
+        ...
+
+
 class Reader:
     """Keeps one dataset's queue filled.
 
@@ -63,8 +77,8 @@ class Reader:
         knobs: the stream knobs to begin with.
         quarantine: told of bad records.
         opening: bounds how many readers reopen at a time.
-        counted: samples that were counted of the record at a place, where what it owes the epoch
-            must be made up for, else ``None``; asked on the reader's own thread.
+        counted: what was counted of the records, where an epoch is one pass of them, else ``None``;
+            asked on the reader's own thread.
         failed: told of the exception that ends this reader.
     """
 
@@ -78,7 +92,7 @@ class Reader:
         *,
         quarantine: Quarantine,
         opening: threading.Semaphore,
-        counted: Callable[[Place], int] | None = None,
+        counted: RecordCounts | None = None,
         failed: Callable[[int, AutoloaderError], None],
     ) -> None:
         self._dataset = dataset
@@ -194,11 +208,14 @@ class Reader:
         taken = self._cursor.taken(item.place)
         if taken is None or item.place in self._short:
             return
+        damage = self._counted.damage(item.place) if self._counted is not None else None
+        if damage is not None:
+            item = EmptyEpisode(item.place, damage)
         if isinstance(item, EmptyEpisode):
             short = 0
             if item.reason is not None:
                 self._quarantine.add(item.place, item.reason)
-                short = self._counted(item.place) if self._counted is not None else 0
+                short = self._counted.samples(item.place) if self._counted is not None else 0
             if short:
                 self._short[item.place] = short
                 return

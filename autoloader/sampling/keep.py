@@ -1,17 +1,14 @@
 """``keep``: which t of a dataset give samples, beyond what windows allow.
 
-Theory of operation. Every rule becomes a set of steps for each record of the split
-(``ranges.Ranges``), from the texts that it looks at; the sets are intersected one after the other,
-so that what each rule costs can be told. Both readers, the counts and the plan take their t from
-the result, so that they cannot differ. It is worked out once in a process, at first need.
+Theory of operation. Every rule becomes a set of steps for each episode (``ranges.Ranges``), from
+the texts that it looks at; the sets are intersected one after the other, so that what each rule
+costs can be told. The index holds the texts of all episodes (``sets_of``); who reads a record on
+its own asks for that one (``allows``).
 
-Rules speak of steps before the stride: t is kept where step t · stride is.
+Rules speak of steps before the stride: t is kept where step t · stride is. With a transform they
+speak of what it gives: its features, its steps.
 
-With a transform they speak of what it gives: its features, its steps. Those lie in no file: the
-index holds the texts of all episodes (``sets_of``), and who rewrites a record asks for that one
-(``allows``).
-
-Not here: the language (``spec.keep``), reading texts (``texts``).
+Not here: the language (``spec.keep``), the texts of all episodes (``autoloader.index``).
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import functools
 import hashlib
 import json
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,13 +24,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature, ShardSlice
+from autoloader.catalog import Feature
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.sampling.fields import check_language, find_feature
 from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.texts import ALL_STEPS, TextRuns, read_texts, runs_of_episode
-from autoloader.sampling.windows import valid_ranges
-from autoloader.spec import KeepSpec, SampleSpec
+from autoloader.sampling.texts import ALL_STEPS, TextRuns, runs_of_episode
+from autoloader.spec import KeepSpec
 from autoloader.spec.documents import DocumentError, read_regular
 from autoloader.spec.keep import key_parts, matcher
 
@@ -58,13 +53,12 @@ class RuleLoss:
 
 
 class Keep:
-    """The rules of one dataset, bound to its features; thread-safe.
+    """The rules of one dataset, bound to its features; immutable.
 
     Args:
         spec: the rules.
         features: of the dataset, or those that its transform gives.
         language: the features that its language is drawn from.
-        slices: records of the split; none where a transform gives the texts.
         where: path of the dataset in the spec.
         dataset: its name.
 
@@ -77,17 +71,10 @@ class Keep:
         spec: KeepSpec,
         features: Mapping[str, Feature],
         language: Sequence[Feature],
-        slices: Sequence[ShardSlice],
         *,
         where: str,
         dataset: str,
     ) -> None:
-        self._slices = tuple(slices)
-        self._dataset = dataset
-        self._rows = np.cumsum([0, *(piece.records for piece in slices)], dtype=np.int64)
-        self._starts = np.asarray([piece.start for piece in slices], dtype=np.int64)
-        self._lock = threading.Lock()
-        self._sets: tuple[tuple[str, Ranges], ...] | None = None
         self._identity = ""
         self._asked: list[Feature] = []
         self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
@@ -133,35 +120,11 @@ class Keep:
         """Those whose texts the rules look at."""
         return tuple(dict.fromkeys(self._asked))
 
-    @property
-    def rows(self) -> int:
-        """Records of the split."""
-        return int(self._rows[-1])
-
-    @property
-    def row_starts(self) -> tuple[Ints, Ints]:
-        """([S] row of each slice's first record, [S] that record's number in its file)."""
-        return self._rows[:-1], self._starts
-
-    def sets(self) -> tuple[tuple[str, Ranges], ...]:
-        """(rule, steps that it and those before it leave of each record), in order; not empty.
-
-        Raises:
-            SourceError: the records cannot be read.
-        """
-        with self._lock:
-            if self._sets is None:
-                features = self.features
-                found = read_texts(self._slices, features, dataset=self._dataset)
-                texts = {one.key: runs for one, runs in zip(features, found, strict=True)}
-                self._sets = self.sets_of(self.rows, texts)
-            return self._sets
-
     def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
-        """``sets`` of any episodes.
+        """(rule, steps that it and those before it leave of each episode), in order; not empty.
 
         Args:
-            rows: how many.
+            rows: how many episodes.
             texts: of each of ``features``, by key.
         """
         left: Ranges | None = None
@@ -177,25 +140,12 @@ class Keep:
         Args:
             steps: T.
             values: of each of ``features``, by key: byte strings, or integers, flat.
-
-        Raises:
-            MalformedRecordError: a text is missing.
         """
-        texts = {one.key: runs_of_episode(values.get(one.key), one) for one in self.features}
+        texts = {one.key: runs_of_episode(values[one.key], one) for one in self.features}
         whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, steps, np.int64))
         kept = np.zeros(steps, dtype=np.bool_)
         kept[self.sets_of(1, texts)[-1][1].both(whole).numbers(0)] = True
         return kept
-
-    def steps(self) -> Ranges:
-        """Steps that all rules leave of each record, before the stride."""
-        return self.sets()[-1][1]
-
-    def numbers(self, slice_: int, record: int, first: int, stop: int, stride: int) -> Ints:
-        """[n] the kept t in [first, stop) of a slice's record, ascending."""
-        row = self._rows[slice_ : slice_ + 1] + record - self._starts[slice_ : slice_ + 1]
-        window = Ranges.spans(np.full(1, first, np.int64), np.full(1, stop, np.int64))
-        return self.steps().take(row).strided(stride).both(window).numbers(0)
 
     @staticmethod
     def _matching(
@@ -233,22 +183,6 @@ class Keep:
         ]
         columns = np.asarray(found_ranges, dtype=np.int64).reshape(-1, 3)
         return Ranges.of(rows, columns[:, 0], columns[:, 1], columns[:, 2])
-
-
-def valid_t(
-    keep: Keep, sample: SampleSpec, stride: int, rows: Ints, strided: Ints
-) -> tuple[Ranges, tuple[RuleLoss, ...]]:
-    """The t of some records that windows and rules allow, and what each rule left out.
-
-    Args:
-        keep: the rules.
-        sample: whose windows.
-        stride: every how many steps.
-        rows: [E] which records of the split, ascending.
-        strided: [E] frames of each after the stride.
-    """
-    windows = Ranges.spans(*valid_ranges(sample, strided))
-    return left_by_rules(windows, [(rule, steps.take(rows)) for rule, steps in keep.sets()], stride)
 
 
 def left_by_rules(

@@ -22,6 +22,7 @@ from autoloader.sampling.episode import EpisodeSamples, Place, build_samples, ep
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.schema import RecordSchema
 from autoloader.sampling.transform import VALID_KEY
 from autoloader.sampling.windows import valid_range
 
@@ -34,30 +35,24 @@ def samples_of_record(
     Raises:
         MalformedRecordError: the payload is no Example with the features the spec names.
     """
-    numeric = dataset.numeric_features()
-    cameras = dataset.cameras
-    keys = {feature.key for feature in (*numeric.values(), *dataset.language)}
-    keys |= {feature.key for features in cameras.values() for feature in features}
+    numeric, cameras = dataset.numeric_features(), dataset.cameras
+    schema = RecordSchema.of(dataset)
     if dataset.transform is not None:
+        keys = schema.keys - {VALID_KEY}
         payload, _ = dataset.transform.rewritten(payload, keys, dataset.keep)
-        keys.add(VALID_KEY)
-    values = parse_example(payload, only=keys)
+    values = parse_example(payload, only=schema.keys)
+    raw_steps = schema.steps(values)
     arrays = {
         path: numbers_of(values.get(feature.key), feature) for path, feature in numeric.items()
     }
-    pictures = {
-        feature.key: _ranges(values.get(feature.key))
-        for features in cameras.values()
-        for feature in features
-    }
-    counts = {len(array) for array in arrays.values()}
-    counts |= {len(spans) for spans in pictures.values()}
-    if len(counts) != 1:
-        raise MalformedRecordError(f"features differ in length: {sorted(counts)} steps")
-    steps = -(-counts.pop() // dataset.stride)
+    steps = -(-raw_steps // dataset.stride)
     key = episode_key(dataset, place)
-    valid = values.get(VALID_KEY) if dataset.transform is not None else None
-    t = draw_t(dataset, place, steps, None if valid is None else valid.values)
+    valid: NDArray[Any] | None = None
+    if dataset.transform is not None:
+        valid = values[VALID_KEY].values
+    elif dataset.keep is not None:
+        valid = _kept(dataset, raw_steps, values, payload)
+    t = draw_t(dataset, place, steps, valid)
     if not len(t):
         return None
     drawn = np.full(len(t), key, dtype=np.uint64)
@@ -66,7 +61,7 @@ def samples_of_record(
     frames = {}
     for number, (camera, choices) in enumerate(sorted(cameras.items())):
         feature = choices[draw_choice(key, PURPOSE_CAMERA, number, len(choices))]
-        spans = pictures[feature.key]
+        spans = values[feature.key].ranges
         frames[camera] = [payload[slice(*spans[step * dataset.stride])] for step in used.tolist()]
     return build_samples(
         dataset,
@@ -90,18 +85,15 @@ def draw_t(
         dataset: whose episode.
         place: where it lies.
         steps: strided frames.
-        valid: [T] which steps before the stride may be t, rules included; default: as these say.
+        valid: [T] which steps before the stride may be t; default: all.
     """
     first, stop = valid_range(dataset.sample, steps)
     key = episode_key(dataset, place)
-    if valid is not None:
-        allowed = np.arange(first, stop, dtype=np.int64)
-        t = draws.ordered(key, allowed[valid[allowed * dataset.stride] != 0])
-    elif dataset.keep is None:
+    if valid is None:
         t = draws.order(key, first, stop)
     else:
-        kept = dataset.keep.numbers(place.shard, place.record, first, stop, dataset.stride)
-        t = draws.ordered(key, kept)
+        allowed = np.arange(first, stop, dtype=np.int64)
+        t = draws.ordered(key, allowed[valid[allowed * dataset.stride] != 0])
     per_episode = dataset.sample.per_episode
     t = t if per_episode == "all" else t[:per_episode]
     return t[dataset.turn[0] :: dataset.turn[1]]
@@ -129,10 +121,33 @@ def numbers_of(value: FeatureValue | None, feature: Feature) -> NDArray[np.float
     return value.values.reshape(-1, width).astype(np.float32, copy=False)
 
 
-def _ranges(value: FeatureValue | None) -> list[tuple[int, int]]:
-    if value is None or value.kind not in ("bytes", "missing"):
-        raise MalformedRecordError("an image feature is missing or holds no bytes")
-    return value.ranges
+def kept_steps(dataset: ResolvedDataset, payload: bytes) -> NDArray[np.bool_]:
+    """[T] which steps of a record, before the stride, the rules of ``keep`` leave.
+
+    Raises:
+        MalformedRecordError: the payload is no Example with the features the spec names.
+    """
+    schema = RecordSchema.of(dataset)
+    values = parse_example(payload, only=schema.keys)
+    return _kept(dataset, schema.steps(values), values, payload)
+
+
+def _kept(
+    dataset: ResolvedDataset, steps: int, values: Mapping[str, FeatureValue], payload: bytes
+) -> NDArray[np.bool_]:
+    assert dataset.keep is not None
+    found = {
+        one.key: _stored_texts(values.get(one.key), one, payload) for one in dataset.keep.features
+    }
+    return dataset.keep.allows(steps, found)
+
+
+def _stored_texts(value: FeatureValue | None, feature: Feature, payload: bytes) -> Any:
+    """Byte strings or integers, as a record that was checked holds them."""
+    if is_text(feature):
+        return [payload[slice(*span)] for span in (value.ranges if value is not None else ())]
+    assert value is not None
+    return value.values
 
 
 def _language(
@@ -146,16 +161,8 @@ def _language(
         return []
     chosen = draw_choice(key, PURPOSE_LANGUAGE, 0, len(dataset.language))
     feature = dataset.language[chosen]
-    value = values.get(feature.key)
+    stored = _stored_texts(values.get(feature.key), feature, payload)
     if is_text(feature):
-        spans = [] if value is None else value.ranges
-        if feature.per_step:
-            if len(spans) <= int(step.max()):
-                raise MalformedRecordError(f"{feature.path!r} has {len(spans)} texts")
-            return [payload[slice(*spans[at])] for at in step.tolist()]
-        return [payload[slice(*spans[0])]] if spans else [b""]
-    if value is None or value.values is None:
-        raise MalformedRecordError(f"{feature.path!r} is missing or holds no code points")
-    points = value.values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
-    rows = points[step] if feature.per_step else points[:1]
-    return [text_of_points(row) for row in rows]
+        return [stored[at] for at in step.tolist()] if feature.per_step else stored or [b""]
+    points = stored.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
+    return [text_of_points(row) for row in (points[step] if feature.per_step else points)]

@@ -58,7 +58,7 @@ class ResolvedDataset:
         transform: what rewrites each episode first, or ``None``.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``sampling.parts``).
-        num_samples: of a pass, where the spec says it of remote data; else ``None``.
+        num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
     """
 
     name: str
@@ -243,9 +243,7 @@ def _resolve_dataset(
     _check_relative(sample, fields, where)
     keep = None
     if declared.keep is not None:
-        # Of transformed episodes the files tell nothing.
-        records = slices if transform is None else ()
-        keep = Keep(declared.keep, features, language, records, where=where, dataset=name)
+        keep = Keep(declared.keep, features, language, where=where, dataset=name)
     return ResolvedDataset(
         name=name,
         index=index,
@@ -266,21 +264,13 @@ def _resolve_dataset(
 
 
 def _check_place(declared: DatasetSpec, directory: VersionDirectory, where: str) -> None:
-    """Refuse what remote data cannot have, and what only it can."""
-    remote = files.is_remote(directory.path)
-    if declared.keep is not None and remote:
+    """Refuse what remote data cannot have."""
+    if declared.keep is not None and files.is_remote(directory.path):
         raise SpecError(
             f"{where}.keep: {directory.path} is remote, and rules ask for texts of every record",
             remedy="use a transform that drops episodes (return None) and bars steps (valid), or "
             "copy the dataset to a local disk",
             path=f"{where}.keep",
-        )
-    if declared.num_samples is not None and not remote:
-        raise SpecError(
-            f"{where}.num_samples: {declared.num_samples}, but {directory.path} is local: its "
-            "samples are counted",
-            remedy="leave num_samples out; it is for remote data, which cannot be counted cheaply",
-            path=f"{where}.num_samples",
         )
 
 

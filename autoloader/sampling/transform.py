@@ -169,14 +169,8 @@ def bind_transform(
                 _bound[key] = found
             return Transform(spec, identity, sources, *_bound[key])
     except OSError as error:
-        if files.is_remote(slices[0].path):
-            raise files.unreadable(error, error.filename, dataset=dataset) from error
-        raise SourceError(
-            f"dataset {dataset}: {error.filename or 'a shard file'} cannot be read: "
-            f"{error.strerror or error}",
-            remedy="check that the shard files are there and readable",
-            dataset=dataset,
-        ) from error
+        path = error.filename or slices[0].path
+        raise files.unreadable(error, path, dataset=dataset) from error
 
 
 def _try(

@@ -23,7 +23,7 @@ from autoloader.catalog.tfrecord import (
     read_record,
     walk_records,
 )
-from autoloader.index.transformed import allowed_by_function
+from autoloader.index.valid import allowed_by_function
 from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.record import numbers_of
 from autoloader.sampling.resolve import ResolvedDataset

@@ -17,11 +17,11 @@ from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
 from autoloader.clock import ManualClock, SystemClock
+from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
 from autoloader.planning import plan_loader
 from autoloader.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.runtime.decode_probe import probe_decode
-from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.resolve import resolve
 from autoloader.spec import PipelineSpec
 
@@ -157,6 +157,11 @@ def test_what_rules_leave_out_is_told_rule_by_rule(
         "cameras: {primary: {size: [12, 16]}}\n"
     )
     (tmp_path / "keep.json").write_text('{"pour": [[1, 4]]}')
+    robot = plan_json(path, capsys)["datasets"]["robot"]
+    assert (robot["samples"], robot["estimated"]) == (15, True)
+    assert robot["lost"] == ["what the rules of keep leave out is known when the index is built"]
+    assert main(["index", "--spec", str(path), "--json"]) == 0
+    capsys.readouterr()
     robot = plan_json(path, capsys)["datasets"]["robot"]
     assert (robot["samples"], robot["estimated"]) == (6, False)
     assert robot["lost"] == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from streams import (
 )
 
 from autoloader.errors import PipelineError, SourceError
+from autoloader.index.counting import count_mixture
 from autoloader.sampling.source import EmptyEpisode
 
 Breaker = Callable[[Written], None]
@@ -60,9 +62,12 @@ RECORD_DAMAGE: dict[str, tuple[Any, str]] = {
     "action missing": (without("action"), "missing"),
     "image missing": (without("observation/image"), "missing"),
     "action too short": (replaced(action=[1.0] * 7), "7 values"),
-    "action of other length": (replaced(action=[1.0] * 6), "differ in length"),
+    "action of other length": (replaced(action=[1.0] * 6), "differ in their number"),
     "images fewer than steps": (replaced(**{"observation/image": [jpeg(7, 0)] * 3}), "differ"),
-    "texts fewer than steps": (replaced(language_instruction=[b"one"]), "texts"),
+    "texts fewer than steps": (
+        replaced(language_instruction=[b"one"]),
+        "language_instruction has 1",
+    ),
 }
 
 
@@ -177,9 +182,12 @@ def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_pass
     tmp_path: Path,
 ) -> None:
     broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
-    broken.break_payload(1, 2)  # counted: no header tells
     mixing = {"strategy": strategy}
     mixture = by_passes(broken, whole, errors={"max_corrupt_ratio": 0.1}, mixing=mixing)
+    count_mixture(mixture)
+    seen = broken.files[1].stat()
+    broken.break_payload(1, 2)
+    os.utime(broken.files[1], ns=(seen.st_atime_ns, seen.st_mtime_ns))  # as a disk does it
     rows: list[tuple[int, ...]] = []
     shown: list[list[int]] = []
     replaced = 0
@@ -206,6 +214,15 @@ def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_pass
     for row, place in made_up:
         assert tuple(place) in every_sample(mixture, 0, place[1])
         assert row[4] == place[4]
+
+
+def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: Path) -> None:
+    broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
+    running = Running(by_passes(broken, whole))
+    broken.break_payload(1, 2)
+    with pytest.raises(SourceError, match="give 56 samples and gave 60") as caught, running:
+        running.batches(30)
+    assert caught.value.dataset == "broken"
 
 
 @every_strategy

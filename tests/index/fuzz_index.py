@@ -28,18 +28,18 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.index.build import index_shard
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables
-from autoloader.index.schema import IndexedFeature, IndexSchema
 from autoloader.sampling.fields import text_of_points
+from autoloader.sampling.schema import RecordSchema, StoredFeature
 
-SCHEMA = IndexSchema(
+SCHEMA = RecordSchema(
     (
-        IndexedFeature("column", "steps/action", "action", "float", 3, True),
-        IndexedFeature("column", "steps/is_first", "is_first", "int64", 1, True),
-        IndexedFeature("frames", "steps/image", "image", "bytes", 1, True),
-        IndexedFeature("frames", "steps/wrist", "wrist", "bytes", 1, True),
-        IndexedFeature("points", "steps/codes", "codes", "int64", 4, True),
-        IndexedFeature("text", "episode_metadata/task", "episode_metadata/task", "bytes", 1, False),
-        IndexedFeature("text", "steps/words", "words", "bytes", 1, True),
+        StoredFeature("column", "steps/action", "action", "float", 3, True),
+        StoredFeature("column", "steps/is_first", "is_first", "int64", 1, True),
+        StoredFeature("frames", "steps/image", "image", "bytes", 1, True),
+        StoredFeature("frames", "steps/wrist", "wrist", "bytes", 1, True),
+        StoredFeature("points", "steps/codes", "codes", "int64", 4, True),
+        StoredFeature("text", "episode_metadata/task", "episode_metadata/task", "bytes", 1, False),
+        StoredFeature("text", "steps/words", "words", "bytes", 1, True),
     )
 )
 RECORDS_A_FILE = 40

@@ -17,13 +17,14 @@ from streams import dataset_of, mixture_of
 
 from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
-from autoloader.index import DatasetIndex, IndexSchema, open_dataset_index, open_indexes, places
+from autoloader.index import DatasetIndex, open_dataset_index, open_indexes, places
 from autoloader.index import build as build_module
 from autoloader.index import dataset as dataset_module
 from autoloader.index import format as format_module
 from autoloader.index import shard as shard_module
 from autoloader.index.format import HEADER, Section
 from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.schema import RecordSchema
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ class Builds:
         self.paths: list[str] = []
         monkeypatch.setattr(dataset_module, "index_shard", self)
 
-    def __call__(self, path: str, schema: IndexSchema) -> format_module.ShardTables:
+    def __call__(self, path: str, schema: RecordSchema) -> format_module.ShardTables:
         self.paths.append(path)
         return build_module.index_shard(path, schema)
 

@@ -17,7 +17,7 @@ def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
 def test_the_trial_notices_a_wrong_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     real = fuzz_index.index_shard
 
-    def shifted(path: str, schema: fuzz_index.IndexSchema) -> fuzz_index.ShardTables:
+    def shifted(path: str, schema: fuzz_index.RecordSchema) -> fuzz_index.ShardTables:
         tables = real(path, schema)
         for (kind, _), values in tables.sections.items():
             if kind is fuzz_index.Section.FRAME_OFFSETS:

@@ -17,8 +17,7 @@ from plain_tfds import plain_episodes, text_at
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
-from autoloader.index import open_dataset_index
-from autoloader.index.counting import count_dataset
+from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.plan import SamplePlan, table_of
 from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.order import mixture_order
@@ -129,8 +128,7 @@ def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedRun,
     (dataset,) = mixture.datasets
     index = open_dataset_index(dataset)
     table = table_of(dataset, index)
-    count = count_dataset(dataset)
-    assert count.samples == table.samples
+    assert count_indexed(index).samples == table.samples
     if not table.samples:
         return
     order = mixture_order(mixture, {dataset.name: table.samples})

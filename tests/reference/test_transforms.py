@@ -21,8 +21,9 @@ from test_both_readers import PASSES, Data, Key, check, read_from_index, read_fr
 from autoloader import AutoLoader
 from autoloader.catalog import tensorflow_process
 from autoloader.errors import SourceError, SpecError
-from autoloader.index import open_dataset_index
-from autoloader.index.counting import count_dataset, count_mixture
+from autoloader.index import count_indexed, open_dataset_index
+from autoloader.index.counting import count_mixture
+from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.hook import HookFailedError, ask_elsewhere
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.source import EmptyEpisode
@@ -124,6 +125,10 @@ WINDOW: dict[str, Any] = {
     "action_reduce": "none", "action_relative_to_state": [1], "edges": {"start": "zero",
     "end": "repeat"}, "goal": "uniform", "per_episode": "all",
 }  # fmt: skip
+
+
+def counted(mixture: ResolvedMixture) -> DatasetCount:
+    return count_indexed(open_dataset_index(mixture.datasets[0]))
 
 
 def mixture_with(
@@ -289,7 +294,7 @@ def test_keep_speaks_of_the_episode_as_the_function_leaves_it_in_streams(data: D
 
 def test_what_function_and_rules_take_is_told_in_order(data: Data) -> None:
     keep: dict[str, Any] = {"match": MATCHES, "language": "required", "ranges": {}}
-    count = count_dataset(keeping(data, keep, {}, 1).datasets[0])
+    count = counted(keeping(data, keep, {}, 1))
     rules_ = ["keep.language", *(f"keep.match.{path}" for path in MATCHES), "keep.ranges"]
     assert [one.rule for one in count.lost] == ["transform", "transform.valid", *rules_]
     left = sum(length - 1 for length in (5, 1, 7, 6, 9)) - sum(one.samples for one in count.lost)
@@ -302,7 +307,7 @@ def test_another_rule_runs_no_function_anew(data: Data) -> None:
     for pattern in ("[0-2]$", "5$"):
         keep = {"match": {"episode_metadata/file_path": pattern}}
         mixture = mixture_with(data, "lab_hooks:counted", version=9, keep=keep)
-        found.append(count_dataset(mixture.datasets[0]).samples)
+        found.append(counted(mixture).samples)
     assert found == [5 + 1 + 7, 9]
     assert len(lab_hooks.calls) == 1 + len(data.episodes)
 
@@ -311,9 +316,9 @@ def test_another_rule_runs_no_function_anew(data: Data) -> None:
 
 
 def test_dropped_episodes_and_barred_steps_are_counted(data: Data) -> None:
-    (lost,) = count_dataset(mixture_with(data, "lab_hooks:only_even").datasets[0]).lost
+    (lost,) = counted(mixture_with(data, "lab_hooks:only_even")).lost
     assert (lost.rule, lost.episodes) == ("transform", 3)
-    count = count_dataset(mixture_with(data, "lab_hooks:barred").datasets[0])
+    count = counted(mixture_with(data, "lab_hooks:barred"))
     states = [one.state for one in data.episodes.values()]
     barred = sum(int(((s[:, 1] % 3 == 0) | (s[:, 0] == 3)).sum()) for s in states)
     (lost,) = count.lost

@@ -15,6 +15,7 @@ from rlds_files import episode, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
 from autoloader.index import DatasetIndex, open_dataset_index
+from autoloader.index.counting import count_mixture
 from autoloader.index.plan import PlannedSamples
 from autoloader.knobs import Knobs
 from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
@@ -23,7 +24,6 @@ from autoloader.runtime.indexed_pipeline import IndexedPipeline
 from autoloader.runtime.pool import Job
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
-from autoloader.sampling.counts import count_mixture
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.planned import PlannedRun, RunPlanner

@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from rlds_files import PLAIN, TEXT, Written, episode, example, numbers, write_dataset, write_records
+from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
 from autoloader.catalog.demo import demo_directory
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
-from autoloader.sampling import texts
-from autoloader.sampling.counts import count_dataset, count_mixture
+from autoloader.index.counting import count_mixture
+from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.episode import Place
 from autoloader.sampling.keep import RuleLoss
 from autoloader.sampling.record import samples_of_record
@@ -57,7 +56,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 
 def kept_t(mixture: ResolvedMixture) -> list[list[int]]:
-    """The t of every record that the plain reader gives, sorted; held against both counts."""
+    """The t of every record that the plain reader gives, sorted; held against the count."""
     (dataset,) = mixture.datasets
     found = []
     for shard, piece in enumerate(dataset.slices):
@@ -67,10 +66,12 @@ def kept_t(mixture: ResolvedMixture) -> list[list[int]]:
             payload = read_record(piece.path, *place)
             given = samples_of_record(dataset, mixture.layout, Place(0, 0, shard, number), payload)
             found.append([] if given is None else sorted(given.t.tolist()))
-    count = count_dataset(dataset)
-    assert count == count_indexed(open_dataset_index(dataset))
-    assert count.samples == sum(map(len, found))
+    assert counted(mixture).samples == sum(map(len, found))
     return found
+
+
+def counted(mixture: ResolvedMixture) -> DatasetCount:
+    return count_indexed(open_dataset_index(mixture.datasets[0]))
 
 
 def keeping(written: Written, keep: dict[str, Any], **own: Any) -> ResolvedMixture:
@@ -141,8 +142,7 @@ def test_what_every_rule_takes_is_told_in_order(written: Written, tmp_path: Path
         "match": {PATH: "success", "other_language": "twice"},
         **ranges_in(tmp_path, {"0": [[0, 1]], "2": [[0, 6]]}, f"{{{ID}}}"),
     }
-    (dataset,) = keeping(written, keep).datasets
-    assert count_dataset(dataset).lost == (
+    assert counted(keeping(written, keep)).lost == (
         RuleLoss("keep.language", 0, 6),
         RuleLoss(f"keep.match.{PATH}", 3, 18),
         RuleLoss("keep.match.other_language", 0, 1),
@@ -193,62 +193,20 @@ def test_a_file_that_holds_no_ranges_is_refused(
     assert "[[start, end], …]" in caught.value.remedy
 
 
-def test_texts_are_read_once_and_a_damaged_cache_is_read_past(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    read: list[str] = []
-    plain = texts._read_file
-    monkeypatch.setattr(texts, "_read_file", lambda path, f: read.append(path) or plain(path, f))
-    own = write_dataset(tmp_path, [[record(0, 4), record(2, 4)]], features=FEATURES)
-    keep = {"match": {PATH: "."}, "language": "required"}
-
-    def samples() -> int:
-        return count_dataset(keeping(own, keep).datasets[0]).samples
-
-    assert [samples(), samples()] == [6, 6]
-    assert len(read) == 1
-    for file in (tmp_path / "cache").rglob("*.npz"):
-        file.write_bytes(file.read_bytes()[:-40])
-    assert samples() == 6
-    assert len(read) == 2
-    write_records(own.files[0], [example(record(n, 6), FEATURES) for n in (0, 2)])
-    assert samples() == 9
-    assert len(read) == 3
-
-
 def test_everything_that_is_kept_lies_below_the_cache_directory_that_was_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "mine"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "users"))
     own = write_dataset(tmp_path, [[record(0, 4), record(2, 4)]], features=FEATURES)
-    (dataset,) = keeping(own, {"match": {PATH: "."}}).datasets
-    count_dataset(dataset)
-    open_dataset_index(dataset)
-    assert {file.name for file in (tmp_path / "mine").iterdir()} == {"index", "lengths", "texts"}
+    counted(keeping(own, {"match": {PATH: "."}}))
+    assert {file.name for file in (tmp_path / "mine").iterdir()} == {"index"}
     assert demo_directory().is_relative_to(tmp_path / "mine")
     assert not (tmp_path / "users").exists()
 
 
-def test_a_record_that_cannot_be_walked_has_no_texts(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_walked_gives_no_sample(tmp_path: Path) -> None:
     parts = [[record(0, 4), b"no example", record(2, 4)]]
     own = write_dataset(tmp_path, parts, features=FEATURES)
-    (dataset,) = keeping(own, {"match": {PATH: "success"}}).datasets
-    assert dataset.keep is not None
-    assert dataset.keep.steps().counts().tolist()[1] == 0
-    assert count_dataset(dataset).samples == 8
-
-
-def test_pictures_are_not_read_for_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = write_dataset(tmp_path, [[record(0, 400)]], features=FEATURES)
-    (dataset,) = keeping(own, {"match": {PATH: "success"}}).datasets
-    taken: list[int] = []
-    plain = texts.os.pread
-    monkeypatch.setattr(
-        texts.os, "pread", lambda fd, count, at: taken.append(count) or plain(fd, count, at)
-    )
-    assert dataset.keep is not None
-    assert dataset.keep.steps().counts().tolist() == [texts.ALL_STEPS]
-    assert sum(taken) < own.lengths[0][0] / 3
-    assert np.size(taken) > 0
+    count = counted(keeping(own, {"match": {PATH: "success"}}))
+    assert (count.samples, len(count.damaged)) == (8, 1)

@@ -13,7 +13,7 @@ from rlds_files import PLAIN, TEXT, episode, image, numbers, write_dataset
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.errors import SourceError, SpecError
-from autoloader.sampling.counts import count_mixture
+from autoloader.index.counting import count_mixture
 from autoloader.sampling.draws import dataset_key
 from autoloader.sampling.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
 from autoloader.sampling.order import mixture_order

@@ -1,0 +1,133 @@
+"""Which t of indexed episodes are valid, what left the others out, and how many samples that makes.
+
+Windows, a transform and the rules of ``keep`` decide it. Of a transform, a dropped episode is one
+without a step, and which steps may be t is a column (``VALID_KEY``). Rules are no part of the
+index, which has the texts that they look at: a rule that changes indexes nothing anew.
+
+Not here: running the transform (``index.build``, ``sampling.transform``), what one rule leaves
+(``sampling.keep``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature
+from autoloader.sampling.counts import DatasetCount, samples_per_episode
+from autoloader.sampling.keep import RuleLoss, left_by_rules
+from autoloader.sampling.ranges import Ranges
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.texts import ALL_STEPS, TextRuns
+from autoloader.sampling.windows import valid_ranges
+
+if TYPE_CHECKING:
+    from autoloader.index.dataset import DatasetIndex
+
+
+class TransformedEpisodes(Protocol):
+    """What tells which t a function leaves; an index is one."""
+
+    dataset: ResolvedDataset
+    steps: NDArray[np.int32]
+
+    def valid_steps(self) -> NDArray[np.bool_]:
+        """[sum of ``steps``] which steps may be t, before the stride."""
+        ...
+
+
+def kept_t(index: DatasetIndex) -> Ranges | None:
+    """The valid t of each episode, or ``None`` where windows alone decide."""
+    left = None if index.dataset.transform is None else allowed_by_function(index)
+    return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
+
+
+def count_indexed(index: DatasetIndex) -> DatasetCount:
+    """What the episodes of ``index`` give."""
+    dataset = index.dataset
+    steps = index.steps.astype(np.int64)
+    every = samples_per_episode(dataset.sample, -(-steps // dataset.stride))
+    dropped, left, lost = 0, every, []
+    kept = None
+    if dataset.transform is not None:
+        kept = allowed_by_function(index)
+        dropped = int((steps == 0).sum())
+        if dropped:
+            lost.append(RuleLoss("transform", dropped, 0))
+    if kept is not None:
+        left = samples_per_episode(dataset.sample, -(-steps // dataset.stride), kept)
+        whole = int(((every > 0) & (left == 0)).sum())
+        lost.append(RuleLoss("transform.valid", whole, int((every - left).sum())))
+    if dataset.keep is not None:
+        kept, by_rule = _left_by_rules(index, kept)
+        left = samples_per_episode(dataset.sample, -(-steps // dataset.stride), kept)
+        lost += by_rule
+    return DatasetCount(
+        episodes=index.episodes,
+        frames=int(steps.sum()),
+        samples=int(left.sum()),
+        short_episodes=int((every == 0).sum()) - dropped,
+        damaged=index.damage_reasons(),
+        estimated=False,
+        lost=tuple(lost),
+    )
+
+
+def allowed_by_function(index: TransformedEpisodes) -> Ranges | None:
+    """The valid t of each episode, or ``None`` where the transform bars no step."""
+    valid = index.valid_steps()
+    if valid.all():
+        return None
+    steps = index.steps.astype(np.int64)
+    first = np.cumsum(steps) - steps
+    edges = np.zeros(len(valid) + 1, dtype=np.bool_)
+    edges[first] = True  # runs end with their episode
+    edges[-1] = True
+    before = np.concatenate([[False], valid[:-1]])
+    begins = np.flatnonzero(valid & (edges[:-1] | ~before))
+    after = np.concatenate([valid[1:], [False]])
+    ends = np.flatnonzero(valid & (edges[1:] | ~after)) + 1
+    episode = np.searchsorted(first, begins, side="right") - 1
+    barred = Ranges.of(len(steps), episode, begins - first[episode], ends - first[episode])
+    stride = index.dataset.stride
+    windows = Ranges.spans(*valid_ranges(index.dataset.sample, -(-steps // stride)))
+    return windows.both(barred.strided(stride))
+
+
+def _left_by_rules(
+    index: DatasetIndex, allowed: Ranges | None
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    dataset = index.dataset
+    assert dataset.keep is not None
+    texts = {one.key: _texts_of(index, one) for one in dataset.keep.features}
+    sets = dataset.keep.sets_of(index.episodes, texts)
+    if allowed is None:
+        strided = -(-index.steps.astype(np.int64) // dataset.stride)
+        allowed = Ranges.spans(*valid_ranges(dataset.sample, strided))
+    return left_by_rules(allowed, sets, dataset.stride)
+
+
+def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
+    """An indexed text of every episode."""
+    known: dict[bytes, int] = {}
+    parts = [np.empty((0, 4), dtype=np.int64)]
+    for mine, ids, text_of in index.text_ids(feature.path):
+        steps = index.steps[mine].astype(np.int64)
+        if feature.per_step:
+            episode = np.repeat(np.arange(mine.start, mine.stop), steps)
+            step = np.arange(len(ids)) - np.repeat(np.cumsum(steps) - steps, steps)
+            begins = np.ones(len(ids), dtype=np.bool_)
+            begins[1:] = (ids[1:] != ids[:-1]) | (step[1:] == 0)
+            at = np.flatnonzero(begins)
+            length = np.diff(at, append=len(ids))
+            part = np.stack([episode[at], step[at], step[at] + length, ids[at]], axis=1)
+        else:
+            whole = np.full(len(ids), ALL_STEPS)
+            part = np.stack([np.arange(mine.start, mine.stop), 0 * whole, whole, ids], axis=1)
+        different, which = np.unique(part[:, 3], return_inverse=True)
+        new = [known.setdefault(text_of(one), len(known)) for one in different.tolist()]
+        part[:, 3] = np.asarray(new, dtype=np.int64)[which]
+        parts.append(part)
+    return TextRuns(np.concatenate(parts), tuple(known))

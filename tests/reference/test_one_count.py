@@ -1,0 +1,121 @@
+"""Damage of every kind is counted once: alike by plan, index, trainer and child, with both readers.
+
+Every epoch is a pass of what is really there, after a restart too.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import Written, episode, example, jpeg, write_dataset
+from streams import every_sample, mixture_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
+from autoloader.planning import plan_loader
+
+STEPS, RECORDS, SHARDS = 3, 4, 2
+KNOBS = {"ring_slots": 4, "queue_samples": 8}
+FLOOR = "64MB"
+
+
+def with_(**features: Any) -> dict[str, Any]:
+    return episode(9, STEPS, **features)
+
+
+def without(path: str) -> dict[str, Any]:
+    return {key: value for key, value in with_().items() if key != path}
+
+
+RECORD_DAMAGE: dict[str, Any] = {
+    "no example": b"\xff\xfe no example",
+    "missing key": without("observation/state"),
+    "missing pictures": without("observation/image"),
+    "wrong kind": with_(action=[1] * 2 * STEPS),
+    "no whole step": with_(action=[1.0] * (2 * STEPS - 1)),
+    "columns that differ": with_(action=[1.0] * 2 * (STEPS - 1)),
+    "pictures too few": with_(**{"observation/image": [jpeg(9, 0)] * (STEPS - 1)}),
+    "texts too few": with_(language_instruction=[b"one"]),
+    "texts too many": with_(language_instruction=[b"one"] * (STEPS + 1)),
+    "nothing": example({}),
+}
+FILE_DAMAGE: dict[str, Callable[[Written], None]] = {
+    "payload": lambda written: written.break_payload(1, 1),
+    "length": lambda written: written.break_length(1, 1),
+    "truncated": lambda written: written.truncate(1, 1),
+}
+LOST = {"length": 3, "truncated": 3}
+"""Records that a kind of damage costs, where it is not one."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A loader that stays open, so that all others find its child."""
+    whole = write_dataset(tmp_path_factory.mktemp("open"), [[episode(0, STEPS)]])
+    with AutoLoader(spec_of(whole), ram_floor=FLOOR, knobs=KNOBS, output="numpy"):
+        yield
+
+
+def epochs(loader: AutoLoader, count: int) -> list[collections.Counter[tuple[int, ...]]]:
+    """The samples of ``count`` epochs."""
+    return [
+        collections.Counter(tuple(row) for batch in loader for row in batch["provenance"].tolist())
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("damage", [*RECORD_DAMAGE, *FILE_DAMAGE])
+def test_every_epoch_is_a_pass_of_what_is_really_there(
+    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards: list[list[Any]] = [
+        [episode(RECORDS * shard + record, STEPS) for record in range(RECORDS)]
+        for shard in range(SHARDS)
+    ]
+    if damage in RECORD_DAMAGE:
+        shards[1][1] = RECORD_DAMAGE[damage]
+    broken = write_dataset(tmp_path, shards, name="broken")
+    whole = write_dataset(tmp_path, [[episode(20, STEPS), episode(21, STEPS)]], name="whole")
+    if damage in FILE_DAMAGE:
+        FILE_DAMAGE[damage](broken)
+    top = {
+        "weights": "natural",
+        "mixing": {"epoch": "pass"},
+        "batch": {"size": 5, "drop_last": False},
+        "errors": {"max_corrupt_ratio": 0.5},
+    }
+    there = (SHARDS * RECORDS - LOST.get(damage, 1)) * STEPS
+    spec = spec_of(broken, whole, **top)
+
+    file = tmp_path / "mix.yaml"
+    file.write_text(json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
+    mixture = mixture_of(broken, whole, **top)
+    for reader in ("stream", "indexed"):
+        state = None
+        for start in range(2):
+            counted = spec.model_copy(update={"reader": reader})
+            with AutoLoader(counted, ram_floor=FLOOR, knobs=KNOBS, output="numpy") as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                samples = {name: one.samples for name, one in loader.plan.counts.items()}
+                assert samples == {"broken": there, "whole": 2 * STEPS}
+                for number, came in enumerate(epochs(loader, 2)):
+                    pass_ = 2 * start + number
+                    assert came == collections.Counter(
+                        every_sample(mixture, 0, pass_) | every_sample(mixture, 1, pass_)
+                    )
+                    assert came.total() == there + 2 * STEPS
+                assert len(loader.quarantined()) == LOST.get(damage, 1)
+                state = loader.state_dict()
+    planned = plan_loader(PipelineSpec.from_yaml(file), ram_floor=FLOOR, probe_only=True)
+    assert planned.counts["broken"].samples == there
+    assert not planned.counts["broken"].estimated
+    assert main(["index", "--spec", str(file), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)["datasets"]["broken"]
+    assert document["frames"] == there
+    assert len(document["damaged"]) == LOST.get(damage, 1)
