@@ -218,7 +218,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     if not scheme:
         return SourceError(
             f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
-            remedy="check that the shard files are there and readable",
+            remedy="check that it is there and that this user may read it",
             dataset=dataset,
         )
     what = f"dataset {dataset}: {path}: {error.strerror or error}"

@@ -121,12 +121,17 @@ def check_version(path: str | Path, *, dataset: str) -> str:
     """``path``, normal; where it is local, after a look that costs next to nothing.
 
     Raises:
-        SourceError: it is local, and does not exist or is not a TFDS version directory.
+        SourceError: it is local, and does not exist, may not be read or is not a TFDS version
+            directory.
     """
     if files.is_remote(path):
         return files.normal(path)
-    directory = _directory(path, dataset=dataset)
-    if not Path(files.join(directory, INFO_FILE)).is_file():
+    try:
+        directory = _directory(path, dataset=dataset)
+        there = Path(files.join(directory, INFO_FILE)).is_file()
+    except OSError as error:
+        raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
+    if not there:
         raise _not_a_version(directory, dataset=dataset)
     return directory
 

@@ -1,6 +1,6 @@
 """``autoloader index``: build the sidecar index of a mixture ahead of its first use.
 
-Not here: building it (``index.dataset``).
+Not here: building it (``index.opening``).
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def index(
             built = total
             advance(done, total)
 
-        found = open_indexes(mixture.datasets, beside=beside, progress=tell, threads=threads)
+        found = open_indexes(
+            mixture.datasets, beside=beside, keep=True, progress=tell, threads=threads
+        )
     if verify:
         for one in found:
             one.verify()

@@ -145,17 +145,18 @@ def _datasets(root: str) -> Iterator[Found]:
 
 
 def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / "dataset_info.json").is_file() and (folder / "features.json").is_file():
-        yield folder
+    """Folders that hold a dataset's version; says which may not be looked into."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError as error:
+        note(f"{folder}: left out: {error.strerror or error}")
         return
-    if depth:
-        try:
-            below = [entry.path for entry in os.scandir(folder) if entry.is_dir()]
-        except OSError:
-            return
-        for child in below:
-            if not Path(child).name.startswith("."):
-                yield from _version_directories(Path(child), depth - 1)
+    if {"dataset_info.json", "features.json"} <= set(names):
+        yield folder
+    elif depth:
+        for name in names:
+            if not name.startswith(".") and os.path.isdir(folder / name):  # noqa: PTH112 False of any error
+                yield from _version_directories(folder / name, depth - 1)
 
 
 def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:

@@ -5,14 +5,9 @@ Not here: the order in which samples come (``index.plan``), reading and decoding
 
 from __future__ import annotations
 
-from autoloader.index.dataset import (
-    DamagedRecord,
-    DatasetIndex,
-    find_indexes,
-    open_dataset_index,
-    open_indexes,
-)
+from autoloader.index.dataset import DamagedRecord, DatasetIndex
 from autoloader.index.episodes import EpisodesView, EpisodeView
+from autoloader.index.opening import find_indexes, open_dataset_index, open_indexes
 from autoloader.index.valid import count_indexed
 
 __all__ = [

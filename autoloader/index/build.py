@@ -1,7 +1,7 @@
 """Indexes one shard file: every record checked, parsed strictly, and reduced to tables.
 
 Not here: framing and checksums (``catalog.tfrecord``), the wire format (``catalog.example``), how
-tables become a file (``index.format``), which shards need it (``index.dataset``).
+tables become a file (``index.format``), which shards need it (``index.opening``).
 
 Theory of operation. A record is read in pieces of ``PIECE_BYTES`` into a buffer that the next
 record uses again (fresh memory would cost as much as the reading), the checksum running along

@@ -15,7 +15,7 @@ import numpy as np
 
 from autoloader.catalog import mean_frames
 from autoloader.errors import SourceError
-from autoloader.index.dataset import find_indexes, open_indexes
+from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.index.plan import table_of
 from autoloader.index.table import DatasetTable
 from autoloader.index.valid import count_indexed

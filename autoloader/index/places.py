@@ -1,6 +1,6 @@
 """Where index files lie, and how they get there whole.
 
-Not here: their content (``index.format``), which ones are needed (``index.dataset``).
+Not here: their content (``index.format``), which ones are needed (``index.opening``).
 
 An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
 the data, in a folder ``.autoloader-index`` next to the shard files; both names end with the

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from autoloader.errors import AutoloaderError
-from autoloader.index.dataset import open_indexes
+from autoloader.index.opening import open_indexes
 from autoloader.index.plan import plan_of
 from autoloader.runtime.filler import Filler, FillerKnobs
 from autoloader.runtime.messages import (

@@ -14,7 +14,8 @@ import threading
 import weakref
 from dataclasses import asdict
 
-from autoloader.index.dataset import DatasetIndex, open_indexes
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.opening import open_indexes
 from autoloader.index.plan import SamplePlan, plan_of
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture

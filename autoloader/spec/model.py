@@ -138,7 +138,7 @@ class DatasetSpec(Block):
         None, description="a function that rewrites each episode first"
     )
     num_samples: Samples | None = Field(
-        None, description="samples of a pass, of remote data, where it is known"
+        None, description="samples of a pass, where you know them: a stream is not counted"
     )
 
     @field_validator("split", mode="before")

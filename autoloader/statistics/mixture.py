@@ -16,7 +16,7 @@ from typing import Any
 
 from autoloader.errors import SpecError
 from autoloader.index import open_dataset_index
-from autoloader.index.dataset import Progress
+from autoloader.index.opening import Progress
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec

@@ -17,9 +17,8 @@ from streams import dataset_of, mixture_of
 
 from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
-from autoloader.index import DatasetIndex, open_dataset_index, open_indexes, places
+from autoloader.index import DatasetIndex, open_dataset_index, open_indexes, opening, places
 from autoloader.index import build as build_module
-from autoloader.index import dataset as dataset_module
 from autoloader.index import format as format_module
 from autoloader.index import shard as shard_module
 from autoloader.index.format import HEADER, Section
@@ -49,7 +48,7 @@ class Builds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(dataset_module, "index_shard", self)
+        monkeypatch.setattr(opening, "index_shard", self)
 
     def __call__(self, path: str, schema: RecordSchema) -> format_module.ShardTables:
         self.paths.append(path)
@@ -318,7 +317,7 @@ def test_at_most_so_many_files_are_mapped_and_views_outlive_their_map(
 def test_many_files_open_side_by_side_in_their_order(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_module, "_MANY_FILES", 1)
+    monkeypatch.setattr(opening, "_MANY_FILES", 1)
     check(open_dataset_index(dataset, cache_dir=cache))
     check(open_dataset_index(dataset, cache_dir=cache))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from rlds_files import Written, episode, example, jpeg, write_dataset
-from streams import every_sample, mixture_of, spec_of
+from streams import dataset_of, every_sample, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
@@ -119,3 +119,35 @@ def test_every_epoch_is_a_pass_of_what_is_really_there(
     document = json.loads(capsys.readouterr().out)["datasets"]["broken"]
     assert document["frames"] == there
     assert len(document["damaged"]) == LOST.get(damage, 1)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache directory where nothing is kept yet."""
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_stream_of_local_data_with_num_samples_counts_nothing_and_by_index_it_does(
+    tmp_path: Path, empty_cache: Path
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 4), episode(1, 4)]])
+    spec = spec_of(dataset_of(written, num_samples=9))
+    by_stream = plan_loader(spec, ram_floor=FLOOR, knobs={"reader": "stream"}).counts["robot"]
+    assert (by_stream.samples, by_stream.estimated) == (9, False)
+    assert not empty_cache.exists()
+    by_index = plan_loader(spec, ram_floor=FLOOR, knobs={"reader": "indexed"}).counts["robot"]
+    assert (by_index.samples, by_index.frames) == (8, 8)
+
+
+@pytest.mark.parametrize("own", [{}, {"transform": {"call": "lab_hooks:only_even"}}])
+@pytest.mark.usefixtures("empty_cache")
+def test_what_was_counted_once_is_exact_in_every_plan_after(
+    own: dict[str, Any], tmp_path: Path
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 4)], [episode(1, 4), episode(2, 9)]])
+    spec = spec_of(dataset_of(written, **own))
+    assert plan_loader(spec, ram_floor=FLOOR, probe_only=True).counts["robot"].estimated
+    counted = plan_loader(spec, ram_floor=FLOOR).counts
+    assert not counted["robot"].estimated
+    assert plan_loader(spec, ram_floor=FLOOR, probe_only=True).counts == counted

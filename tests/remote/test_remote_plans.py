@@ -116,15 +116,11 @@ def test_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(here: Any) 
         open_dataset_index(mixture_of(far).datasets[0])
 
 
-def test_keep_and_num_samples_are_held_against_where_the_data_lies(here: Any) -> None:
+def test_rules_over_remote_data_are_refused(here: Any) -> None:
     error = refused(here.dataset(here.large, keep={"language": "required"}))
     assert isinstance(error, SpecError)
     assert error.path == "datasets[large].keep"
     assert "transform" in error.remedy
-    error = refused({**here.dataset(here.small), "path": str(here.small.path), "num_samples": 5})
-    assert isinstance(error, SpecError)
-    assert error.path == "datasets[robot].num_samples"
-    assert "leave num_samples out" in error.remedy
 
 
 def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:

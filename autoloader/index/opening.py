@@ -1,0 +1,349 @@
+"""Opens the index files of datasets, and builds those that are missing or stale.
+
+Not here: the open index (``index.dataset``), one shard's tables (``index.build``, ``index.shard``),
+where files lie and how they get there (``index.places``).
+
+Theory of operation. Every shard file has an index file of its own, so that a build that was
+interrupted goes on where it was, and a changed shard costs one build. Missing ones are built by a
+few threads over all datasets together, each process in an order of its own: several builders of
+one cache share the work rather than doing it twice side by side, because each looks again before
+it builds.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from autoloader.catalog.files import unreadable
+from autoloader.catalog.tfrecord import opened
+from autoloader.errors import SourceError, SpecError
+from autoloader.index import places
+from autoloader.index.build import SourceChangedError, index_shard
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.format import (
+    REST_OF_FILE,
+    Front,
+    SourceIdentity,
+    UnusableIndexError,
+    pack,
+    read_front,
+)
+from autoloader.index.shard import ShardIndex
+from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.sampling.schema import RecordSchema
+
+DEFAULT_THREADS = 2
+_OPENING_THREADS = 8
+_MANY_FILES = 256
+_SAY_S = 5.0
+
+logger = logging.getLogger(__name__)
+
+_unwritable: set[Path] = set()
+"""Folders of which it was said that indexes cannot be kept there."""
+
+Progress = Callable[[int, int], None]
+"""Called with shard files indexed and shard files to index."""
+
+
+def open_dataset_index(
+    dataset: ResolvedDataset,
+    *,
+    cache_dir: Path | None = None,
+    beside: bool = False,
+    progress: Progress | None = None,
+    threads: int = DEFAULT_THREADS,
+) -> DatasetIndex:
+    """The index of a dataset; see ``open_indexes``."""
+    (index,) = open_indexes(
+        [dataset], cache_dir=cache_dir, beside=beside, progress=progress, threads=threads
+    )
+    return index
+
+
+def open_indexes(
+    datasets: Sequence[ResolvedDataset],
+    *,
+    cache_dir: Path | None = None,
+    beside: bool = False,
+    keep: bool = False,
+    progress: Progress | None = None,
+    threads: int = DEFAULT_THREADS,
+) -> tuple[DatasetIndex, ...]:
+    """The indexes of datasets; builds what is missing or stale, one file a shard.
+
+    Any number of processes may do so at a time. An index that cannot be written serves this
+    process from memory, unless it is to be kept.
+
+    Args:
+        datasets: resolved against what is on disk.
+        cache_dir: where index files lie; default ``places.index_directory()``.
+        beside: write new index files beside the data instead. Where they lie there, they are used
+            in any case.
+        keep: an index that cannot be written is an error.
+        progress: called from this thread whenever a shard file is done; not called where nothing
+            needs to be built. Without it the log says every few seconds how far the build is.
+        threads: shard files that are built at a time.
+
+    Raises:
+        SourceError: a shard file cannot be read, or is written to while it is indexed; or its index
+            cannot be kept.
+        SpecError: a dataset is remote.
+    """
+    for dataset in datasets:
+        if dataset.remote:
+            raise SpecError(
+                f"dataset {dataset.name!r} is remote ({dataset.directory.path}), and only local "
+                "files have an index",
+                remedy="read it as a stream (reader: auto does), or copy it to a local disk",
+                path=f"datasets[{dataset.name}].path",
+            )
+    home = places.index_directory() if cache_dir is None else cache_dir
+
+    def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
+        return _build(missing, progress, max(1, threads))
+
+    found = _indexes(datasets, home, beside=beside, keep=keep, build=build)
+    return tuple(index for index in found if index is not None)
+
+
+def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
+    """The indexes of local datasets; ``None`` where one is missing or stale. Builds nothing.
+
+    Raises:
+        SourceError: a shard file is not there.
+    """
+    return _indexes(
+        datasets, places.index_directory(), beside=False, keep=False, build=lambda _: {}
+    )
+
+
+def _indexes(
+    datasets: Sequence[ResolvedDataset],
+    home: Path,
+    *,
+    beside: bool,
+    keep: bool,
+    build: Callable[[Mapping[_FileKey, _ShardFile]], dict[_FileKey, ShardIndex]],
+) -> tuple[DatasetIndex | None, ...]:
+    """Each dataset's index, of the files that are there and those that ``build`` gives."""
+    schemas = [RecordSchema.of(dataset) for dataset in datasets]
+    files: dict[_FileKey, _ShardFile] = {}
+    for dataset, schema in zip(datasets, schemas, strict=True):
+        folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+        look = beside or any((Path(one) / places.BESIDE_FOLDER).is_dir() for one in folders)
+        for piece in dataset.slices:
+            key = (piece.path, schema.fingerprint)
+            if key not in files:
+                files[key] = _ShardFile(piece.path, schema, dataset.name, home, look, beside, keep)
+    opened_now = zip(files, _open_all(list(files.values())), strict=True)
+    found = {key: shard for key, shard in opened_now if shard is not None}
+    missing = {key: file for key, file in files.items() if key not in found}
+    if missing:
+        found.update(build(missing))
+    indexes: list[DatasetIndex | None] = []
+    for dataset, schema in zip(datasets, schemas, strict=True):
+        keys = [(piece.path, schema.fingerprint) for piece in dataset.slices]
+        whole = all(key in found for key in keys)
+        indexes.append(
+            DatasetIndex(dataset, schema, [found[key] for key in keys]) if whole else None
+        )
+    return tuple(indexes)
+
+
+def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
+    if len(files) < _MANY_FILES:
+        return [file.open() for file in files]
+    # Threads hide the latency of a network file system; a few files do not need them.
+    with ThreadPoolExecutor(_OPENING_THREADS, "autoloader-index") as pool:
+        return list(pool.map(_ShardFile.open, files))
+
+
+_FileKey = tuple[str, bytes]
+
+
+def _build(
+    files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
+) -> dict[_FileKey, ShardIndex]:
+    for place in {file.place.parent for file in files.values()}:
+        places.remove_leftovers(place)
+    order = list(files)
+    secrets.SystemRandom().shuffle(order)
+    logger.info("indexing %d shard files", len(order))
+    done: dict[_FileKey, ShardIndex] = {}
+    progress = progress or _SaidProgress()
+    with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
+        try:
+            jobs = {pool.submit(files[key].open_or_build): key for key in order}
+            for job in as_completed(jobs):
+                done[jobs[job]] = job.result()
+                progress(len(done), len(order))
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return done
+
+
+class _SaidProgress:
+    """Says every few seconds how far a build is."""
+
+    def __init__(self) -> None:
+        self._said_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._said_s >= _SAY_S:
+            self._said_s = time.monotonic()
+            logger.warning("building the index: %d of %d shard files", done, total)
+
+
+@dataclass(frozen=True)
+class _ShardFile:
+    """A shard file to be opened or indexed.
+
+    Attributes:
+        path: the file.
+        schema: what is indexed.
+        dataset: for messages.
+        home: the cache directory.
+        look_beside: whether an index may lie beside the data.
+        beside: whether a new one goes there.
+        keep: whether a new one must be written.
+    """
+
+    path: str
+    schema: RecordSchema
+    dataset: str
+    home: Path
+    look_beside: bool
+    beside: bool
+    keep: bool
+
+    @property
+    def place(self) -> Path:
+        """Where a new index goes."""
+        if self.beside:
+            return places.beside_place(self.path, self.schema.fingerprint)
+        return places.cached_place(self.path, self.schema.fingerprint, self.home)
+
+    def open(self) -> ShardIndex | None:
+        """The index that is there, or ``None`` where none can be used."""
+        try:
+            identity = SourceIdentity.of(os.stat(self.path))  # noqa: PTH116
+        except OSError as error:
+            raise self._unreadable(error) from error
+        fingerprint = self.schema.fingerprint
+        asked = [places.cached_place(self.path, fingerprint, self.home)]
+        if self.look_beside:
+            asked.insert(0, places.beside_place(self.path, fingerprint))
+        for place in asked:
+            front = _usable_front(place, identity, fingerprint)
+            if front is not None:
+                return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
+        return None
+
+    def open_or_build(self) -> ShardIndex:
+        """The index that another builder has made meanwhile, or a new one."""
+        found = self.open()
+        if found is not None:
+            return found
+        identity, content = self._content()
+        place = self.place
+        written = self._publish(content, place, identity)
+        front = _front_of(content, identity, self.schema.fingerprint)
+        return ShardIndex(
+            self.path, front, place if written else content, partial(self._rebuilt, place, identity)
+        )
+
+    def _rebuilt(self, place: Path, identity: SourceIdentity) -> bytes:
+        """The content of an index anew, because the one at ``place`` proved damaged."""
+        logger.warning("the index %s is damaged and is built anew", place)
+        found, content = self._content()
+        if found != identity:
+            raise self._changed()
+        self._publish(content, place, identity, replace=True)
+        return content
+
+    def _content(self) -> tuple[SourceIdentity, bytes]:
+        try:
+            tables = index_shard(self.path, self.schema)
+        except SourceChangedError as error:
+            raise self._changed() from error
+        except OSError as error:
+            raise self._unreadable(error) from error
+        for record, reason in tables.damage.items():
+            which = "the rest" if record == REST_OF_FILE else f"record {record}"
+            logger.info("%s: %s cannot be read: %s", self.path, which, reason)
+        return tables.source, pack(tables, self.schema)
+
+    def _publish(
+        self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
+    ) -> bool:
+        def keep(there: Path) -> bool:
+            return (
+                not replace and _usable_front(there, identity, self.schema.fingerprint) is not None
+            )
+
+        try:
+            places.publish(content, place, keep=keep)
+        except OSError as error:
+            if self.keep:
+                raise self._unwritable(place, error) from error
+            first = place.parent not in _unwritable
+            _unwritable.add(place.parent)
+            logger.log(
+                logging.WARNING if first else logging.DEBUG,
+                "indexes cannot be kept in %s, and are built at every start: %s",
+                place.parent,
+                error.strerror or error,
+            )
+            return False
+        return True
+
+    def _unreadable(self, error: OSError) -> SourceError:
+        return unreadable(error, self.path, dataset=self.dataset)
+
+    def _unwritable(self, place: Path, error: OSError) -> SourceError:
+        return SourceError(
+            f"dataset {self.dataset}: its index cannot be written to {place.parent}: "
+            f"{error.strerror or error}",
+            remedy="make room there and let this user write, or name another directory: "
+            "AUTOLOADER_CACHE_DIR" + ("; or leave --beside out" if self.beside else ""),
+            dataset=self.dataset,
+        )
+
+    def _changed(self) -> SourceError:
+        return SourceError(
+            f"dataset {self.dataset}: {self.path} was written to while it was indexed or read",
+            remedy="wait until the dataset is written, then start again",
+            dataset=self.dataset,
+        )
+
+
+def _usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:
+    try:
+        with opened(place) as fd:
+
+            def read(count: int, offset: int) -> bytes:
+                return os.pread(fd, count, offset)
+
+            return read_front(read, os.fstat(fd).st_size, identity, fingerprint)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnusableIndexError) as error:
+        logger.info("the index %s is not used: %s", place, error)
+        return None
+
+
+def _front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Front:
+    def read(count: int, offset: int) -> bytes:
+        return content[offset : offset + count]
+
+    return read_front(read, len(content), identity, fingerprint)

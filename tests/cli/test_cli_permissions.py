@@ -1,0 +1,93 @@
+"""What may not be read or written ends with one clear error, or is left out by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from permissions import permissions_hold
+from rlds_files import Written, episode, write_dataset
+from streams import spec_of
+
+from autoloader.cli.app import main
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return write_dataset(tmp_path / "data", [[episode(0, 3)], [episode(1, 4)]])
+
+
+@pytest.fixture
+def spec(written: Written, tmp_path: Path) -> str:
+    path = tmp_path / "mix.yaml"
+    path.write_text(json.dumps(spec_of(written).model_dump(mode="json", exclude_unset=True)))
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["plan", "index"])
+@pytest.mark.parametrize("shut", ["dataset", "version", "metadata", "shard"])
+def test_data_that_may_not_be_read_is_named(
+    shut: str, command: str, spec: str, written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = {
+        "dataset": written.path.parent,
+        "version": written.path,
+        "metadata": written.path / "dataset_info.json",
+        "shard": written.files[0],
+    }[shut]
+    mode = place.stat().st_mode
+    place.chmod(0)
+    try:
+        with permissions_hold():
+            assert main([command, "--spec", spec, *["--ram-floor=1MB"] * (command == "plan")]) == 4
+    finally:
+        place.chmod(mode)
+    said = capsys.readouterr().err
+    assert "dataset robot" in said
+    assert str(written.path) in said
+    assert "Permission denied" in said
+    assert "Traceback" not in said
+
+
+def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = written.path.parents[1]
+    (root / "locked").mkdir(mode=0)
+    shut = write_dataset(root, [[episode(0, 3)]], name="shut").path
+    shut.chmod(0)
+    try:
+        with permissions_hold():
+            assert main(["init", str(root)]) == 0
+    finally:
+        shut.chmod(0o755)
+    said = capsys.readouterr()
+    assert "name: robot" in said.out
+    assert "shut" not in said.out
+    for folder in (root / "locked", shut):
+        assert f"{folder}: left out: Permission denied" in said.err
+
+
+@pytest.mark.parametrize("beside", [[], ["--beside"]])
+def test_an_index_that_cannot_be_kept_is_an_error_of_the_command_that_keeps_it(
+    beside: list[str],
+    spec: str,
+    written: Written,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir(mode=0o555)
+    written.path.chmod(0o555)
+    try:
+        with permissions_hold():
+            assert main(["index", "--spec", spec, *beside]) == 4
+    finally:
+        written.path.chmod(0o755)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "cannot be written" in said.err
+    assert "Permission denied" in said.err
+    assert "AUTOLOADER_CACHE_DIR" in said.err
