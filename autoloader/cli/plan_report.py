@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-
 from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
 from autoloader.controller.headroom import Headroom
