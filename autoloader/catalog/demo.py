@@ -48,7 +48,6 @@ import os
 import queue
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,6 +66,7 @@ from autoloader.catalog.demo_datasets import (
 )
 from autoloader.catalog.demo_spec import spec_text
 from autoloader.errors import SourceError, UsageError
+from autoloader.supervision.start import start
 
 FORMAT = 2
 """Raised when the same arguments begin to give other data."""
@@ -281,30 +281,22 @@ def _run_children(
 ) -> list[dict[str, Any]]:
     """Starts the children, passes their progress on, and returns a row per dataset, in order."""
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
-    root = str(Path(__file__).resolve().parents[2])
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "CUDA_VISIBLE_DEVICES": "",
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-    }
     lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
     rows: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         children: list[tuple[subprocess.Popen[str], IO[str]]] = []
         for number, share in enumerate(_shared_out(chosen, processes)):
             log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            command = [sys.executable, "-m", "autoloader.catalog.demo", "--child", str(directory)]
-            command += ["--only", ",".join(one.name for one in share)]
-            command += ["--scale", repr(float(scale)), "--seed", str(seed)]
-            child = subprocess.Popen(
-                command,
+            arguments = ["--child", str(directory), "--only", ",".join(one.name for one in share)]
+            arguments += ["--scale", repr(float(scale)), "--seed", str(seed)]
+            child = start(
+                "autoloader.catalog.demo",
+                arguments,
+                changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
             )
             children.append((child, log))
             reader = threading.Thread(

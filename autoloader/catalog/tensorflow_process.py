@@ -18,10 +18,11 @@ import os
 import pickle
 import select
 import subprocess
+import sys
 import threading
 from typing import IO, Any
 
-from autoloader.supervision.start import start
+from autoloader.supervision.start import import_path, start
 
 _SAY_AFTER_S = 10.0
 
@@ -39,6 +40,7 @@ class TensorFlowProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._owner = 0
+        self._path: list[str] = []
 
     def ask(self, question: object, *, about: str = "") -> Any:
         """Its answer; the process is started at the first question.
@@ -54,6 +56,9 @@ class TensorFlowProcess:
             if self._process is None or self._owner != os.getpid():
                 self._start()
             try:
+                if self._path != sys.path:
+                    self._path = list(sys.path)
+                    send(self._pipe("stdin"), ("import path", import_path(), ()))
                 send(self._pipe("stdin"), question)
                 answers = self._pipe("stdout")
                 while about and not select.select([answers], [], [], _SAY_AFTER_S)[0]:
@@ -84,6 +89,7 @@ class TensorFlowProcess:
         finally:
             os.close(screen)
         self._owner = os.getpid()
+        self._path = list(sys.path)
 
     def _pipe(self, name: str) -> IO[bytes]:
         pipe: IO[bytes] = getattr(self._process, name)

@@ -10,14 +10,12 @@ Not here: the commands; each module of this package has its own.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import resource
 import sys
 import traceback
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +42,6 @@ from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError
-from autoloader.supervision.start import extend_import_path
 from autoloader.units import format_bytes
 
 INTERNAL_ERROR = 70
@@ -158,8 +155,6 @@ def run_command(program: typer.Typer, arguments: Sequence[str], name: str) -> in
     """
     words = list(arguments)
     open_streams()
-    with contextlib.suppress(OSError):  # as `python -m` does: transforms may lie there
-        extend_import_path([str(Path.cwd())])
     as_json = "--json" in words
     try:
         code = _run(program, words, name, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 from autoloader.units import format_bytes
 
 SHOWN_DAMAGE = 20
@@ -28,9 +28,11 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check all of an index that is there already.")
     ] = False,
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
+    del no_transforms  # heeded where --spec is read
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
     from autoloader.sampling.resolve import resolve

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 from autoloader.errors import UsageError
 from autoloader.units import format_bytes, parse_bytes, parse_seconds
 
@@ -43,10 +43,12 @@ def measure(
         str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
     ] = None,
     split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
+    del no_transforms  # heeded where --spec is read
     from autoloader.tune.progress import ProgressWriter
 
     link = None if progress_fd is None else ProgressWriter(progress_fd)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, progress_bar
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
@@ -29,9 +29,11 @@ def peek(
     ram_floor: Annotated[
         str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
     ] = None,
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Draw each dataset's frames, language, and actions before and after normalisation."""
+    del no_transforms  # heeded where --spec is read
     from autoloader.augmentation import augmenter
     from autoloader.cli.contact_sheet import Panel, draw_sheet
     from autoloader.cli.verify import evenly

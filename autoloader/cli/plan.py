@@ -14,7 +14,7 @@ import typer
 from autoloader.catalog.files import scheme_of
 from autoloader.cli.measure import parse_sets
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 from autoloader.units import format_bytes, parse_bytes
 
 PROBE_S = 1.0
@@ -34,9 +34,11 @@ def plan(
         str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
     ] = None,
     split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
+    del no_transforms  # heeded where --spec is read
     knobs = parse_sets(sets or [])
     floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
     from autoloader.cli.plan_report import plan_document

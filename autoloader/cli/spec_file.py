@@ -1,27 +1,31 @@
-"""The ``--spec`` option: a spec file, beside which its transforms may lie.
+"""The ``--spec`` option: a spec file, beside which its transforms may lie, or may not run.
 
-Not here: reading it (``spec``).
+Not here: reading it (``spec``), finding and calling transforms (``sampling.hook``).
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autoloader.supervision.start import extend_import_path
 
+def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    """``spec``; its transforms lie on the import path, here or in its folder, or are refused."""
+    from autoloader.sampling import hook
 
-def _with_its_folder(spec: Path | None) -> Path | None:
-    """``spec``; functions that it names are also looked for in its folder."""
-    if spec is not None:
-        extend_import_path([str(spec.absolute().parent)])
+    if context.params.get("no_transforms"):
+        hook.refuse()
+    elif spec is not None:
+        with contextlib.suppress(OSError):  # the working directory is gone
+            hook.permit(str(Path.cwd()), str(spec.absolute().parent))
     return spec
 
 
 SpecFile = Annotated[
-    Path, typer.Option("--spec", help="The mixture's spec file.", callback=_with_its_folder)
+    Path, typer.Option("--spec", help="The mixture's spec file.", callback=_with_transforms)
 ]
 """The type of a command's ``--spec``."""
 
@@ -30,7 +34,17 @@ DemoOrSpecFile = Annotated[
     typer.Option(
         "--spec",
         help="The mixture's spec file; default: the demo mixture.",
-        callback=_with_its_folder,
+        callback=_with_transforms,
     ),
 ]
 """The same, of a command that has a mixture of its own."""
+
+NoTransforms = Annotated[
+    bool,
+    typer.Option(
+        "--no-transforms",
+        is_eager=True,  # known before --spec is looked at
+        help="Run no function that the spec names: a spec with a transform is refused.",
+    ),
+]
+"""The type of ``--no-transforms``, of every command that takes a spec."""

@@ -14,7 +14,7 @@ import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
 from autoloader.cli.remote import read_here
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 
 
 def stats(
@@ -25,9 +25,11 @@ def stats(
     split: Annotated[
         str, typer.Option(help="Whose datasets; records are those of train.")
     ] = "train",
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Compute every dataset's action and state statistics, in Octo's and OpenVLA's layout."""
+    del no_transforms  # heeded where --spec is read
     from autoloader.errors import UsageError
     from autoloader.sampling.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec

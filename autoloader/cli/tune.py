@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from autoloader.cli.output import JsonFlag, emit_json, emit_rendered, note, progress_bar
-from autoloader.cli.spec_file import DemoOrSpecFile
+from autoloader.cli.spec_file import DemoOrSpecFile, NoTransforms
 from autoloader.units import parse_bytes, parse_seconds
 
 
@@ -45,9 +45,11 @@ def tune(
     seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
     warmup: Annotated[int, typer.Option(help="Batches before each measurement.")] = 8,
     batches: Annotated[int, typer.Option(help="Batches of each measurement.")] = 160,
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
+    del no_transforms  # heeded where --spec is read
     floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
     budget_s = parse_seconds(budget, name="--budget")
     from autoloader.clock import SystemClock

@@ -19,7 +19,7 @@ import typer
 
 from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
 from autoloader.cli.remote import read_here
-from autoloader.cli.spec_file import SpecFile
+from autoloader.cli.spec_file import NoTransforms, SpecFile
 
 DIFFERS = 4
 """Exit code where a value differs."""
@@ -38,9 +38,11 @@ def verify(
     ram_floor: Annotated[
         str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
     ] = None,
+    no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare samples with what plain TFDS reads of their episodes; exit code 4 if they differ."""
+    del no_transforms  # heeded where --spec is read
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
     from autoloader.loader import AutoLoader

@@ -14,6 +14,7 @@ from functools import partial
 
 from autoloader.catalog.files import FRONT_BYTES
 from autoloader.catalog.tensorflow_process import receive, send
+from autoloader.supervision.start import extend_import_path
 
 os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", str(FRONT_BYTES // 2**20))
 
@@ -30,6 +31,9 @@ def serve() -> None:
     try:
         while True:
             question, about, arguments = receive(questions)
+            if question == "import path":  # it has grown; this is no question
+                extend_import_path(about)
+                continue
             answering = files.answer if question == "files" else partial(hooks.answered, question)
             send(answers, answering(about, arguments))
     except (EOFError, BrokenPipeError):

@@ -1,7 +1,8 @@
 """Files of TensorFlow's file systems: what ``catalog.files`` asks, answered where TensorFlow runs.
 
 What TensorFlow raises becomes an ``OSError`` here; its clients have repeated by then whatever may
-pass. A scheme that TensorFlow does not know is looked for in ``tensorflow_io``, which brings more.
+pass. A scheme that TensorFlow does not know is looked for in ``tensorflow_io``, which brings more,
+where it is installed; a file of that name in another folder is not it.
 
 Not here: streams of records, which tf.data opens by itself (``graph.records``).
 """
@@ -9,8 +10,12 @@ Not here: streams of records, which tf.data opens by itself (``graph.records``).
 from __future__ import annotations
 
 import errno
-import importlib
+import site
+import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files, tensorflow_process
@@ -66,11 +71,34 @@ def _register(path: str) -> None:
     scheme = files.scheme_of(path)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
         try:
-            importlib.import_module("tensorflow_io")
+            _import_installed("tensorflow_io")
         except ImportError as error:
             raise NoFileSystemError(
                 errno.EPROTONOSUPPORT, f"TensorFlow has no file system for {scheme}://", path
             ) from error
+
+
+def _import_installed(name: str) -> None:
+    """Import an installed package, never a file of its name elsewhere on the import path.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    own = {*site.getsitepackages(), site.getusersitepackages()}
+    installed = [
+        entry
+        for entry in sys.path
+        if entry in own or Path(entry).name in ("site-packages", "dist-packages")
+    ]
+    found = PathFinder.find_spec(name, installed)
+    if found is None or found.loader is None:
+        raise ModuleNotFoundError(f"{name} is not installed", name=name)
+    module = sys.modules[name] = module_from_spec(found)
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def _read(path: str, offset: int, count: int) -> bytes:

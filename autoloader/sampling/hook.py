@@ -1,9 +1,11 @@
 """Finds and calls the user's transform; every way in which it can fail becomes a reason.
 
 Theory of operation. A function is named ``module:function`` and imported where it is called, on the
-import path of the trainer's process. What it is known by is a hash of its module's file, its
-arguments and the version that the spec gives it, so that nothing has to be imported to tell
-whether kept results are still its own.
+import path of the trainer's process. The command line adds the working directory and the spec's
+folder (``permit``), but not before a spec declares a transform: of a spec without one nothing that
+lies beside it is ever imported. ``refuse`` has every transform refused. What a function is known by
+is a hash of its module's file, its arguments and the version that the spec gives it, so that
+nothing has to be imported to tell whether kept results are still its own.
 
 A caller turns the library's episode (NumPy) into what the framework's functions take, and back.
 NumPy's is here. TensorFlow's is in ``graph.hooks``, which enters itself in ``CALLERS`` where a
@@ -32,6 +34,7 @@ from typing import Any
 from autoloader.catalog import tensorflow_process
 from autoloader.errors import SpecError
 from autoloader.spec import TransformSpec
+from autoloader.supervision.start import extend_import_path
 
 Caller = Callable[[Callable[..., Any], dict[str, Any], int, Mapping[str, Any]], Any]
 """(function, episode, its steps, keyword arguments) → what the function gave, as NumPy arrays."""
@@ -50,6 +53,20 @@ def _call_numpy(
 
 CALLERS: dict[str, Caller] = {"numpy": _call_numpy}
 calling = threading.RLock()
+_folders: tuple[str, ...] = ()
+_refused = False
+
+
+def permit(*folders: str) -> None:
+    """Transforms may run; their modules are looked for in these folders too, behind all others."""
+    global _folders, _refused
+    _folders, _refused = folders, False
+
+
+def refuse() -> None:
+    """From now on no function that a spec names is imported or called in this process."""
+    global _refused
+    _refused = True
 
 
 def hook_identity(spec: TransformSpec, *, where: str) -> str:
@@ -60,10 +77,19 @@ def hook_identity(spec: TransformSpec, *, where: str) -> str:
         where: path of the dataset in the spec.
 
     Raises:
-        SpecError: its module cannot be found, or has no source.
+        SpecError: its module cannot be found, or has no source, or transforms are refused.
     """
     module = spec.call.partition(":")[0]
     field = f"{where}.transform.call"
+    if _refused:
+        raise SpecError(
+            f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
+            "none",
+            remedy="read that function, then leave --no-transforms out, or take the dataset's "
+            "transform out of the spec",
+            path=field,
+        )
+    extend_import_path(_folders)
     try:
         importlib.invalidate_caches()
         found = importlib.util.find_spec(module)

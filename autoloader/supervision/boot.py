@@ -19,7 +19,7 @@ if __name__ == "__main__":
     from importlib.util import module_from_spec, spec_from_file_location
     from pathlib import Path
 
-    given = json.loads(os.environ.pop("AUTOLOADER_IMPORT_PATH"))
+    given = json.loads(os.environ.pop("AUTOLOADER_IMPORT_PATH", "[]"))
     sys.path[:] = [*given, *(entry for entry in sys.path if entry not in given)]
     init = Path(__file__).absolute().parents[1] / "__init__.py"
     found = spec_from_file_location(

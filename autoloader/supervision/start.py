@@ -1,12 +1,12 @@
 """Starts a process of the library: no fork, no main guard, and an import path of its own.
 
 Theory of operation. ``python -m module`` would import from the working directory before anything
-else, and ``PYTHONPATH`` from before the standard library: a file ``types.py`` or
-``sitecustomize.py`` that happens to lie there would run. So a process is started by ``boot`` with
-``-P`` and without ``PYTHONPATH``, and is told where to import from: the standard library, then the
-import path of the process that starts it, and at the very end the working directory and the
-script's folder, where that process has them. Installed packages (a virtual environment's, the
-user's own) are found as in any Python.
+else, and so does a ``PYTHONPATH`` with an empty entry: a file ``types.py`` or ``sitecustomize.py``
+that happens to lie there would run. So a process is started by ``boot`` with ``-P``, and is told
+where to import from: the standard library, then the import path of the process that starts it, and
+at the very end the working directory and the script's folder, where that process has them.
+Installed packages (a virtual environment's, the user's own) are found as in any Python; what else
+the user's ``PYTHONPATH`` names is meant, and stays (``-I`` would drop both).
 
 Not here: what runs there, and watching it (``supervisor``).
 """
@@ -69,8 +69,14 @@ def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment for ``command``, with ``changes``."""
-    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return {**plain, "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()), **changes}
+    last = _last()
+    named = [str(Path(entry).absolute()) for entry in _python_path() if entry and last]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(entry for entry in named if entry not in last),
+        "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()),
+        **changes,
+    }
 
 
 def start(
@@ -79,7 +85,7 @@ def start(
     *,
     changes: Mapping[str, str] | None = None,
     **popen: Any,
-) -> subprocess.Popen[bytes]:
+) -> subprocess.Popen[Any]:
     """Start a module of this package as a process.
 
     Args:
@@ -89,6 +95,10 @@ def start(
         popen: further arguments of ``subprocess.Popen``.
     """
     return subprocess.Popen(command(module, arguments), env=environment(**(changes or {})), **popen)
+
+
+def _python_path() -> list[str]:
+    return os.environ.get("PYTHONPATH", "").split(os.pathsep)
 
 
 def _last() -> list[str]:

@@ -1,6 +1,6 @@
 """One trial: a measurement in a child process, watched under the RAM floor.
 
-The child is ``python -m autoloader measure --json`` in a session of its own. The parent reads
+The child is ``autoloader measure --json`` in a session of its own. The parent reads
 headroom ten times a second. When the next reading would lie below the floor, the whole group is
 killed and the trial is *infeasible*. A child that the kernel or a crash ends is a *failed* trial,
 never a dead study. Ctrl-C, a timeout or an error here end the group as well, at once: the child
@@ -23,7 +23,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ from typing import IO, Any, Protocol
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
+from autoloader.supervision import start
+from autoloader.supervision.supervisor import describe_end, last_lines
 from autoloader.tune.progress import Progress, ProgressLines
 from autoloader.units import format_bytes
 
@@ -42,7 +43,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 0.1
 """Seconds between two readings of headroom; design §6 (fresh pages come at 0.4 GiB/s)."""
 
-_TAIL_BYTES = 16_384
+_LAST_LINES = 6
 _OOM_SCORE_ADJ = "500"
 
 
@@ -106,7 +107,7 @@ def measure_command(
     floor_bytes: int,
 ) -> list[str]:
     """The command line of a measuring child, without its knobs."""
-    command = [sys.executable, "-m", "autoloader", "measure", "--json"]
+    command = start.command("autoloader", ["measure", "--json"])
     command += ["--spec", str(spec_path), "--split", split]
     command += ["--warmup", str(warmup), "--batches", str(batches)]
     command += ["--ram-floor", str(floor_bytes)]
@@ -308,13 +309,12 @@ def _read_exit(
         except (ValueError, KeyError, TypeError):
             return Outcome.FAILED, "the child ended well but left no measurement", None
         return Outcome.COMPLETE, "", document
-    said = _told_error(out) or _last_lines(err)
+    said = _told_error(out) or last_lines(err.fileno(), _LAST_LINES)
     if code == BudgetInfeasibleError.exit_code:
         return Outcome.INFEASIBLE, said or "the floor cannot be met with these knobs", None
     if code < 0:
-        name = signal.Signals(-code).name if -code in {s.value for s in signal.Signals} else -code
-        why = "killed by the kernel for memory?" if code == -signal.SIGKILL else said
-        return Outcome.FAILED, f"the child was ended by {name}: {why}", None
+        why = "by the kernel for memory?" if code == -signal.SIGKILL else said
+        return Outcome.FAILED, f"the child ended: {describe_end(code)}: {why}", None
     return Outcome.FAILED, said or f"the child ended with exit code {code}", None
 
 
@@ -327,17 +327,10 @@ def _told_error(out: IO[bytes]) -> str:
         return ""
 
 
-def _last_lines(err: IO[bytes]) -> str:
-    size = err.seek(0, os.SEEK_END)
-    err.seek(max(0, size - _TAIL_BYTES))
-    lines = [line.strip() for line in err.read().decode(errors="replace").splitlines()]
-    return "\n".join([line for line in lines if line][-6:])
-
-
 def _child_environment() -> dict[str, str]:
     """The worker's environment: no GPU, few malloc arenas (design §4), no TensorFlow chatter."""
     return {
-        **os.environ,
+        **start.environment(),
         "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),

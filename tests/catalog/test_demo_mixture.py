@@ -204,7 +204,7 @@ def test_a_process_that_fails_is_named_with_its_reason_and_leaves_nothing(
 ) -> None:
     (tmp_path / "stub").mkdir()
     (tmp_path / "stub" / "tensorflow_datasets.py").write_text("raise OSError('disk on fire')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "stub"))
+    monkeypatch.syspath_prepend(tmp_path / "stub")
     with pytest.raises(SourceError, match="disk on fire"):
         build_demo(tmp_path / "demo", datasets=2, scale=0.001)
     assert [path.name for path in tmp_path.iterdir()] == ["stub"]

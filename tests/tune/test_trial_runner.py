@@ -223,7 +223,8 @@ def test_the_command_of_a_trial_is_a_measurement_a_person_could_run() -> None:
     command = measure_command(
         "/data/mix.yaml", profile="p", split="train", warmup=8, batches=160, floor_bytes=5
     )
-    assert command[1:5] == ["-m", "autoloader", "measure", "--json"]
+    words = command[command.index("autoloader") :]
+    assert words[:3] == ["autoloader", "measure", "--json"]
     assert json.loads(json.dumps(command)) == command
     assert command[command.index("--profile") + 1] == "p"
     assert os.access(command[0], os.X_OK)

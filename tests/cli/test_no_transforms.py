@@ -1,0 +1,106 @@
+"""A spec of somebody else's: what it may run, and how it is looked at without running anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rlds_files import episode, write_dataset
+
+from autoloader.supervision.start import command, environment
+
+TRAP = "import pathlib; pathlib.Path(__file__).with_name('ran').write_text(__name__)\n"
+TAKES_A_SPEC = ("plan", "peek", "verify", "index", "stats", "measure", "tune")
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> Path:
+    """A folder with a spec, and traps under the names that might be imported."""
+    written = write_dataset(tmp_path, [[episode(0, 8)], [episode(1, 8)]])
+    plain = {
+        "datasets": [
+            {"name": "robot", "path": str(written.path), "action": "action",
+             "images": {"primary": "observation/image"}}
+        ],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "batch": {"size": 4},
+    }  # fmt: skip
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(plain))
+    for name in ("types", "json", "sitecustomize", "pandas", "tensorflow_io", "h5py", "jax"):
+        (tmp_path / f"{name}.py").write_text(TRAP)
+    return tmp_path
+
+
+def with_transform(folder: Path) -> None:
+    plain: dict[str, Any] = yaml.safe_load((folder / "mix.yaml").read_text())
+    plain["datasets"][0]["transform"] = {"call": "bridge_hook:same"}
+    (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
+    (folder / "bridge_hook.py").write_text(f"{TRAP}def same(episode):\n    return episode\n")
+
+
+def ran(folder: Path, *words: str) -> tuple[int, Any, str]:
+    """(exit code, document, stderr) of a command in that folder, beside its traps."""
+    done = subprocess.run(
+        [sys.executable, str(Path(sys.executable).with_name("autoloader")), *words, "--json"],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, json.loads(done.stdout or "null"), done.stderr
+
+
+def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign: Path) -> None:
+    code, found, said = ran(
+        foreign, "measure", "--spec", "mix.yaml", "--batches", "1", "--warmup", "0",
+        "--ram-floor", "1MB", "--set", "reader=stream",
+    )  # fmt: skip
+    assert code == 0, said
+    assert found["samples"] > 0
+    assert not (foreign / "ran").exists(), (foreign / "ran").read_text()
+
+
+def test_a_declared_transform_runs_from_the_folder_of_the_spec(foreign: Path) -> None:
+    with_transform(foreign)
+    code, _, said = ran(foreign, "plan", "--spec", "mix.yaml", "--ram-floor", "1MB")
+    assert code == 0, said
+    assert (foreign / "ran").exists()
+
+
+@pytest.mark.parametrize("verb", TAKES_A_SPEC)
+def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(verb: str, foreign: Path) -> None:
+    with_transform(foreign)
+    code, found, said = ran(foreign, verb, "--spec", "mix.yaml", "--no-transforms")
+    assert code == 2, said
+    assert found["error"]["kind"] == "SpecError"
+    assert "datasets[robot].transform.call" in found["error"]["what"]
+    assert "'bridge_hook:same', and --no-transforms runs none" in found["error"]["what"]
+    assert not (foreign / "ran").exists()
+
+
+def test_no_transforms_shows_a_spec_without_one(foreign: Path) -> None:
+    words = ("--spec", "mix.yaml", "--no-transforms", "--ram-floor", "1MB")
+    assert ran(foreign, "plan", *words)[0] == 0
+    assert not (foreign / "ran").exists()
+
+
+def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path) -> None:
+    for name in ("pandas", "h5py", "jax"):  # TensorFlow looks for these by itself
+        (foreign / f"{name}.py").unlink()
+    (foreign / "ask.py").write_text(
+        "import sys\n"
+        f"sys.path.append({str(foreign)!r})\n"
+        "from autoloader.graph import files\n"
+        "print(repr(files.answer('size', ('s3://bucket/shard',))))\n"
+    )
+    sys.path.append(str(foreign))
+    try:
+        done = subprocess.run(
+            command("ask"), env=environment(), cwd="/", capture_output=True, text=True, check=False
+        )
+    finally:
+        sys.path.remove(str(foreign))
+    assert "TensorFlow has no file system for s3://" in done.stdout, done.stderr
+    assert not (foreign / "ran").exists()

@@ -1,0 +1,165 @@
+"""A process of the library imports what is installed, then what its starter could, and no more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import autoloader
+from autoloader.supervision.start import command, environment, import_path, ordered_path
+
+SHADOWS = (
+    "types", "json", "socket", "logging", "sitecustomize", "usercustomize", "numpy", "argparse",
+    "tensorflow_io",
+)  # fmt: skip
+TRAP = """
+import os
+with open(os.path.join(os.path.dirname(__file__), "ran"), "a") as ran:
+    ran.write(__name__ + "\\n")
+raise SystemExit("a file of the working directory runs")
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with files named as modules of the standard library and of others."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text(TRAP)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (["", "/std", "/site"], ["/std", "/site", "/here"]),
+        (["/here", "/std", "/site"], ["/std", "/site", "/here"]),
+        (["/script", "/mine", "/std", "/site", ""], ["/std", "/mine", "/site", "/script", "/here"]),
+        (["/std", "/site"], ["/std", "/site"]),
+        (["/site", "/x/lib-dynload", "/std", "/site"], ["/x/lib-dynload", "/std", "/site"]),
+    ],
+)
+def test_the_working_directory_comes_last_and_only_where_it_was(
+    entries: list[str], expected: list[str]
+) -> None:
+    last = ["/here", "/script"]
+    assert ordered_path(entries, standard_library="/std", last=last) == expected
+
+
+def started(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(module, ["--help"]),
+        env=environment(), cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["autoloader.worker", "autoloader.runtime.fill_process"])
+@pytest.mark.parametrize("python_path", ["", ".", "{}:", ":/nowhere"])
+def test_nothing_in_the_working_directory_runs(
+    module: str, python_path: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(hostile)
+    monkeypatch.setenv("PYTHONPATH", python_path.format(hostile))
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    done = started(module, hostile)
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
+    assert not (hostile / "ran").exists()
+
+
+def test_what_only_the_starter_can_import_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("print('found', __name__)")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = subprocess.run(
+        command("only_here"), env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["found", "__main__"]
+
+
+def test_the_package_itself_is_the_starters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "autoloader"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise SystemExit('another version')")
+    (tmp_path / "say.py").write_text("import autoloader; print(autoloader.__file__)")
+    monkeypatch.syspath_prepend(tmp_path)
+    done = subprocess.run(
+        command("say"), env=environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == autoloader.__file__
+
+
+def test_the_users_own_packages_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user site, with a .pth file as editable installs leave them."""
+    monkeypatch.setenv("PYTHONUSERBASE", str(tmp_path))
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = tmp_path / "lib" / version / "site-packages"
+    folder.mkdir(parents=True)
+    (tmp_path / "edited").mkdir()
+    (tmp_path / "edited" / "mine.py").write_text("print('mine')")
+    (folder / "mine.pth").write_text(f"{tmp_path / 'edited'}\n")
+    python = Path(sys.base_prefix) / "bin" / "python3"  # a virtual environment has no user site
+    done = subprocess.run(
+        [str(python), *command("mine")[1:]],
+        env=environment(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "mine", done.stderr
+
+
+def test_a_process_started_in_a_folder_that_is_gone_has_an_import_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    assert str(gone) not in import_path()
+    assert "PYTHONPATH" in environment()
+
+
+def test_a_loader_runs_in_a_folder_full_of_shadows(demo_mix: Path, hostile: Path) -> None:
+    """With both readers and a decode process; the trainer itself looks there last."""
+    code = textwrap.dedent(
+        """
+        import sys
+        sys.path.append("")
+        from autoloader import AutoLoader
+        for knobs in ({"reader": "indexed", "decode_processes": 2}, {"reader": "stream"}):
+            with AutoLoader(sys.argv[1], knobs=knobs, ram_floor="64MB", output="numpy") as loader:
+                next(iter(loader))
+        print("done")
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.remove('')\n{code}", str(demo_mix)],
+        cwd=hostile, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["done"], done.stderr
+    assert not (hostile / "ran").exists()
+
+
+def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path) -> None:
+    (tmp_path / "say.py").write_text(
+        "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ)]))"
+    )
+    sys.path.append(str(tmp_path))
+    try:
+        done = subprocess.run(
+            command("say", ["one"]), env=environment(X="y"), capture_output=True, check=True
+        )
+    finally:
+        sys.path.remove(str(tmp_path))
+    arguments, variables = json.loads(done.stdout)
+    assert arguments[1:] == ["one"]
+    assert variables["X"] == "y"
+    assert "AUTOLOADER_IMPORT_PATH" not in variables
