@@ -107,7 +107,7 @@ def plan_loader(
     if floor is None:
         floor = found.profile.limits.ram_floor
     base = _profile_knobs(found, mixture, notes)
-    wanted = {**base.flat(), **_plain(knobs or {})}
+    wanted = Knobs.build(_plain(knobs or {}), base=base).flat()
     if "reader" not in (knobs or {}):
         wanted["reader"] = _reader_of_profile(mixture, base.reader, notes)
     reader, why = choose_reader(mixture, str(wanted["reader"]))

@@ -13,14 +13,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ByteSize, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
 
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, shown
 
 MIB = 2**20
 GIB = 2**30
 
-_SIZE: TypeAdapter[ByteSize] = TypeAdapter(ByteSize)
+_SIZE: TypeAdapter[ByteSize] = TypeAdapter(Annotated[ByteSize, Field(le=2**60)])
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?\s*$")
 _FACTOR = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -35,7 +35,7 @@ def parse_bytes(text: str | int, *, name: str = "size") -> int:
         return int(_SIZE.validate_python(text))
     except ValidationError as error:
         raise UsageError(
-            f"{name}: {text!r} is not a size",
+            f"{name}: {shown(text)} is not a size",
             remedy='write a number with a unit, such as "5GB" (5·10⁹ bytes) or "5GiB" (5·2³⁰)',
         ) from error
 
@@ -58,7 +58,7 @@ def parse_seconds(text: str | float, *, name: str = "duration") -> float:
     match = _DURATION.match(str(text))
     if match is None:
         raise UsageError(
-            f"{name}: {text!r} is not a duration",
+            f"{name}: {shown(text)} is not a duration",
             remedy='write a number with a unit, such as "90s", "10m" or "250ms"',
         )
     return float(match[1]) * _FACTOR[match[2]]

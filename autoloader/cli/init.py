@@ -48,7 +48,7 @@ def init(
     mixes = known_mixes()
     if mix is not None and mix not in mixes:
         raise UsageError(f"--mix {mix}", remedy=nearest(mix, mixes))
-    if not is_remote(data_dir) and not data_dir.is_dir():
+    if not is_remote(data_dir) and not os.path.isdir(data_dir):  # noqa: PTH112  (never raises)
         raise SourceError(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )

@@ -43,6 +43,36 @@ def test_wrong_arguments_are_one_json_document_too(
     assert error["what"] in said.err
 
 
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--ram-floor", HUGE], "not a size"),
+        (["--set", "reader=x"], "reader"),
+        (["--set", f"decode_threads={HUGE}"], "decode_threads"),
+        (["--split", "\x1b[1m"], "\\x1b"),
+        (["--profile", "~nobody-at-all/x.yaml"], "No such file"),
+        (["--profile", "x" * 300 + ".yaml"], "File name too long"),
+    ],
+)
+def test_values_that_no_option_takes_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
+    spec = tmp_path / "mix.yaml"
+    dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "observation/image"}}
+    spec.write_text(json.dumps({**PLAIN, "datasets": [dataset]}))
+    assert main(["plan", "--spec", str(spec), *words, "--json"]) == 2
+    assert told in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
+def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "x" * 300, "--json"]) == 4
+    assert "is no directory" in json.loads(capsys.readouterr().out)["error"]["what"]
+
+
 def test_schema_takes_json_like_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "--json"]) == 0
     asked = capsys.readouterr().out
@@ -95,3 +125,10 @@ def test_a_shard_that_is_no_file_is_told_as_what_it_is(
         shard.mkdir()
     with pytest.raises(SourceError, match=f"{shard.name} is a {told}"):
         open_version(written.path, dataset="arm").resolve("train")
+
+
+def test_a_mapping_that_holds_itself_is_refused() -> None:
+    plain = copy.deepcopy(PLAIN)
+    plain["datasets"][0]["transform"] = {"call": "lab:f", "kwargs": plain}
+    with pytest.raises(SpecError, match="64 deep"):
+        PipelineSpec.from_mapping(plain)
