@@ -1,7 +1,8 @@
 """Environments that nobody meant: whatever is around it, a command ends in order and says why.
 
-Each case is a process of its own, which costs about a second. The suite runs one in seven, those
-by AUTOLOADER_HOSTILE_SEED; AUTOLOADER_HOSTILE_ENVIRONMENTS=all runs all of them.
+Each case is a process of its own, which costs about a second. The suite runs those of
+stdout and one in seven of all; AUTOLOADER_HOSTILE_SEED chooses another seventh, and
+AUTOLOADER_HOSTILE_ENVIRONMENTS=all runs all of them.
 """
 
 from __future__ import annotations
