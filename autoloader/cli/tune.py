@@ -42,9 +42,9 @@ def tune(
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
     split: Annotated[str, typer.Option(help="The spec's split to measure.")] = "train",
-    seed: Annotated[int, typer.Option(help="Seed of the sampler.")] = 0,
-    warmup: Annotated[int, typer.Option(help="Batches before each measurement.")] = 8,
-    batches: Annotated[int, typer.Option(help="Batches of each measurement.")] = 160,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
+    warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
+    batches: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 160,
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:

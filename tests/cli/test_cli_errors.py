@@ -26,6 +26,8 @@ PLAIN: dict[str, Any] = {"datasets": [DATASET], "cameras": {"primary": {"size": 
         (["plan"], "--spec"),
         (["plan", "--spec", "mix.yaml", "--sepc", "x"], "--sepc"),
         (["measure", "--spec", "mix.yaml", "--batches", "many"], "--batches"),
+        (["tune", "--seed", "-1"], "--seed"),
+        (["tune", "--batches", "0"], "--batches"),
         (["no-such-command"], "no-such-command"),
         (["profile", "show"], "PROFILE"),
         (["--sepc"], "--sepc"),
