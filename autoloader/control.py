@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -53,8 +53,10 @@ from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.launch import LocalPipeline
 from autoloader.sampling.resolve import ResolvedMixture
+
+if TYPE_CHECKING:
+    from autoloader.runtime.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +155,7 @@ class ControlledPipeline:
 
     def __init__(
         self,
-        pipeline: LocalPipeline,
+        pipeline: Pipeline,
         mixture: ResolvedMixture,
         shares: tuple[float, ...],
         order: ControlOrder,
@@ -570,7 +572,7 @@ class Control:
 
     def take(
         self,
-        pipeline: LocalPipeline,
+        pipeline: Pipeline,
         mixture: ResolvedMixture,
         shares: tuple[float, ...],
         order: ControlOrder,

@@ -454,7 +454,8 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
-    import autoloader.runtime.indexed_pipeline  # noqa: F401
+    import autoloader.runtime.indexed
+    import autoloader.runtime.pipeline  # noqa: F401
 
     worker.run()
 

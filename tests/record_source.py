@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.block import Place, SampleBlock
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
@@ -33,7 +33,7 @@ class RecordSource:
 
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """See ``EpisodeSource.open``."""
         self.opened.append((start, knobs))
         dataset = self._dataset

@@ -17,9 +17,10 @@ from autoloader.knobs import Knobs, ResolvedDatasetKnobs
 from autoloader.runtime.filled import FilledBatch, PipelineStart, languages
 from autoloader.runtime.pipeline import Pipeline
 from autoloader.runtime.ring import RingMemory
+from autoloader.runtime.streams import StreamsReader
+from autoloader.sampling.block import Place, SampleBlock
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.episode import EpisodeSamples, Place
 from autoloader.sampling.order import mixture_order
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.source import EmptyEpisode, EpisodeSource
@@ -78,7 +79,7 @@ def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], Episo
 
 def episodes_of_pass(
     mixture: ResolvedMixture, index: int = 0, pass_: int = 0, **knobs: Any
-) -> Iterator[EpisodeSamples | EmptyEpisode]:
+) -> Iterator[SampleBlock | EmptyEpisode]:
     """What the stream reader gives of one pass of one dataset."""
     dataset = mixture.datasets[index]
     cursor = DatasetCursor.of(dataset)
@@ -133,19 +134,17 @@ class Running:
         self.cursors = [cursor.copy() for cursor in begin.cursors]
         self.pipeline = Pipeline(
             mixture,
-            self.order,
+            StreamsReader(mixture, self.order, source or stream_reader(mixture), begin),
             Knobs.build({"ring_slots": 4, "queue_samples": 8, **(knobs or {})}),
             self.memory,
-            source or stream_reader(mixture),
-            start=begin,
-            cut=Deal.of(
+            deal=Deal.of(
                 self.order,
                 mixture.spec.batch,
                 Ranks(),
                 base=begin.position,
                 in_epoch=begin.in_epoch,
                 first_number=begin.first_number,
-            ).rows,
+            ),
             clock=clock,
         )
         self.got = Got()

@@ -16,7 +16,7 @@ Each element carries its place: pass, shard, record. Its ``steps`` are -1 where 
 the episode, 0 where it may be a broken record. Runs in whichever thread iterates; TensorFlow
 releases the interpreter while it waits.
 
-Not here: numeric windows of the samples (``sampling.episode``).
+Not here: numeric windows of the samples (``sampling.block``).
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from autoloader.graph import draws, hooks, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.sampling.block import Place, SampleBlock, build_samples
 from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
-from autoloader.sampling.episode import EpisodeSamples, Place, build_samples
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.keep import Keep
 from autoloader.sampling.layout import BatchLayout
@@ -110,12 +110,12 @@ class EpisodeStream:
             stream = stream.prefetch(knobs.stream_prefetch)
         return stream.with_options(still_options())
 
-    def samples_of(self, element: Mapping[str, Any]) -> EpisodeSamples | None:
+    def samples_of(self, element: Mapping[str, Any]) -> SampleBlock | None:
         """The samples of one raw element, or ``None`` where it has none (its place is in it)."""
         with converting:
             return self._samples_of(element)
 
-    def _samples_of(self, element: Mapping[str, Any]) -> EpisodeSamples | None:
+    def _samples_of(self, element: Mapping[str, Any]) -> SampleBlock | None:
         place = self.place_of(element)
         t = element["t"].numpy()
         if not len(t):

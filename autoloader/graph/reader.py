@@ -27,7 +27,7 @@ from autoloader.graph.episodes import EpisodeStream
 from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.block import Place, SampleBlock
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset
@@ -57,7 +57,7 @@ class StreamReader:
 
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """See ``EpisodeSource.open``."""
         while True:
             yield from self._stretch(start, knobs)
@@ -65,7 +65,7 @@ class StreamReader:
 
     def _stretch(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """``PASSES`` passes."""
         elements = self._stream.open(start, knobs)
         got = _Pass(self._dataset, start.pass_, start.skip)
@@ -97,7 +97,7 @@ class StreamReader:
         if got.pass_ < start.pass_ + PASSES - 1:
             raise self._failed(reason or "its files hold no record any more")
 
-    def _missing(self, got: _Pass, reason: str) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    def _missing(self, got: _Pass, reason: str) -> Iterator[SampleBlock | EmptyEpisode]:
         """Records of a pass that the stream did not give: read on their own, or quarantined."""
         for shard, records in got.missing().items():
             piece = self._dataset.slices[shard]

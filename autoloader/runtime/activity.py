@@ -6,7 +6,8 @@ Not here: who collects them (``runtime.pipeline``), who judges them (``controlle
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,56 @@ class DatasetActivity:
     read_s: float
     episodes: int
     interruptions: int = 0
+
+    def plus(self, other: DatasetActivity) -> DatasetActivity:
+        """What two batch builders have done for the same dataset."""
+        summed = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__slots__
+            if name != "generations"
+        }
+        return DatasetActivity(generations=max(self.generations, other.generations), **summed)
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderActivity:
+    """What a batch builder has done so far.
+
+    Attributes:
+        datasets: [D], of each dataset.
+        wait_s: seconds that it waited for its source.
+        waiting: samples waiting for a decode thread.
+        run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
+    """
+
+    datasets: Sequence[DatasetActivity]
+    wait_s: float = 0.0
+    waiting: int = 0
+    run_bytes: int = 0
+
+    @classmethod
+    def none(cls, datasets: int) -> BuilderActivity:
+        """Nothing yet."""
+        return cls([DatasetActivity(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0.0, 0)] * datasets)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:
+        """From ``dataclasses.asdict``."""
+        return cls(**{**plain, "datasets": [DatasetActivity(**one) for one in plain["datasets"]]})
+
+    def plus(self, other: BuilderActivity) -> BuilderActivity:
+        """Both together."""
+        return BuilderActivity(
+            [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
+            self.wait_s + other.wait_s,
+            self.waiting + other.waiting,
+            max(self.run_bytes, other.run_bytes),
+        )
+
+    def over(self) -> BuilderActivity:
+        """What it leaves behind when it has ended: nothing waits in it any more."""
+        ended = [replace(own, queue=0, queue_bytes=0) for own in self.datasets]
+        return replace(self, datasets=ended, waiting=0)
 
 
 @dataclass(frozen=True, slots=True)

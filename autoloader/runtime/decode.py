@@ -18,7 +18,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from autoloader.sampling.episode import Encoded
+from autoloader.sampling.block import Encoded
 from autoloader.spec import CameraSpec
 
 Pixels = NDArray[np.uint8]

@@ -29,7 +29,7 @@ from autoloader.catalog.tfrecord import (
 from autoloader.clock import Clock
 from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
 from autoloader.sampling import hook
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.block import Place, SampleBlock
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 
@@ -73,7 +73,7 @@ def probe_decode(
         with contextlib.suppress(hook.HookFailedError):  # its records then give no samples
             hook.prepare(framework)
     deadline = clock.now_s() + budget_s
-    episodes: dict[str, EpisodeSamples] = {}
+    episodes: dict[str, SampleBlock] = {}
     for dataset in mixture.datasets:
         if clock.now_s() < deadline and dataset.cameras:
             found = _first_episode(dataset, mixture)
@@ -97,7 +97,7 @@ def probe_decode(
     return _summary(seen)
 
 
-def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> EpisodeSamples | None:
+def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         try:
             with opened_anywhere(piece.path) as file:
@@ -121,7 +121,7 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Episod
 
 
 def _decode(
-    episode: EpisodeSamples,
+    episode: SampleBlock,
     number: int,
     decoders: Mapping[str, FrameDecoder],
     scratch: Mapping[str, np.ndarray],

@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 
 from autoloader.errors import AutoloaderError
-from autoloader.index.opening import open_indexes
-from autoloader.index.plan import plan_of
-from autoloader.runtime.filler import Filler, FillerKnobs
+from autoloader.knobs import Knobs
+from autoloader.runtime.batch_builder import BatchBuilder
+from autoloader.runtime.indexed import IndexedReader
 from autoloader.runtime.messages import (
     Activity,
     Bad,
@@ -41,7 +41,7 @@ from autoloader.runtime.messages import (
 )
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.ring import RingMemory
-from autoloader.sampling.episode import Place
+from autoloader.sampling.block import Place
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture, resolve_plain
 from autoloader.threads import LoaderThread
@@ -74,7 +74,7 @@ class FillProcess:
         self._wire = Wire(connection)
         self._ring = ring
         self._sending = threading.Lock()
-        self._filler: Filler | None = None
+        self._builder: BatchBuilder | None = None
 
     def send(self, message: Message) -> None:
         """Send to the child; any thread."""
@@ -96,40 +96,41 @@ class FillProcess:
                     self._start(message)
                 except AutoloaderError as error:
                     self.send(Failed.of(0, error))
-            elif self._filler is None:
+            elif self._builder is None:
                 continue
             elif isinstance(message, FillRun):
-                self._filler.assign([(start, stop) for start, stop in message.spans])
+                self._builder.assign([(start, stop) for start, stop in message.spans])
             elif isinstance(message, FillSlot):
-                self._filler.give(message.slot)
+                self._builder.give(message.slot)
             elif isinstance(message, FillKnobs):
-                self._filler.retune(FillerKnobs(**message.knobs))
+                self._builder.retune(Knobs.build(message.knobs))
             elif isinstance(message, Park):
-                self._filler.park(message.parked)
+                self._builder.park(message.parked)
 
     def _start(self, message: FillStart) -> None:
         mixture = resolve_plain(message.spec, message.split, message.statistics)
-        indexes = open_indexes(mixture.datasets)
-        self._filler = Filler(
+        reader = IndexedReader(mixture, MixtureOrder.from_plain(message.order))
+        bad = _Told(mixture, self)
+        reader.open(bad)
+        self._builder = BatchBuilder(
             mixture,
-            plan_of(mixture, MixtureOrder.from_plain(message.order), indexes),
-            indexes,
-            FillerKnobs(**message.knobs),
+            lambda knobs, condition, failed: reader.source(knobs, bad, condition, failed),
+            Knobs.build(message.knobs),
             RingMemory(mixture.layout, descriptor=self._ring),
-            _Told(mixture, self),
+            bad,
         )
-        LoaderThread(target=self._deliver, args=(self._filler,), name="autoloader-deliver").start()
+        LoaderThread(target=self._deliver, args=(self._builder,), name="autoloader-deliver").start()
 
-    def _deliver(self, filler: Filler) -> None:
+    def _deliver(self, builder: BatchBuilder) -> None:
         told_s = time.monotonic()
         try:
             while True:
-                batch = filler.next(_POLL_S)
+                batch = builder.next(_POLL_S)
                 if batch is not None:
                     self.send(Filled.of(0, 0, batch))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
-                    self.send(Activity(0, 0, dataclasses.asdict(filler.activity()), []))
+                    self.send(Activity(0, 0, dataclasses.asdict(builder.activity()), []))
         except AutoloaderError as error:
             self.send(Failed.of(0, error))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from autoloader.sampling.block import Place
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.episode import Place
 from autoloader.sampling.resolve import ResolvedMixture
 
 

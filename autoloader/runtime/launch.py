@@ -11,9 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from autoloader.errors import SourceError
+from autoloader.errors import SourceError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.compiled import Compiled
@@ -24,6 +24,9 @@ from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.source import EpisodeSource
+
+if TYPE_CHECKING:
+    from autoloader.runtime.pipeline import Pipeline, Reader
 
 
 class RunningPipeline(Protocol):
@@ -67,24 +70,6 @@ class RunningPipeline(Protocol):
         ...
 
 
-class LocalPipeline(RunningPipeline, Protocol):
-    """A pipeline in this process: what its controller needs beside."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether no change of knobs is still on its way."""
-        ...
-
-    @property
-    def ready_batches(self) -> int:
-        """Batches that are filled and not taken, wherever they lie."""
-        ...
-
-    def drop(self) -> None:
-        """Give back what can be read again, and the pages of free slots; must not wait."""
-        ...
-
-
 def open_pipeline(
     mixture: ResolvedMixture,
     order: MixtureOrder,
@@ -96,13 +81,14 @@ def open_pipeline(
     ranks: Ranks = Ranks(),  # noqa: B008 frozen
     ranks_here: int = 1,
     compiled: Compiled | None = None,
-) -> LocalPipeline:
+) -> Pipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
     ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
+        UsageError: ``start`` was saved under another reader.
     """
     deal = Deal.of(
         order,
@@ -113,38 +99,33 @@ def open_pipeline(
         first_number=start.first_number,
     )
     compiled = compiled or Compiled()
+    reader: Reader
     if knobs.reader == "indexed":
-        from autoloader.runtime.indexed_pipeline import IndexedPipeline
+        from autoloader.runtime.indexed import IndexedReader
 
-        return IndexedPipeline(
-            mixture,
-            order,
-            knobs,
-            memory,
-            start=start,
-            held=held,
-            deal=deal,
-            ranks_here=ranks_here,
-            compiled=compiled,
-        )
+        _check_reader(start)
+        reader = IndexedReader(mixture, order, ranks_here=ranks_here, compiled=compiled)
+    else:
+        from autoloader.runtime.streams import StreamsReader
+
+        reader = StreamsReader(mixture, order, partial(_open_stream, mixture, compiled), start)
     from autoloader.runtime.pipeline import Pipeline
 
-    return Pipeline(
-        mixture,
-        order,
-        knobs,
-        memory,
-        partial(_stream_reader, mixture, compiled),
-        start=start,
-        held=held,
-        cut=deal.rows,
-    )
+    return Pipeline(mixture, reader, knobs, memory, deal=deal, held=held)
+
+
+def _check_reader(start: PipelineStart) -> None:
+    if start.mixer is not None and "position" not in start.mixer:
+        raise UsageError(
+            "the saved state is of the stream reader, this loader reads by index",
+            remedy="resume with the reader that the state was saved with: reader: stream",
+        )
 
 
 _importing = threading.Lock()
 
 
-def _stream_reader(
+def _open_stream(
     mixture: ResolvedMixture, compiled: Compiled, dataset: ResolvedDataset
 ) -> EpisodeSource:
     if (kept := compiled.readers.get(dataset.name)) is not None:
@@ -153,10 +134,15 @@ def _stream_reader(
         try:
             from autoloader.graph.reader import StreamReader
         except ImportError as error:
-            raise SourceError(
-                f"TensorFlow cannot be imported: {error}",
-                remedy="install tensorflow; the stream reader needs it",
-            ) from error
+            raise _no_tensorflow(error) from error
     # A mixture that waits promises an order that does not depend on timing.
-    reader = StreamReader(dataset, mixture.layout, ordered=mixture.spec.mixing.waits)
+    ordered = mixture.spec.mixing.waits
+    reader = StreamReader(dataset, mixture.layout, ordered=ordered)
     return compiled.readers.setdefault(dataset.name, reader)
+
+
+def _no_tensorflow(error: ImportError) -> SourceError:
+    return SourceError(
+        f"TensorFlow cannot be imported: {error}",
+        remedy="install tensorflow; the stream reader needs it",
+    )

@@ -21,7 +21,7 @@ from typing import Any
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, SourceError, WorkerError
 from autoloader.runtime.filled import FilledBatch
-from autoloader.sampling.episode import Place
+from autoloader.sampling.block import Place
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 256 * 2**20
@@ -228,7 +228,7 @@ class FillStart(Message):
     split: str
     statistics: dict[str, Any] | None
     order: dict[str, Any]
-    knobs: dict[str, int]
+    knobs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class FillSlot(Message):
 class FillKnobs(Message):
     """Child → decode process: its share of the knobs."""
 
-    knobs: dict[str, int]
+    knobs: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

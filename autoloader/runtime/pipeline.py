@@ -1,8 +1,10 @@
-"""A running pipeline over streams: a reader and a queue for each dataset, mixed in Python.
+"""Runs one mixture: deals batches to builders, gives them slots, hands filled batches out in order.
 
-Theory of operation. Readers put samples into queues; a mixer says whose turn it is; the assembler
-takes samples from the queues, has the pool decode them into a slot of the ring, and gives batches
-out in order.
+Theory of operation. After ``start`` a thread opens the reader (which may build an index), then
+deals batches to the builders (``sampling.dealing``) and gives each batch a slot as slots become
+free. With ``decode_processes`` 1, and for streams, there is one builder, in this process; with more
+there are as many light processes. A change of their number applies from the next round on: builders
+that get no more rounds are closed when their last batch is handed out.
 
 The same pipeline runs in the loader's child (``worker``) and, for debugging, in the trainer's own
 process. Whoever holds it calls ``next`` and gives slots back by ``release``.
@@ -11,43 +13,121 @@ Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.
     2. ``close`` returns; it waits for threads at most ``CLOSE_S``, and threads are daemons.
 
-Not here: planned runs (``runtime.indexed_pipeline``), choosing knobs (``profile``,
-``controller``), tensors (``batch``).
+Not here: what the readers read (``runtime.streams``, ``runtime.planned``), building a batch
+(``runtime.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from autoloader.clock import Clock, SystemClock
-from autoloader.errors import AutoloaderError, SourceError, as_fault
-from autoloader.index import open_dataset_index
-from autoloader.index.plan import check_count, table_of
+from autoloader.clock import Clock
+from autoloader.errors import AutoloaderError, as_fault
 from autoloader.knobs import Knobs
-from autoloader.processors import usable_processors
-from autoloader.runtime.activity import DatasetActivity, PipelineActivity
-from autoloader.runtime.assembler import Assembler
-from autoloader.runtime.decode import FrameDecoder
-from autoloader.runtime.filled import FilledBatch, PipelineStart
-from autoloader.runtime.mixer import Mixer
-from autoloader.runtime.pool import DecodePool
+from autoloader.runtime.activity import BuilderActivity, PipelineActivity
+from autoloader.runtime.batch_builder import BatchBuilder
+from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.quarantine import BadRecord, Quarantine
-from autoloader.runtime.queues import SampleQueue
-from autoloader.runtime.readers import Reader, opening_at_once
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.slots import SlotBook
-from autoloader.sampling.episode import Place
-from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.source import EpisodeSource
+from autoloader.runtime.source import SampleSource, Spans
+from autoloader.sampling.dealing import Deal, Rounds
+from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
-SourceFactory = Callable[[ResolvedDataset], EpisodeSource]
+
+
+class Builder(Protocol):
+    """Builds batches, here or in another process; see ``batch_builder.BatchBuilder``."""
+
+    here: bool
+    """Whether it works in this process."""
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 where it works here, or has not been started yet."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether it works with the knobs in force."""
+        ...
+
+    @property
+    def filled(self) -> int:
+        """Batches ready to be handed out."""
+        ...
+
+    def assign(self, spans: Spans) -> None:
+        """A run to fill, after those assigned before."""
+        ...
+
+    def give(self, slot: int) -> None:
+        """A slot for the next batch that has none."""
+        ...
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next filled batch, ``None`` where none is ready in time."""
+        ...
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+        ...
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        ...
+
+    def drop(self) -> None:
+        """Give back what is read ahead."""
+        ...
+
+    def activity(self) -> BuilderActivity:
+        """What it has done so far."""
+        ...
+
+    def close(self, within_s: float) -> bool:
+        """End it; whether it has ended in time."""
+        ...
+
+
+class Reader(Protocol):
+    """What a pipeline asks of the reader of its mixture."""
+
+    def open(self, quarantine: Quarantine) -> None:
+        """Open what must be there before anything is read; may take long, and is called once."""
+        ...
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> SampleSource:
+        """What gives the samples to a builder in this process."""
+        ...
+
+    def processes(self, knobs: Knobs) -> int:
+        """How many processes build batches: 1 is this one."""
+        ...
+
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine, /) -> Builder:
+        """A builder in a process of its own."""
+        ...
+
+    def run_samples(self, knobs: Knobs) -> int:
+        """Samples that a builder should read together."""
+        ...
 
 
 class Pipeline:
@@ -55,89 +135,130 @@ class Pipeline:
 
     Args:
         mixture: what to run.
-        order: its order.
+        reader: reads it.
         knobs: values to begin with; checked by the caller.
         memory: the ring's memory.
-        source: makes a dataset's reader; called on that dataset's thread.
-        start: where to begin.
+        deal: which positions each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
-        cut: rows of batch n, where batches are not all full.
         clock: for stalls.
     """
 
     def __init__(
         self,
         mixture: ResolvedMixture,
-        order: MixtureOrder,
+        reader: Reader,
         knobs: Knobs,
         memory: RingMemory,
-        source: SourceFactory,
         *,
-        start: PipelineStart,
+        deal: Deal,
         held: Sequence[int] = (),
-        cut: Callable[[int], int] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._mixture = mixture
+        self._reader = reader
         self._knobs = knobs
+        self._memory = memory
+        self._number = deal.first_number
+        self._rounds = Rounds(deal)
+        self._clock = clock
         self._failure: BaseException | None = None
         self._closed = False
-        self._condition = threading.Condition()
+        self._parked = False
+        self._lock = threading.Lock()
+        self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._queues = [
-            SampleQueue(
-                dataset.key,
-                self._condition,
-                capacity=knobs.for_dataset(dataset.name).queue_samples,
-                shuffle=knobs.for_dataset(dataset.name).shuffle_samples,
-            )
-            for dataset in mixture.datasets
-        ]
-        opening = threading.Semaphore(opening_at_once(usable_processors()))
-        self._readers = [
-            Reader(
-                dataset,
-                source,
-                start.cursors[dataset.index].copy(),
-                self._queues[dataset.index],
-                knobs.for_dataset(dataset.name),
-                quarantine=self._quarantine,
-                opening=opening,
-                counted=_counted(dataset, order),
-                failed=self._reader_failed,
-            )
-            for dataset in mixture.datasets
-        ]
-        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits)
-        if start.mixer is not None:
-            self._mixer.restore(start.mixer)
-        self._pool = DecodePool(
-            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
-        )
         self._slots = SlotBook(memory, knobs.ring_slots, held=held)
-        self._assembler = Assembler(
-            mixture.layout,
-            queues=self._queues,
-            mixer=self._mixer,
-            pool=self._pool,
-            decoders={camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()},
-            memory=memory,
-            slots=self._slots,
-            quarantine=self._quarantine,
-            condition=self._condition,
-            names=mixture.names,
-            clock=clock or SystemClock(),
-            min_ready=min(knobs.min_ready_datasets, len(mixture.datasets)),
-            cut=cut,
-            first_number=start.first_number,
-            failed=self._fail,
-        )
+        self._builders: list[Builder] = []
+        self._leaving: list[Builder] = []
+        self._unslotted: collections.deque[Builder] = collections.deque()
+        self._under_way: collections.deque[Builder] = collections.deque()
+        self._round_batches = 0
+        self._over = BuilderActivity.none(len(mixture.datasets))
+        self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
     def start(self) -> None:
-        """Open all streams side by side, the heaviest first, and begin to fill batches."""
-        for dataset in sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight):
-            self._readers[dataset.index].start()
-        self._assembler.start()
+        """Open the reader, then read and fill batches."""
+        self._dealing.start()
+
+    def _run(self) -> None:
+        try:
+            self._reader.open(self._quarantine)
+            with self._lock:
+                if not self._closed:
+                    self._deal()
+            while (slot := self._slots.acquire()) is not None:
+                with self._dealt:
+                    if self._closed:
+                        return
+                    self._deal()
+                    builder = self._unslotted.popleft()
+                    builder.give(slot)
+                    self._under_way.append(builder)
+                    self._dealt.notify_all()
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            self._fail(error)
+
+    def _deal(self) -> None:
+        """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
+        if len(self._builders) != self._reader.processes(self._knobs):
+            self._staff()
+        samples = self._reader.run_samples(self._knobs)
+        while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
+            runs = self._rounds.next(len(self._builders), samples)
+            for builder, spans in zip(self._builders, runs, strict=True):
+                builder.assign(spans)
+            self._round_batches = sum(map(len, runs))
+            self._unslotted += [self._builders[k % len(runs)] for k in range(self._round_batches)]
+
+    def _staff(self) -> None:
+        """Have as many builders as the knobs say; under the lock."""
+        wanted = self._reader.processes(self._knobs)
+        here = wanted == 1
+        kept = [one for one in self._builders if one.here is here][:wanted]
+        shares = self._shares(wanted)
+        for share in shares[len(kept) :]:
+            builder = self._local(share) if here else self._remote(share)
+            builder.park(self._parked)
+            kept.append(builder)
+        self._leaving += [one for one in self._builders if one not in kept]
+        self._builders = kept
+        self._share_knobs()
+
+    def _local(self, knobs: Knobs) -> Builder:
+        def source(
+            knobs: Knobs,
+            condition: threading.Condition,
+            failed: Callable[[BaseException], None],
+        ) -> SampleSource:
+            return self._reader.source(knobs, self._quarantine, condition, failed)
+
+        return BatchBuilder(
+            self._mixture, source, knobs, self._memory, self._quarantine, clock=self._clock
+        )
+
+    def _remote(self, knobs: Knobs) -> Builder:
+        return self._reader.remote(knobs, self._memory, self._quarantine)
+
+    def _shares(self, builders: int) -> list[Knobs]:
+        """The knobs of each builder: the threads are spread over them, at least one each."""
+        knobs = self._knobs
+        if builders == 1:
+            return [knobs]
+        return [
+            Knobs.build(
+                {
+                    "decode_threads": max(1, (knobs.decode_threads + k) // builders),
+                    "io_threads": max(1, (knobs.io_threads + k) // builders),
+                },
+                base=knobs,
+            )
+            for k in range(builders)
+        ]
+
+    def _share_knobs(self) -> None:
+        shares = self._shares(len(self._builders))
+        for builder, share in zip(self._builders, shares, strict=True):
+            builder.retune(share)
 
     def next(self, timeout_s: float) -> FilledBatch | None:
         """The next batch, in order, or ``None`` where none was ready in time.
@@ -145,12 +266,40 @@ class Pipeline:
         Raises:
             AutoloaderError: a background part failed; names dataset and stage.
         """
-        batch = self._assembler.next(timeout_s) if self._failure is None else None
-        if batch is None and self._failure is not None:
-            raise as_fault(self._failure, "mix or decode")
-        if batch is not None:
-            self._slots.hand_out(batch.slot)
-        return batch
+        deadline = time.monotonic() + timeout_s
+        with self._dealt:
+            self._dealt.wait_for(lambda: self._under_way or self._failure, timeout_s)
+            builder = self._under_way[0] if self._under_way else None
+        if self._failure is None and builder is not None:
+            try:
+                batch = builder.next(max(0.0, deadline - time.monotonic()))
+            except AutoloaderError as error:
+                self._fail(error)
+            else:
+                if batch is not None:
+                    self._slots.hand_out(batch.slot)
+                    batch.number = self._number
+                    self._number += 1
+                    self._hand_out(builder)
+                return batch
+        if self._failure is not None:
+            raise as_fault(self._failure, "read")
+        return None
+
+    def _hand_out(self, builder: Builder) -> None:
+        """A builder's batch goes out; one that leaves and has no other is closed."""
+        with self._lock:
+            self._under_way.popleft()
+            over = (
+                builder in self._leaving
+                and builder not in self._under_way
+                and builder not in self._unslotted
+            )
+            if over:
+                self._leaving.remove(builder)
+                self._over = self._over.plus(builder.activity().over())
+        if over:
+            builder.close(CLOSE_S)
 
     def release(self, slot: int) -> None:
         """The consumer is done with a slot."""
@@ -163,33 +312,40 @@ class Pipeline:
 
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; each takes effect as its row in the knob table says."""
-        self._knobs = knobs
-        for dataset in self._mixture.datasets:
-            own = knobs.for_dataset(dataset.name)
-            self._queues[dataset.index].limit(
-                capacity=own.queue_samples, shuffle=own.shuffle_samples
-            )
-            self._readers[dataset.index].retune(own)
-        self._pool.resize(knobs.decode_threads)
+        with self._lock:
+            self._knobs = knobs
+            if len(self._builders) == self._reader.processes(knobs):
+                self._share_knobs()
         self._slots.resize(knobs.ring_slots)
 
     def park(self, parked: bool) -> None:
-        """Stop admitting reads (True) or go on; the ring keeps what it has."""
-        for queue in self._queues:
-            queue.park(parked)
+        """Stop reading (True) or go on; the ring keeps what it has."""
+        with self._lock:
+            self._parked = parked
+            for builder in self._all():
+                builder.park(parked)
 
     @property
     def settled(self) -> bool:
-        """Whether every stream runs with the knobs in force."""
-        return all(reader.settled for reader in self._readers)
+        """Whether all builders, and as many as the knobs say, work with the knobs in force."""
+        with self._lock:
+            wanted = self._reader.processes(self._knobs)
+            as_many = not self._leaving and len(self._builders) in (0, wanted)
+            return as_many and all(builder.settled for builder in self._builders)
 
     @property
     def ready_batches(self) -> int:
-        """Batches that are filled and not taken."""
-        return self._assembler.filled + self._slots.untaken
+        """Batches that are filled and not taken, wherever they lie."""
+        with self._lock:
+            builders = self._all()
+        return sum(builder.filled for builder in builders) + self._slots.untaken
 
     def drop(self) -> None:
-        """Give the pages of free slots back; queues drain by themselves while parked."""
+        """Give back what can be read again, and the pages of free slots; does not wait."""
+        with self._lock:
+            builders = self._all()
+        for builder in builders:
+            builder.drop()
         self._slots.punch_free()
 
     def quarantined(self) -> tuple[BadRecord, ...]:
@@ -198,108 +354,46 @@ class Pipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing."""
-        decode_s, decoded, frames = self._pool.service()
-        datasets = {}
-        for dataset in self._mixture.datasets:
-            index = dataset.index
-            queue, reader = self._queues[index], self._readers[index]
-            datasets[dataset.name] = DatasetActivity(
-                queue=queue.pending,
-                queue_bytes=queue.held_bytes,
-                taken=self._assembler.taken[index],
-                stalls=self._assembler.stalls[index],
-                quarantined=self._quarantine.count(index),
-                generations=reader.generations,
-                decode_s=float(decode_s[index]),
-                decoded=int(decoded[index]),
-                frames=int(frames[index]),
-                read_s=reader.read_s,
-                episodes=reader.episodes,
-                interruptions=reader.interruptions,
-            )
+        with self._lock:
+            builders = self._all()
+            done = self._over
+        for builder in builders:
+            done = done.plus(builder.activity())
         return PipelineActivity(
-            datasets=datasets,
+            datasets={
+                dataset.name: dataclasses.replace(own, quarantined=self._quarantine.count(k))
+                for k, (dataset, own) in enumerate(
+                    zip(self._mixture.datasets, done.datasets, strict=True)
+                )
+            },
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,
-            decode_waiting=self._pool.waiting,
-            mix_wait_s=self._assembler.wait_s,
+            decode_waiting=done.waiting,
+            mix_wait_s=done.wait_s,
+            run_bytes=done.run_bytes,
+            processes=[one.pid for one in builders if one.pid],
         )
 
     def close(self) -> None:
         """End all threads; drops what is under way. May be called twice."""
-        if self._closed:
-            return
-        self._closed = True
-        for reader in self._readers:
-            reader.close()
-        for queue in self._queues:
-            queue.close()
+        with self._dealt:
+            if self._closed:
+                return
+            self._closed = True
+            builders = self._all()
+            self._dealt.notify_all()
         self._slots.close()
-        self._assembler.close()
-        self._pool.close()
-        joins = [self._assembler.join, *(reader.join for reader in self._readers)]
         deadline = time.monotonic() + CLOSE_S
-        late = [join for join in joins if not join(max(0.0, deadline - time.monotonic()))]
+        late = [one for one in builders if not one.close(max(0.0, deadline - time.monotonic()))]
         if late:
-            logger.warning("%d threads are still waiting for their source", len(late))
+            logger.warning("threads that read are still waiting for their source")
+
+    def _all(self) -> list[Builder]:
+        return [*self._builders, *self._leaving]
 
     def _fail(self, error: BaseException) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._assembler.close()
-
-    def _reader_failed(self, dataset: int, error: AutoloaderError) -> None:
-        drop = self._mixture.spec.errors.dead_dataset == "drop"
-        if drop and isinstance(error, SourceError) and self._live() > 1:
-            logger.error("going on without dataset %s: %s", self._mixture.names[dataset], error)
-            with self._condition:
-                self._queues[dataset].park(True)
-                self._mixer.drop(dataset)
-                self._condition.notify_all()
-            return
-        self._fail(error)
-
-    def _live(self) -> int:
-        return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
-
-
-def _counted(dataset: ResolvedDataset, order: MixtureOrder) -> _Counted | None:
-    """The count that a pass is held to, where an epoch is one pass and the index made the count."""
-    if order.pass_samples is None or dataset.remote or dataset.num_samples is not None:
-        return None
-    return _Counted(dataset, order.pass_samples[dataset.index])
-
-
-class _Counted:
-    """What the index says of a dataset's records; opened when first asked.
-
-    Args:
-        dataset: whose records.
-        samples: of a pass, as the run was planned.
-    """
-
-    def __init__(self, dataset: ResolvedDataset, samples: int) -> None:
-        self._dataset = dataset
-        self._samples = samples
-        self._of: dict[tuple[int, int], int] = {}
-        self._damage: dict[tuple[int, int], str] = {}
-
-    def samples(self, place: Place) -> int:
-        """Samples that a pass takes of a record."""
-        return self._looked_up().get((place.shard, place.record), 0)
-
-    def damage(self, place: Place) -> str | None:
-        """Why a record was not counted; ``None`` where it was."""
-        self._looked_up()
-        return self._damage.get((place.shard, place.record))
-
-    def _looked_up(self) -> dict[tuple[int, int], int]:
-        if not self._of:
-            index = open_dataset_index(self._dataset)
-            table = table_of(self._dataset, index)
-            check_count(self._dataset, table.samples, self._samples)
-            places = zip(table.slice_of.tolist(), table.record_of.tolist(), strict=True)
-            self._damage = {(slice_, record): why for slice_, record, why in index.damaged}
-            self._of = dict(zip(places, table.counts.tolist(), strict=True))
-        return self._of
+        with self._dealt:
+            if self._failure is None and not self._closed:
+                self._failure = error
+            self._dealt.notify_all()

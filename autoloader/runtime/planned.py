@@ -1,4 +1,4 @@
-"""Reads planned runs: which samples come is known beforehand, so their bytes are read ahead.
+"""The source of planned samples: which ones come is known beforehand, so runs are read ahead.
 
 Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
 all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
@@ -15,7 +15,7 @@ Invariants:
     2. No knob changes which sample a position names.
 
 Not here: the plan and the index (``index``), who fills which batch (``sampling.dealing``), decoding
-(``runtime.run_assembler``).
+(``runtime.assembler``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import collections
 import contextlib
 import errno
 import heapq
+import logging
 import os
 import threading
 import time
@@ -41,18 +42,21 @@ from autoloader.catalog.descriptors import (
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
+from autoloader.knobs import Knobs
+from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.run_memory import RunMemory
-from autoloader.sampling.planned import PlannedRun, RunPlanner
+from autoloader.runtime.source import SourceActivity, Spans
+from autoloader.sampling.block import Encoded, SampleBlock
+from autoloader.sampling.planned import PlannedReads, RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.threads import LoaderThread
+
+logger = logging.getLogger(__name__)
 
 RUN_SAMPLES = 256
 """Samples read together at most, or somewhat more: a run is whole batches."""
 SAMPLES_A_THREAD = 48
 """As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
-
-Spans = Sequence[tuple[int, int]]
-"""Positions [start, stop), one pair for each batch of a run."""
 
 LEAST_RUN_SAMPLES = 32
 RUN_BYTES = 16 * 2**20
@@ -96,26 +100,29 @@ def sample_bytes(
     return found
 
 
-class PlannedReader:
-    """Reads runs ahead.
+class PlannedSource:
+    """Reads runs ahead; see ``runtime.source.SampleSource``.
 
     Args:
         mixture: what is read.
         plan: which sample each position names.
         indexes: of every dataset.
-        io_threads, read_ahead: the knobs.
+        shares: of the datasets in the mixture.
+        knobs: ``io_threads`` and ``read_ahead`` are heeded.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
+
+    settled = True
 
     def __init__(
         self,
         mixture: ResolvedMixture,
         plan: SamplePlan,
         indexes: Sequence[DatasetIndex],
+        shares: Sequence[float],
+        knobs: Knobs,
         *,
-        io_threads: int,
-        read_ahead: int,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -127,21 +134,24 @@ class PlannedReader:
             lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
             plan.chained,
         )
-        self._memory = RunMemory(_pieces(read_ahead))
+        self.chained = any(plan.chained)
+        self._shares = shares
+        self._memory = RunMemory(_pieces(knobs.read_ahead))
         self._condition = condition
         self._room = threading.Condition()
         self._failed = failed
         self._closed = False
         self._parked = False
         self._threads: list[threading.Thread] = []
+        self._knobs = knobs
         self._io_threads = 0
-        self._read_ahead = read_ahead
+        self._read_ahead = knobs.read_ahead
         self._assigned: collections.deque[Spans] = collections.deque()
         self._claimed = 0
         self._read_once = 0
-        self._ready: dict[int, PlannedRun] = {}
+        self._ready: dict[int, SampleBlock] = {}
         self._wanted = 0
-        self._run: PlannedRun | None = None
+        self._run: SampleBlock | None = None
         self._at = 0
         self._spans: dict[int, Spans] = {}
         self._again: list[tuple[int, Spans]] = []
@@ -151,7 +161,10 @@ class PlannedReader:
         self.reads = 0
         self._entered = True
         descriptors.enter()
-        self.resize(io_threads, read_ahead)
+
+    def start(self) -> None:
+        """Begin to read what is assigned."""
+        self.retune(self._knobs)
 
     def assign(self, spans: Spans) -> None:
         """Have a run read, after those assigned before."""
@@ -159,13 +172,13 @@ class PlannedReader:
             self._assigned.append(spans)
             self._room.notify()
 
-    def resize(self, io_threads: int, read_ahead: int) -> None:
+    def retune(self, knobs: Knobs) -> None:
         """Have so many threads, and so many runs ahead, from now on."""
         with self._room:
-            self._read_ahead = read_ahead
-            self._memory.release(_pieces(read_ahead))
-            grow = io_threads - self._io_threads
-            self._io_threads = io_threads
+            self._read_ahead = knobs.read_ahead
+            self._memory.release(_pieces(knobs.read_ahead))
+            grow = knobs.io_threads - self._io_threads
+            self._io_threads = knobs.io_threads
             self._room.notify_all()
         for _ in range(grow):
             thread = LoaderThread(target=self._work, name="autoloader-read")
@@ -187,11 +200,8 @@ class PlannedReader:
             self._memory.release()
             self._room.notify_all()
 
-    def take(self, count: int) -> tuple[PlannedRun, int] | None:
-        """The run that holds the next batch, of ``count`` samples, and the first one's number.
-
-        ``None`` where that run is not read yet.
-        """
+    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """See ``SampleSource.take``: all samples of a batch are in one run."""
         if self._run is None:
             with self._room:
                 self._run = self._ready.pop(self._wanted, None)
@@ -205,11 +215,30 @@ class PlannedReader:
         self._at += count
         if self._at >= len(run):
             self._run = None
-        return run, first
+        return run, first, count
 
-    def ready_samples(self) -> int:
-        """Samples of runs that are read and not yet begun."""
-        return sum(len(run) for run in list(self._ready.values()))
+    def finish(self, batch: FilledBatch) -> None:
+        """Nothing: a position says all."""
+
+    def stalled(self, waited_s: float) -> Sequence[int]:
+        """See ``SampleSource.stalled``."""
+        logger.warning("the files have given nothing for %.0f s", waited_s)
+        return ()
+
+    def activity(self) -> list[SourceActivity]:
+        """What is read ahead and was read, told apart by the datasets' shares."""
+        ahead = sum(len(run) for run in list(self._ready.values()))
+        return [
+            SourceActivity(
+                queue=round(ahead * share),
+                queue_bytes=0,
+                generations=1,
+                read_s=self.busy_s * share,
+                episodes=0,
+                interruptions=0,
+            )
+            for share in self._shares
+        ]
 
     def close(self) -> None:
         """End the threads after the run in hand; what is read ahead is let go of at once."""
@@ -272,22 +301,19 @@ class PlannedReader:
                 self._room.wait()
         return None
 
-    def _read(self, spans: Spans) -> PlannedRun:
-        run = self._planner.run(self._plan.spans(spans))
-        self._read_frames(run)
-        run.positions = np.concatenate([np.arange(start, stop) for start, stop in spans])
-        return run
+    def _read(self, spans: Spans) -> SampleBlock:
+        block, reads = self._planner.run(self._plan.spans(spans))
+        for camera, ranges in reads.ranges.items():
+            block.frames[camera] = [None] * len(ranges.file)
+        if block.frames:
+            self._read_frames(list(block.frames.values()), reads)
+        return block
 
-    def _read_frames(self, run: PlannedRun) -> None:
+    def _read_frames(self, frames: Sequence[list[Encoded | None]], reads: PlannedReads) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""
-        for camera, ranges in run.ranges.items():
-            run.frames[camera] = [None] * len(ranges.file)
-        frames = list(run.frames.values())
-        if not frames:
-            return
-        wanted = [np.flatnonzero(ranges.file >= 0) for ranges in run.ranges.values()]
+        wanted = [np.flatnonzero(ranges.file >= 0) for ranges in reads.ranges.values()]
         camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])
-        pairs = list(zip(run.ranges.values(), wanted, strict=True))
+        pairs = list(zip(reads.ranges.values(), wanted, strict=True))
         file = np.concatenate([ranges.file[rows] for ranges, rows in pairs])
         offset = np.concatenate([ranges.offset[rows] for ranges, rows in pairs])
         length = np.concatenate([ranges.length[rows] for ranges, rows in pairs])
@@ -313,9 +339,9 @@ class PlannedReader:
                 for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
                     data = memory[filled : filled + size]
                     filled += size
-                    if run.files[files[begin]] != path:
+                    if reads.files[files[begin]] != path:
                         held.close()
-                        path = run.files[files[begin]]
+                        path = reads.files[files[begin]]
                         shared = held.enter_context(descriptors.borrowed(path))
                     self._read_into(data, shared, first)
                     for k in range(begin, end):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from autoloader.errors import SourceError
-from autoloader.sampling.episode import Place
+from autoloader.sampling.block import Place
 from autoloader.sampling.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)

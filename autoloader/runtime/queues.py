@@ -22,8 +22,8 @@ import threading
 from collections import deque
 
 from autoloader.sampling import draws
+from autoloader.sampling.block import Place, SampleBlock
 from autoloader.sampling.draws import PURPOSE_SHUFFLE
-from autoloader.sampling.episode import EpisodeSamples, Place
 
 
 class _Open:
@@ -31,7 +31,7 @@ class _Open:
 
     __slots__ = ("episode", "taken")
 
-    def __init__(self, episode: EpisodeSamples, taken: int) -> None:
+    def __init__(self, episode: SampleBlock, taken: int) -> None:
         self.episode = episode
         self.taken = taken
 
@@ -73,7 +73,7 @@ class SampleQueue:
         """Samples that may wait before admission stops."""
         return max(self._capacity, self._shuffle)
 
-    def put(self, episode: EpisodeSamples, taken: int) -> bool:
+    def put(self, episode: SampleBlock, taken: int) -> bool:
         """Add an episode whose first ``taken`` samples are gone; blocks while the queue is full.
 
         Returns:
@@ -96,7 +96,7 @@ class SampleQueue:
         with self._room:
             self._empties.append(place)
 
-    def take(self) -> tuple[EpisodeSamples, int]:
+    def take(self) -> tuple[SampleBlock, int]:
         """The next sample, as its episode and number in it.
 
         Raises:

@@ -33,8 +33,8 @@ from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.runtime.patience import Patience
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.queues import SampleQueue
+from autoloader.sampling.block import Place, SampleBlock, stand_ins
 from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.episode import EpisodeSamples, Place, stand_ins
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import (
     EmptyEpisode,
@@ -189,8 +189,8 @@ class Reader:
             self._hand_over(item)
 
     def _newest(
-        self, source: EpisodeSource, old: Iterator[EpisodeSamples | EmptyEpisode]
-    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+        self, source: EpisodeSource, old: Iterator[SampleBlock | EmptyEpisode]
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """The generation to read on from: the next one as soon as it is open, else ``old``."""
         if self._next is None:
             changed = not _same_stream(self._wanted, self._knobs)
@@ -204,7 +204,7 @@ class Reader:
         self.generations += 1
         return opened.episodes()
 
-    def _hand_over(self, item: EpisodeSamples | EmptyEpisode) -> None:
+    def _hand_over(self, item: SampleBlock | EmptyEpisode) -> None:
         taken = self._cursor.taken(item.place)
         if taken is None or item.place in self._short:
             return
@@ -236,7 +236,7 @@ class Reader:
         if self._queue.put(item, taken):
             self._cursor.close(item.place)
 
-    def _make_up(self, whole: EpisodeSamples) -> None:
+    def _make_up(self, whole: SampleBlock) -> None:
         """Give what broken records before ``whole`` left their pass short of."""
         for place, count in list(self._short.items()):
             taken = self._cursor.taken(place) or 0
@@ -265,8 +265,8 @@ class _Opening:
     ) -> None:
         self.knobs = knobs
         self.done = False
-        self._first: list[EpisodeSamples | EmptyEpisode] = []
-        self._rest: Iterator[EpisodeSamples | EmptyEpisode] = iter(())
+        self._first: list[SampleBlock | EmptyEpisode] = []
+        self._rest: Iterator[SampleBlock | EmptyEpisode] = iter(())
         self._failure: BaseException | None = None
         LoaderThread(
             target=self._open, args=(source, start, opening), name="autoloader-open"
@@ -284,7 +284,7 @@ class _Opening:
             opening.release()
             self.done = True
 
-    def episodes(self) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    def episodes(self) -> Iterator[SampleBlock | EmptyEpisode]:
         """All its episodes.
 
         Raises:

@@ -1,4 +1,4 @@
-"""A filler in a light process of its own, with the face of ``runtime.filler.Filler``.
+"""A batch builder in a light process of its own; this side does what ``BatchBuilder`` does.
 
 Theory of operation. This side keeps what it has asked for until the batch comes: the spans of every
 batch and the slots given. A process that dies, by whatever signal, or hangs is started again and
@@ -23,11 +23,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from autoloader.errors import AutoloaderError, as_fault
+from autoloader.knobs import Knobs
+from autoloader.runtime.activity import BuilderActivity
 from autoloader.runtime.filled import FilledBatch
-from autoloader.runtime.filler import FillerActivity, FillerKnobs
 from autoloader.runtime.messages import (
     Activity,
     Bad,
@@ -41,8 +42,8 @@ from autoloader.runtime.messages import (
     Park,
     Wire,
 )
-from autoloader.runtime.planned import Spans
-from autoloader.sampling.episode import Place
+from autoloader.runtime.source import Spans
+from autoloader.sampling.block import Place
 from autoloader.supervision.supervisor import Supervisor, waited
 from autoloader.threads import LoaderThread
 
@@ -50,7 +51,7 @@ _LOOK_S = 1.0
 _END_S = 2.0
 
 
-class RemoteFiller:
+class RemoteBuilder:
     """Fills the batches of the runs it is assigned, in another process.
 
     Args:
@@ -80,7 +81,7 @@ class RemoteFiller:
         self._parked = False
         self._closed = False
         self._failure: BaseException | None = None
-        self._before = self._now = FillerActivity.none(datasets)
+        self._before = self._now = BuilderActivity.none(datasets)
         self._wire: Wire | None = None
         self._supervisor = Supervisor(
             "a decode process",
@@ -90,25 +91,27 @@ class RemoteFiller:
         self._thread = LoaderThread(target=self._receive, name="autoloader-fill-receive")
         self._thread.start()
 
+    here = False
+
     @property
     def pid(self) -> int:
         """Process id; 0 before it has been started."""
         return self._supervisor.pid
 
     def assign(self, spans: Spans) -> None:
-        """See ``Filler.assign``."""
+        """See ``BatchBuilder.assign``."""
         with self._condition:
             self._runs.append(collections.deque(spans))
             self._send(FillRun(0, [list(span) for span in spans]))
 
     def give(self, slot: int) -> None:
-        """See ``Filler.give``."""
+        """See ``BatchBuilder.give``."""
         with self._condition:
             self._given.append(slot)
             self._send(FillSlot(0, slot))
 
     def next(self, timeout_s: float) -> FilledBatch | None:
-        """See ``Filler.next``.
+        """See ``BatchBuilder.next``.
 
         Raises:
             AutoloaderError: what the process failed with.
@@ -122,26 +125,34 @@ class RemoteFiller:
                 raise as_fault(self._failure, "decode")
             return None
 
-    def retune(self, knobs: FillerKnobs) -> None:
-        """See ``Filler.retune``."""
+    def retune(self, knobs: Knobs) -> None:
+        """See ``BatchBuilder.retune``."""
         with self._condition:
-            plain = asdict(knobs)
+            plain = knobs.flat()
             if plain != self._start.knobs:
                 self._start = replace(self._start, knobs=plain)
                 self._send(FillKnobs(0, plain))
 
     def park(self, parked: bool) -> None:
-        """See ``Filler.park``."""
+        """See ``BatchBuilder.park``."""
         with self._condition:
             self._parked = parked
             self._send(Park(0, parked))
+
+    def drop(self) -> None:
+        """What it has read ahead stays: it is little, and the next batches need it."""
+
+    @property
+    def settled(self) -> bool:
+        """It heeds its knobs as soon as it hears of them."""
+        return True
 
     @property
     def filled(self) -> int:
         """Batches ready to be handed out."""
         return len(self._filled)
 
-    def activity(self) -> FillerActivity:
+    def activity(self) -> BuilderActivity:
         """What its processes have done so far, half a second old at most."""
         return self._before.plus(self._now)
 
@@ -237,7 +248,7 @@ class RemoteFiller:
                 self._filled.append(batch)
                 self._condition.notify_all()
         elif isinstance(message, Activity):
-            self._now = FillerActivity(**message.activity)
+            self._now = BuilderActivity.from_plain(message.activity)
         elif isinstance(message, Bad):
             self._bad(Place(*message.place), message.reason)
         elif isinstance(message, Failed):
@@ -255,6 +266,6 @@ class RemoteFiller:
                 return
             assert self._wire is not None
             self._wire.close()
-            self._before = self.activity()
-            self._now = FillerActivity.none(self._datasets)
+            self._before = self.activity().over()
+            self._now = BuilderActivity.none(self._datasets)
         self._supervisor.try_again(reason)

@@ -24,11 +24,7 @@ from autoloader.errors import PipelineError
 from autoloader.runtime.decode import UndecodableFrameError
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.pool import Job
-from autoloader.sampling.episode import Encoded, EpisodeSamples, Place
-from autoloader.sampling.planned import PlannedRun
-
-Samples = EpisodeSamples | PlannedRun
-"""Samples that were read together: of one episode, or of a planned run."""
+from autoloader.sampling.block import Encoded, Place, SampleBlock
 
 
 class Decoder(Protocol):
@@ -73,7 +69,7 @@ class RowJob:
     dataset: int
     row: int
     filling: Filling
-    episode: Samples
+    block: SampleBlock
     number: int
     decoders: Mapping[str, Decoder]
     name: str
@@ -97,14 +93,14 @@ class RowJob:
         try:
             for camera, decoder in self.decoders.items():
                 out = self.filling.views[f"images/{camera}"][self.row]
-                frames = self.episode.frames.get(camera)
+                frames = self.block.frames.get(camera)
                 if frames is None:
                     out[:] = 0
                 else:
                     known = {} if seen is None else seen[camera]
                     decoded += self._decode(decoder, frames, out, known)
         except UndecodableFrameError as error:
-            place = self.episode.place_at(self.number)
+            place = self.block.place_at(self.number)
             reason = f"a frame cannot be decoded: {error}"
             self.filling.bad.append((self.row, place, reason))
         except Exception as error:  # decoders raise whatever the bytes provoke
@@ -119,9 +115,9 @@ class RowJob:
         out: np.ndarray,
         seen: dict[int, np.ndarray],
     ) -> int:
-        zeroed = self.episode.frame_zeroed[self.number]
+        zeroed = self.block.frame_zeroed[self.number]
         decoded = 0
-        for f, at in enumerate(self.episode.frame_row[self.number].tolist()):
+        for f, at in enumerate(self.block.frame_row[self.number].tolist()):
             encoded = frames[at]
             if zeroed[f] or encoded is None:
                 out[f] = 0
@@ -180,10 +176,8 @@ class Chains:
 
 
 def _follows(job: RowJob, last: RowJob) -> bool:
-    group = job.episode
-    if group is not last.episode or not isinstance(group, PlannedRun):
-        return False
-    return group.linked is not None and group.linked[job.number]
+    linked = job.block.linked
+    return job.block is last.block and linked is not None and linked[job.number]
 
 
 def fault_of(error: BaseException, dataset: str, stage: str) -> PipelineError:

@@ -22,8 +22,8 @@ from typing import Any
 
 from autoloader.errors import UsageError
 from autoloader.sampling import draws
+from autoloader.sampling.block import Place
 from autoloader.sampling.draws import PURPOSE_SHARDS
-from autoloader.sampling.episode import Place
 from autoloader.sampling.resolve import ResolvedDataset
 from autoloader.sampling.source import ReaderStart
 

@@ -1,7 +1,7 @@
 """The samples of a planned run: where their frames lie, and all else that a batch holds of them.
 
-What ``sampling.episode`` does for one episode's samples, this does for samples of many episodes of
-many datasets at once, over the index's columns. A run has the face of ``EpisodeSamples``.
+What ``sampling.block`` does for one episode's samples, this does for samples of many episodes of
+many datasets at once, over the index's columns.
 
 Theory of operation. Samples are put in the order of their dataset and episode, and datasets with
 the same ``sample`` settings side by side, so that windows are computed once for each setting and
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling import windows
+from autoloader.sampling.block import SampleBlock, field_offsets
 from autoloader.sampling.draws import (
     PURPOSE_CAMERA,
     PURPOSE_LANGUAGE,
@@ -34,7 +35,6 @@ from autoloader.sampling.draws import (
     fold,
     fold_array,
 )
-from autoloader.sampling.episode import Encoded, Place, field_offsets
 from autoloader.sampling.fields import NumericField
 from autoloader.sampling.layout import PROVENANCE, BatchLayout
 from autoloader.sampling.resolve import FieldName, ResolvedDataset
@@ -109,7 +109,7 @@ class FrameRanges:
     """Where m encoded frames of a camera lie; file -1 where a dataset has no such camera.
 
     Attributes:
-        file: [m] int32, into ``PlannedRun.files``.
+        file: [m] int32, into ``PlannedReads.files``.
         offset: [m] int64 bytes.
         length: [m] int32 bytes.
     """
@@ -120,41 +120,16 @@ class FrameRanges:
 
 
 @dataclass(slots=True)
-class PlannedRun:
-    """n samples in the order of their positions; see ``EpisodeSamples``.
+class PlannedReads:
+    """Which bytes the frames of a block are.
 
     Attributes:
-        positions: [n] int64; whose run it is puts them there.
-        datasets: [n] of each sample.
         files: shard files that frames lie in.
         ranges: camera → where its m frames lie.
-        frames: camera → their m encoded frames, put there by whoever reads them; ``None`` where
-            the sample's dataset has no such camera.
-        frame_row: [n, F] int64, into ``frames``.
-        frame_zeroed: [n, F] bool, frames that are not shown.
-        linked: [n] whether a sample shares a frame with the one before it; ``None`` where no
-            dataset is chained.
-        columns: array of the batch → [n, …] its values.
-        texts: [n] UTF-8 languages.
     """
 
-    positions: Ints
-    datasets: list[int]
     files: list[str]
     ranges: dict[str, FrameRanges]
-    frames: dict[str, list[Encoded | None]]
-    frame_row: Ints
-    frame_zeroed: NDArray[np.bool_]
-    linked: list[bool] | None
-    columns: dict[str, NDArray[Any]]
-    texts: list[bytes]
-
-    def __len__(self) -> int:
-        return len(self.datasets)
-
-    def place_at(self, k: int) -> Place:
-        """Where sample k's episode lies."""
-        return Place(*self.columns["ledger"][k, :4].tolist())
 
 
 class RunPlanner:
@@ -192,8 +167,8 @@ class RunPlanner:
             for camera in layout.cameras
         }
 
-    def run(self, planned: Samples) -> PlannedRun:
-        """The samples with everything but the bytes of their frames."""
+    def run(self, planned: Samples) -> tuple[SampleBlock, PlannedReads]:
+        """The samples, and where the frames lie that the caller has yet to read into them."""
         work = self._sorted(planned)
         columns = _columns(self._layout, len(planned.t))
         columns["ledger"][:] = work.ledger
@@ -299,7 +274,7 @@ class RunPlanner:
         ranges: dict[str, FrameRanges],
         columns: dict[str, NDArray[Any]],
         texts: list[bytes],
-    ) -> PlannedRun:
+    ) -> tuple[SampleBlock, PlannedReads]:
         """Back to the order of the positions."""
         row_of = np.empty(len(work.order), np.int64)
         row_of[work.order] = np.arange(len(row_of))
@@ -316,18 +291,16 @@ class RunPlanner:
                 camera: FrameRanges(found.file[first], found.offset[first], found.length[first])
                 for camera, found in ranges.items()
             }
-        return PlannedRun(
-            positions=np.empty(0, np.int64),
-            datasets=planned.dataset.tolist(),
-            files=files,
-            ranges=ranges,
+        block = SampleBlock(
+            columns=columns,
+            texts=[texts[row] for row in row_of.tolist()],
             frames={},
             frame_row=frame_row,
             frame_zeroed=zeroed[row_of],
+            datasets=planned.dataset.tolist(),
             linked=linked,
-            columns=columns,
-            texts=[texts[row] for row in row_of.tolist()],
         )
+        return block, PlannedReads(files, ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +335,7 @@ class _SortedSamples:
     keys: NDArray[np.uint64]
 
     def episode_keys(self, rows: slice) -> NDArray[np.uint64]:
-        """``episode.episode_key`` of each of these samples."""
+        """``block.episode_key`` of each of these samples."""
         return fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
 
 

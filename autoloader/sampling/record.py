@@ -17,8 +17,8 @@ from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.sampling import draws, windows
+from autoloader.sampling.block import Place, SampleBlock, build_samples, episode_key
 from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
-from autoloader.sampling.episode import EpisodeSamples, Place, build_samples, episode_key
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.resolve import ResolvedDataset
@@ -29,7 +29,7 @@ from autoloader.sampling.windows import valid_range
 
 def samples_of_record(
     dataset: ResolvedDataset, layout: BatchLayout, place: Place, payload: bytes
-) -> EpisodeSamples | None:
+) -> SampleBlock | None:
     """The samples of one record, or ``None`` where no window fits.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.block import Place, SampleBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class EpisodeSource(Protocol):
 
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
-    ) -> Iterator[EpisodeSamples | EmptyEpisode]:
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
         """Episodes from ``start`` on, pass after pass, without end; every record exactly once.
 
         Raises:

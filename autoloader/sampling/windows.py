@@ -108,7 +108,7 @@ def frame_rows(
         t: [n] int64.
         steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
         sample: offsets, edges and goal.
-        keys: [n] uint64, of each sample's episode in its pass (``episode.episode_key``).
+        keys: [n] uint64, of each sample's episode in its pass (``block.episode_key``).
     """
     window = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
     if sample.goal == "none":

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling import windows
+from autoloader.sampling.block import field_offsets, field_rows
 from autoloader.sampling.counts import samples_per_episode
-from autoloader.sampling.episode import field_offsets, field_rows
 from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.resolve import FieldName, ResolvedDataset
 from autoloader.sampling.statistics import DatasetStatistics, FieldStatistics

@@ -24,9 +24,9 @@ from streams import (
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.graph.records import PASSES
 from autoloader.runtime.decode import FrameDecoder
+from autoloader.sampling.block import SampleBlock
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.draws import PURPOSE_SHARDS, fold, order
-from autoloader.sampling.episode import EpisodeSamples
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedMixture
 from autoloader.sampling.source import EmptyEpisode, ReaderStart
@@ -41,7 +41,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write_dataset(tmp_path_factory.mktemp("plain"), shards)
 
 
-def places(items: Iterator[EpisodeSamples | EmptyEpisode]) -> list[tuple[int, int]]:
+def places(items: Iterator[SampleBlock | EmptyEpisode]) -> list[tuple[int, int]]:
     return [(item.place.shard, item.place.record) for item in items]
 
 
@@ -120,7 +120,7 @@ def take_some(
     """Take about that many samples from ``cursor`` on, from several open episodes at random."""
     reader = stream_reader(mixture)(mixture.datasets[0])
     items = reader.open(cursor.start(), stream_knobs(**knobs))
-    held: list[tuple[EpisodeSamples, list[int]]] = []
+    held: list[tuple[SampleBlock, list[int]]] = []
     found = []
     while len(found) < samples:
         while len(held) < 3:
@@ -170,10 +170,10 @@ def test_reopening_at_random_cursors_with_random_knobs_neither_loses_nor_doubles
 # --- what a sample holds ------------------------------------------------------------------------
 
 
-def only(mixture: ResolvedMixture, **knobs: Any) -> dict[tuple[int, int], EpisodeSamples]:
+def only(mixture: ResolvedMixture, **knobs: Any) -> dict[tuple[int, int], SampleBlock]:
     found = {}
     for item in episodes_of_pass(mixture, **knobs):
-        assert isinstance(item, EpisodeSamples)
+        assert isinstance(item, SampleBlock)
         found[item.place.shard, item.place.record] = item
     return found
 
@@ -197,7 +197,7 @@ def test_frames_are_those_at_the_offsets_of_the_strided_episode(tmp_path: Path) 
         steps = [3 * min(max(t + offset, 0), 3) for offset in (-1, 0, 2)]
         frames = [found.frames["primary"][row] for row in found.frame_row[k].tolist()]
         assert [shown(frame) for frame in frames] == [(3, step) for step in steps]
-        assert found.state[k, 0].tolist() == [3, 3 * t, -3 * t]
+        assert found.columns["state"][k, 0].tolist() == [3, 3 * t, -3 * t]
 
 
 def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_n_drawn_t_differ_from_pass_to_pass_and_cover_the_episode_in_the_end(
     drawn = []
     for pass_ in range(12):
         for item in episodes_of_pass(mixture, 0, pass_):
-            assert isinstance(item, EpisodeSamples)
+            assert isinstance(item, SampleBlock)
             t = item.t.tolist()
             assert len(set(t)) == len(t) == (3 if item.place.record == 0 else 2)
             drawn += [tuple(t)] if item.place.record == 0 else []
@@ -245,7 +245,7 @@ def test_any_of_draws_a_camera_and_words_per_episode_and_pass(tmp_path: Path) ->
     sides, words = set(), set()
     for pass_ in range(2):
         for item in episodes_of_pass(mixture, 0, pass_):
-            assert isinstance(item, EpisodeSamples)
+            assert isinstance(item, SampleBlock)
             place = item.place
             scan = scan_records(written.files[0])
             at = int(scan.offsets[place.record]), int(scan.lengths[place.record])
@@ -290,8 +290,8 @@ def test_numbers_of_every_stored_type_become_float32(dtype: str, tmp_path: Path)
     features = {**PLAIN, "action": numbers(2, dtype=dtype)}
     written = write_dataset(tmp_path, [[episode(0, 3, action=values)]], features=features)
     found = only(mixture_of(written))[0, 0]
-    assert found.action.dtype == np.float32
-    by_t = {int(t): found.action[k, 0].tolist() for k, t in enumerate(found.t)}
+    assert found.columns["action"].dtype == np.float32
+    by_t = {int(t): found.columns["action"][k, 0].tolist() for k, t in enumerate(found.t)}
     assert by_t == {0: [0, 1], 1: [1, 0], 2: [1, 0]}
 
 
@@ -301,10 +301,10 @@ def test_what_a_dataset_lacks_is_zero_and_masked(tmp_path: Path) -> None:
         dataset_of(written, state=None, language=None), pad_to={"action": 4, "state": 3}
     )
     found = only(mixture)[0, 0]
-    assert found.state.shape == (2, 1, 3)
-    assert not found.state.any()
-    assert not found.state_mask.any()
-    assert found.action_mask[0, 0].tolist() == [True, True, False, False]
+    assert found.columns["state"].shape == (2, 1, 3)
+    assert not found.columns["state"].any()
+    assert not found.columns["state_mask"].any()
+    assert found.columns["action_mask"][0, 0].tolist() == [True, True, False, False]
     assert found.text(0) == found.text(1) == b""
 
 

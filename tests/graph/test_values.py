@@ -12,7 +12,7 @@ from streams import Running, episodes_of_pass
 
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.runtime.decode import FrameDecoder
-from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.block import SampleBlock
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
@@ -39,12 +39,13 @@ def demo(demo_mix: Path) -> ResolvedMixture:
     return resolve(PipelineSpec.from_mapping(plain))
 
 
-def assert_same(a: EpisodeSamples, b: EpisodeSamples) -> None:
+def assert_same(a: SampleBlock, b: SampleBlock) -> None:
     assert a.place == b.place
     assert len(a) == len(b)
-    for name in ("t", "frame_mask", "frame_zeroed", "frame_offset", "action", "action_mask",
-                 "state", "state_mask"):  # fmt: skip
-        one, other = getattr(a, name), getattr(b, name)
+    np.testing.assert_array_equal(a.frame_zeroed, b.frame_zeroed)
+    assert a.columns.keys() == b.columns.keys()
+    for name, one in a.columns.items():
+        other = b.columns[name]
         assert one.dtype == other.dtype, name
         np.testing.assert_array_equal(one, other, err_msg=name)
     assert [a.text(k) for k in range(len(a))] == [b.text(k) for k in range(len(b))]
@@ -55,9 +56,9 @@ def assert_same(a: EpisodeSamples, b: EpisodeSamples) -> None:
             assert mine == [b.frames[camera][row] for row in b.frame_row[k].tolist()]
 
 
-def reference(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Iterator[EpisodeSamples]:
+def reference(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Iterator[SampleBlock]:
     """The samples of every record of the first pass, parsed without TensorFlow."""
-    from autoloader.sampling.episode import Place
+    from autoloader.sampling.block import Place
 
     for shard, piece in enumerate(dataset.slices):
         scan = scan_records(piece.path)
@@ -80,7 +81,7 @@ def test_the_graph_gives_what_the_reference_parser_gives(index: int, demo: Resol
     assert len(streamed) == dataset.records
     for wanted in reference(dataset, demo):
         found = streamed[wanted.place.shard, wanted.place.record]
-        assert isinstance(found, EpisodeSamples)
+        assert isinstance(found, SampleBlock)
         assert_same(found, wanted)
 
 
@@ -103,14 +104,18 @@ def test_every_sample_of_the_demo_mixture_holds_what_plain_tfds_reads(
             for h in range(4):
                 row = t - 1 + h
                 expected = action[min(row, last)] if row >= 0 else 0 * action[0]
-                assert samples.action[k, h, : action.shape[1]].tolist() == expected.tolist()
-                assert not samples.action[k, h, action.shape[1] :].any()
+                assert (
+                    samples.columns["action"][k, h, : action.shape[1]].tolist() == expected.tolist()
+                )
+                assert not samples.columns["action"][k, h, action.shape[1] :].any()
                 inside = [0 <= row <= last] * action.shape[1]
                 padding = [False] * (layout.action_width - action.shape[1])
-                assert samples.action_mask[k, h].tolist() == inside + padding
+                assert samples.columns["action_mask"][k, h].tolist() == inside + padding
             for s, offset in enumerate((-2, 0)):
                 expected = state[t + offset] if t + offset >= 0 else 0 * state[0]
-                assert samples.state[k, s, : state.shape[1]].tolist() == expected.tolist()
+                assert (
+                    samples.columns["state"][k, s, : state.shape[1]].tolist() == expected.tolist()
+                )
             words = text_at(wanted[t], dataset.language[0].path) if dataset.language else ""
             assert samples.text(k).decode() == words
         (feature,) = dataset.cameras["primary"]

@@ -13,7 +13,7 @@ from streams import dataset_of, every_sample, mixture_of
 from autoloader.catalog.example import parse_example
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
-from autoloader.sampling.episode import Place
+from autoloader.sampling.block import Place
 from autoloader.sampling.fields import is_text, text_of_points
 from autoloader.sampling.layout import BatchLayout
 from autoloader.sampling.record import samples_of_record
@@ -153,7 +153,7 @@ def test_samples_built_from_the_index_equal_those_of_the_plain_reader(
                     assert file.read(int(lengths[step])) == frame
             raw = samples.t * dataset.stride
             if len(dataset.language) == 1:
-                assert view.language(dataset.language[0].path, raw) == list(samples.language)
+                assert view.language(dataset.language[0].path, raw) == list(samples.texts)
             if dataset.action is not None and dataset.sample.action_reduce == "none":
                 columns = {
                     path: view.column(path)[:: dataset.stride]
@@ -162,7 +162,7 @@ def test_samples_built_from_the_index_equal_those_of_the_plain_reader(
                 strided = -(-view.steps // dataset.stride)
                 values = dataset.action.evaluate(columns, strided)[samples.t]
                 width = values.shape[1]
-                np.testing.assert_array_equal(samples.action[:, 0, :width], values)
+                np.testing.assert_array_equal(samples.columns["action"][:, 0, :width], values)
 
 
 def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) -> ResolvedDataset:

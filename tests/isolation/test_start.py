@@ -159,7 +159,7 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
     )
     assert done.returncode == 0, done.stderr
     imported = set(json.loads(done.stdout))
-    assert "autoloader.runtime.indexed_pipeline" in imported
+    assert "autoloader.runtime.indexed" in imported
     assert sorted(imported & {*HEAVY, *TRAINERS}) == []
     # Every class costs the first batch a millisecond, every module a part of one.
     assert len([name for name in imported if name.startswith("autoloader")]) <= 120

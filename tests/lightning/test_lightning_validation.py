@@ -98,12 +98,12 @@ def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: Pipelin
         beginning = loader.state_dict()
         next(iter(loader))
         before = loader._pipeline
-        reader = before._fillers[0]._reader  # type: ignore[attr-defined]
+        reader = before._builders[0]._source  # type: ignore[attr-defined]
         until(lambda: bool(reader._ready))
         loader.load_state_dict(beginning)
-        assert reader.ready_samples() == 0
+        assert not reader._ready
         assert reader._run is None
         # Indexes are opened once.
         next(iter(loader))
         assert loader._pipeline is not before
-        assert loader._pipeline._plan is before._plan  # type: ignore[attr-defined]
+        assert loader._pipeline._reader._plan is before._reader._plan  # type: ignore[attr-defined]

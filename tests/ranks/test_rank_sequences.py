@@ -15,7 +15,8 @@ from streams import every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import SpecError, UsageError
-from autoloader.runtime.planned import PlannedReader, Spans
+from autoloader.runtime.planned import PlannedSource
+from autoloader.runtime.source import Spans
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]
@@ -165,13 +166,13 @@ def test_a_rank_reads_its_own_positions_and_no_others(
 ) -> None:
     spec = spec_of(*pair, batch={"size": 4})
     assigned: list[int] = []
-    assign = PlannedReader.assign
+    assign = PlannedSource.assign
 
-    def noting(self: PlannedReader, spans: Spans) -> None:
+    def noting(self: PlannedSource, spans: Spans) -> None:
         assigned.extend(position for span in spans for position in range(*span))
         assign(self, spans)
 
-    monkeypatch.setattr(PlannedReader, "assign", noting)
+    monkeypatch.setattr(PlannedSource, "assign", noting)
     found = []
     for rank, world_size in ((0, 1), (0, 2), (1, 2)):
         assigned.clear()

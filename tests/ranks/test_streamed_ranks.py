@@ -211,7 +211,7 @@ def test_cursors_over_other_parts_stand_together_where_the_old_ones_stood(
 
 
 def _place(pass_: int, shard: int, record: int) -> Any:
-    from autoloader.sampling.episode import Place as RecordPlace
+    from autoloader.sampling.block import Place as RecordPlace
 
     return RecordPlace(0, pass_, shard, record)
 

@@ -19,9 +19,9 @@ from streams import dataset_of, episodes_of_pass, mixture_of
 
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.plan import SamplePlan, table_of
-from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.block import SampleBlock
 from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import PlannedRun, RunPlanner
+from autoloader.sampling.planned import RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
@@ -123,7 +123,7 @@ def wanted_of(
     }
 
 
-def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedRun, int]]:
+def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, SampleBlock, int]]:
     """What the indexed reader plans for the first passes; frames are read at their ranges."""
     (dataset,) = mixture.datasets
     index = open_dataset_index(dataset)
@@ -133,11 +133,11 @@ def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedRun,
         return
     order = mixture_order(mixture, {dataset.name: table.samples})
     planned = SamplePlan(order, [table]).samples(0, PASSES * table.samples)
-    run = RunPlanner(
+    run, reads = RunPlanner(
         [dataset], mixture.layout, lambda _, numbers: index.episodes_at(numbers), [False]
     ).run(planned)
-    contents = [Path(path).read_bytes() for path in run.files]
-    for camera, ranges in run.ranges.items():
+    contents = [Path(path).read_bytes() for path in reads.files]
+    for camera, ranges in reads.ranges.items():
         lists = (each.tolist() for each in (ranges.file, ranges.offset, ranges.length))
         run.frames[camera] = [
             None if file < 0 else contents[file][offset : offset + length]
@@ -147,11 +147,11 @@ def read_from_index(mixture: ResolvedMixture) -> Iterator[tuple[Key, PlannedRun,
         yield (pass_, shard, record, t), run, k
 
 
-def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, EpisodeSamples, int]]:
+def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, SampleBlock, int]]:
     """What the stream reader gives in the first passes."""
     for pass_ in range(PASSES):
         for item in episodes_of_pass(mixture, pass_=pass_, cycle_length=2):
-            if isinstance(item, EpisodeSamples):
+            if isinstance(item, SampleBlock):
                 place = item.place
                 for k, t in enumerate(item.t.tolist()):
                     yield (pass_, place.shard, place.record, t), item, k
@@ -159,21 +159,9 @@ def read_from_stream(mixture: ResolvedMixture) -> Iterator[tuple[Key, EpisodeSam
                 assert item.reason is None
 
 
-def arrays_of(group: EpisodeSamples | PlannedRun, k: int) -> tuple[dict[str, np.ndarray], bytes]:
-    """Sample k beside its frames: arrays by their name in a batch, and its text."""
-    if isinstance(group, PlannedRun):
-        return {name: column[k] for name, column in group.columns.items()}, group.texts[k]
-    found = {
-        name: getattr(group, name)[k]
-        for name in ("frame_offset", "action", "action_mask", "state", "state_mask")
-    }
-    found |= {f"frame_mask/{camera}": group.frame_mask[k] for camera in group.frames}
-    return found, group.text(k)
-
-
 def check(
     wanted: Mapping[Key, Sample],
-    found: Iterator[tuple[Key, EpisodeSamples | PlannedRun, int]],
+    found: Iterator[tuple[Key, SampleBlock, int]],
 ) -> None:
     """Every sample once, and each with the reference's values to the bit."""
     came = []
@@ -187,13 +175,13 @@ def check(
                 None if zero else group.frames[camera][row]
                 for row, zero in zip(rows, zeroed, strict=True)
             ]
-        arrays, text = arrays_of(group, k)
+        arrays = {name: column[k] for name, column in group.columns.items()}
         for camera in one.frames:
             assert arrays[f"frame_mask/{camera}"].tolist() == one.frame_mask
         assert arrays["frame_offset"].tolist() == one.frame_offset
         for name in ("action", "action_mask", "state", "state_mask"):
             np.testing.assert_array_equal(arrays[name], getattr(one, name))
-        assert text.decode() == one.language
+        assert group.text(k).decode() == one.language
     assert sorted(came) == sorted(wanted)
 
 

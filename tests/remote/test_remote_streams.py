@@ -16,7 +16,7 @@ from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
 from autoloader.runtime import patience
-from autoloader.sampling.episode import EpisodeSamples
+from autoloader.sampling.block import SampleBlock
 from autoloader.sampling.source import EmptyEpisode
 
 Asked = cloud_storage.Asked
@@ -48,11 +48,15 @@ def media_of(written: Written, then: Callable[[int], int | str | None]) -> objec
 def by_key(items: object) -> dict[tuple[int, ...], tuple[object, ...]]:
     found = {}
     for item in items:  # type: ignore[attr-defined]
-        assert isinstance(item, EpisodeSamples)
+        assert isinstance(item, SampleBlock)
         for k in range(len(item)):
             frames = [item.frames["primary"][row] for row in item.frame_row[k].tolist()]
             key = (item.place.pass_, item.place.shard, item.place.record, int(item.t[k]))
-            found[key] = (frames, item.action[k].tobytes(), item.state[k].tobytes())
+            found[key] = (
+                frames,
+                item.columns["action"][k].tobytes(),
+                item.columns["state"][k].tobytes(),
+            )
     return found
 
 

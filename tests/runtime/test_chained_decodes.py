@@ -19,14 +19,16 @@ from autoloader.index.counting import count_mixture
 from autoloader.index.plan import PlannedSamples
 from autoloader.knobs import Knobs
 from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
-from autoloader.runtime.filled import FilledBatch, PipelineStart
-from autoloader.runtime.indexed_pipeline import IndexedPipeline
+from autoloader.runtime.filled import FilledBatch
+from autoloader.runtime.indexed import IndexedReader
+from autoloader.runtime.pipeline import Pipeline
 from autoloader.runtime.pool import Job
 from autoloader.runtime.ring import RingMemory
 from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
+from autoloader.sampling.block import SampleBlock
 from autoloader.sampling.dealing import Deal, Ranks
 from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import PlannedRun, RunPlanner
+from autoloader.sampling.planned import RunPlanner
 from autoloader.sampling.resolve import ResolvedMixture
 
 STEPS = 18
@@ -57,9 +59,8 @@ def drained(mixture: ResolvedMixture, batches: int, base: int = 0) -> Came:
     order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
     memory = RingMemory(mixture.layout)
     knobs = Knobs.build({"ring_slots": 4, "decode_threads": 3, "reader": "indexed"})
-    start = PipelineStart.beginning(mixture)
     deal = Deal.of(order, mixture.spec.batch, Ranks(), base=base, in_epoch=base)
-    pipeline = IndexedPipeline(mixture, order, knobs, memory, start=start, deal=deal)
+    pipeline = Pipeline(mixture, IndexedReader(mixture, order), knobs, memory, deal=deal)
     came = Came()
     pipeline.start()
     try:
@@ -166,7 +167,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     return mixture, open_dataset_index(mixture.datasets[0], cache_dir=folder)
 
 
-def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> PlannedRun:
+def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> SampleBlock:
     """The samples at (episode, t), with their bytes."""
     mixture, index = indexed
     count, episodes = len(rows), np.asarray([e for e, _ in rows], np.int64)
@@ -177,11 +178,11 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
         [chained],
     )
     t = np.asarray([t for _, t in rows], np.int64)
-    run = planner.run(
+    run, reads = planner.run(
         PlannedSamples(np.zeros(count, np.int32), np.zeros(count, np.int64), episodes, t)
     )
-    data = [Path(path).read_bytes() for path in run.files]
-    for camera, ranges in run.ranges.items():
+    data = [Path(path).read_bytes() for path in reads.files]
+    for camera, ranges in reads.ranges.items():
         lists = (each.tolist() for each in (ranges.file, ranges.offset, ranges.length))
         run.frames[camera] = [
             data[file][offset : offset + length]
@@ -191,7 +192,7 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
 
 
 def decoded(
-    indexed: Indexed, groups: Sequence[PlannedRun], *, gathered: bool
+    indexed: Indexed, groups: Sequence[SampleBlock], *, gathered: bool
 ) -> tuple[np.ndarray, int, list[Job]]:
     """Pictures of all rows of the groups in one batch, decodes, jobs."""
     mixture, _ = indexed
@@ -238,14 +239,14 @@ def test_gathered_rows_show_what_rows_alone_show_and_decode_no_frame_of_a_job_tw
     np.testing.assert_array_equal(shared, alone)
     assert counted <= plain
     for group in groups:
-        offsets = group.ranges["primary"].offset
-        assert len(set(offsets.tolist())) == len(offsets)
+        frames = group.frames["primary"]
+        assert len(set(frames)) == len(frames)
     for job in jobs:
         if isinstance(job, ChainJob):
             decoder = job.jobs[0].decoders["primary"]
             assert isinstance(decoder, CountingDecoder)
             before = decoder.decoded
-            group = job.jobs[0].episode
+            group = job.jobs[0].block
             at = [number for one in job.jobs for number in [one.number]]
             frames = group.frame_row[at][~group.frame_zeroed[at]]
             assert job.run() == decoder.decoded - before == len(set(frames.tolist()))

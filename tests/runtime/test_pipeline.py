@@ -23,9 +23,10 @@ from autoloader.knobs import Knobs
 from autoloader.runtime import assembler as assembler_module
 from autoloader.runtime import pipeline as pipeline_module
 from autoloader.runtime import readers as readers_module
+from autoloader.runtime import streams as streams_module
 from autoloader.runtime.decode import FrameDecoder
 from autoloader.runtime.mixer import MAX_DEBT, Mixer
-from autoloader.sampling.episode import Place
+from autoloader.sampling.block import Place
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.source import EmptyEpisode
 
@@ -375,24 +376,21 @@ class TickingCondition(threading.Condition):
 
 
 def test_a_dataset_that_stalls_is_named_every_five_seconds(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mixture = build(tmp_path, "quick", "late")
     running = run(mixture)
     clock = ManualClock()
-    assembler = running.pipeline._assembler
+    builder = running.pipeline._local(running.pipeline.knobs)
+    assembler, source = builder._assembler, builder._source
     assembler._clock = clock
     assembler._condition = TickingCondition(clock)
 
-    class Turns:
-        waiting_for = 1
-
-        def next(self, ready: object) -> int | None:
-            return 1 if clock.now_s() >= 12 else None
-
-    assembler._mixer = Turns()  # type: ignore[assignment]
-    with caplog.at_level(logging.WARNING, logger="autoloader.runtime.assembler"):
-        assert assembler._next_dataset() == 1
+    source._begun, source._mixer.waiting_for = True, 1
+    found = (None, 0, 1)
+    monkeypatch.setattr(source, "take", lambda _: found if clock.now_s() >= 12 else None)
+    with caplog.at_level(logging.WARNING, logger="autoloader.runtime.streams"):
+        assert assembler._wait(1) is found
     assert [record.getMessage() for record in caplog.records] == [
         "dataset late has given nothing for 5 s; the mixture waits for it",
         "dataset late has given nothing for 10 s; the mixture waits for it",
@@ -400,6 +398,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
     assert assembler.stalls == [0, 2]
     assert assembler.wait_s == pytest.approx(12)
     assert assembler_module.STALL_S == 5.0
+    builder.close(5.0)
     running.pipeline.close()
 
 
@@ -431,7 +430,7 @@ def test_at_most_two_readers_open_anew_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [readers_module.opening_at_once(cpus) for cpus in (1, 2, 4, 64)] == [1, 1, 2, 2]
-    monkeypatch.setattr(pipeline_module, "opening_at_once", lambda cpus: 2)
+    monkeypatch.setattr(streams_module, "opening_at_once", lambda cpus: 2)
     mixture = build(tmp_path, "a", "b", "c", "d", "e")
     lock, now, most = threading.Lock(), [0], [0]
     both = threading.Event()

@@ -12,24 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.runtime.queues import SampleQueue
-from autoloader.sampling.episode import EpisodeSamples, Place
+from autoloader.sampling.block import Place, SampleBlock
 
 
-def episode(pass_: int, record: int, samples: int) -> EpisodeSamples:
-    empty = np.zeros((samples, 0, 0), np.float32)
-    return EpisodeSamples(
-        place=Place(0, pass_, 0, record),
-        t=np.arange(samples),
+def episode(pass_: int, record: int, samples: int) -> SampleBlock:
+    ledger = [(0, pass_, 0, record, t, samples) for t in range(samples)]
+    return SampleBlock(
+        columns={"ledger": np.array(ledger, np.int64).reshape(samples, 6)},
+        texts=(b"",),
         frames={},
         frame_row=np.zeros((samples, 1), np.int64),
-        frame_mask=np.ones((samples, 1), np.bool_),
         frame_zeroed=np.zeros((samples, 1), np.bool_),
-        frame_offset=np.zeros((samples, 1), np.int32),
-        action=empty,
-        action_mask=empty.astype(np.bool_),
-        state=empty,
-        state_mask=empty.astype(np.bool_),
-        language=(b"",),
+        datasets=[0] * samples,
         nbytes=100 * samples,
     )
 

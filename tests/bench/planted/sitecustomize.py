@@ -17,7 +17,7 @@ from typing import Any
 
 def extra_copy(line: Any) -> None:
     """A batch's pictures are copied once more before it is handed out."""
-    plain = line.BatchLine.next
+    plain = line.Assembler.next
 
     def copying(self: Any, timeout_s: float) -> Any:
         batch = plain(self, timeout_s)
@@ -28,7 +28,7 @@ def extra_copy(line: Any) -> None:
                     view[:] = view.copy()
         return batch
 
-    line.BatchLine.next = copying
+    line.Assembler.next = copying
 
 
 def lost_thread(pool: Any) -> None:
@@ -39,7 +39,7 @@ def lost_thread(pool: Any) -> None:
 
 def leaked_frame(line: Any) -> None:
     """One decoded frame of every batch is kept for ever."""
-    plain, kept = line.BatchLine.next, []
+    plain, kept = line.Assembler.next, []
 
     def keeping(self: Any, timeout_s: float) -> Any:
         batch = plain(self, timeout_s)
@@ -48,13 +48,13 @@ def leaked_frame(line: Any) -> None:
             kept.append(next(v for n, v in views.items() if n.startswith("images/"))[0, 0].copy())
         return batch
 
-    line.BatchLine.next = keeping
+    line.Assembler.next = keeping
 
 
 PLANTS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "extra_copy": ("autoloader.runtime.batch_line", extra_copy),
+    "extra_copy": ("autoloader.runtime.assembler", extra_copy),
     "lost_thread": ("autoloader.runtime.pool", lost_thread),
-    "leaked_frame": ("autoloader.runtime.batch_line", leaked_frame),
+    "leaked_frame": ("autoloader.runtime.assembler", leaked_frame),
 }
 
 

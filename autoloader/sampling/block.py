@@ -1,7 +1,7 @@
-"""One episode as a reader hands it over: encoded frames, and every sample's rows ready to copy.
+"""A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
 
-Frames stay compressed and are held once, however many samples use them; the numeric windows of
-all the episode's samples are computed in one go, so that a sample costs array copies only.
+The windows of all samples of an episode are computed in one go, so that a sample costs array copies
+only. ``planned`` makes blocks of samples of many episodes.
 
 Not here: where the bytes come from (``graph``), decoding (``runtime``).
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.sampling import windows
 from autoloader.sampling.draws import PURPOSE_ORDER, fold
-from autoloader.sampling.layout import BatchLayout
+from autoloader.sampling.layout import PROVENANCE, BatchLayout
 from autoloader.sampling.resolve import FieldName, ResolvedDataset
 from autoloader.spec import SampleSpec
 
@@ -38,90 +39,83 @@ class Place:
         return self.dataset, self.pass_, self.shard, self.record
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeSamples:
-    """The n samples of one episode, in the order in which they come.
+@dataclass(slots=True)
+class SampleBlock:
+    """n samples that were read together: those of one episode, or those of a planned run.
+
+    Frames stay encoded and are held once, however many of the samples show them. All numbers are
+    ready to be copied into a batch, column by column.
 
     Attributes:
-        place: where it lies.
-        t: [n] int64, in (strided) frames.
-        frames: camera → encoded frames, as many as the samples use.
-        frame_row: [n, F] int64, into ``frames``.
-        frame_mask, frame_zeroed: [n, F] bool.
-        frame_offset: [n, F] int32.
-        action, action_mask: [n, H, A] float32, bool.
-        state, state_mask: [n, Fs, S] float32, bool.
-        language: UTF-8 text of each sample, or one for all.
-        nbytes: bytes held.
+        columns: name of a batch's array → [n, …] its values for these samples. ``ledger`` [n, 6]
+            is always among them: dataset, pass, shard, episode, t and how many samples the episode
+            gives in this pass. ``provenance`` [n, 5] differs from it only where a sample stands in
+            for one of a broken record.
+        texts: n UTF-8 languages, or one for all samples.
+        frames: camera → its encoded frames. A camera that no sample of the block has is left out;
+            a frame is ``None`` where the dataset of its sample has no such camera.
+        frame_row: [n, F] int64, which of ``frames`` each sample shows.
+        frame_zeroed: [n, F] bool, frames that are shown as zeros.
+        datasets: [n] index of each sample's dataset.
+        linked: [n] whether a sample shares a frame with the one before it; ``None`` where no
+            dataset is chained.
+        nbytes: bytes held by frames and numbers; 0 where nobody asks.
     """
 
-    place: Place
-    t: NDArray[np.int64]
-    frames: Mapping[str, Sequence[bytes]]
+    columns: dict[str, NDArray[Any]]
+    texts: Sequence[bytes]
+    frames: dict[str, list[Encoded | None]]
     frame_row: NDArray[np.int64]
-    frame_mask: NDArray[np.bool_]
     frame_zeroed: NDArray[np.bool_]
-    frame_offset: NDArray[np.int32]
-    action: NDArray[np.float32]
-    action_mask: NDArray[np.bool_]
-    state: NDArray[np.float32]
-    state_mask: NDArray[np.bool_]
-    language: Sequence[bytes]
-    nbytes: int
+    datasets: Sequence[int]
+    linked: list[bool] | None = None
+    nbytes: int = 0
 
     def __len__(self) -> int:
-        return len(self.t)
+        return len(self.frame_row)
+
+    @property
+    def place(self) -> Place:
+        """Where the episode of the first sample lies."""
+        return self.place_at(0)
+
+    @property
+    def t(self) -> NDArray[np.int64]:
+        """[n] int64, in (strided) frames of each sample's episode."""
+        return self.columns["ledger"][:, 4]
 
     def place_at(self, k: int) -> Place:
-        """Where sample k's episode lies."""
-        del k
-        return self.place
-
-    def source_at(self, k: int) -> Place:
-        """Where what sample k shows lies; another place only where it stands for a broken one."""
-        return self.place_at(k)
+        """Where the episode of sample k lies."""
+        return Place(*self.columns["ledger"][k, :4].tolist())
 
     def text(self, k: int) -> bytes:
         """UTF-8 language of sample k."""
-        return self.language[k if len(self.language) > 1 else 0]
+        return self.texts[k if len(self.texts) > 1 else 0]
 
 
-@dataclass(frozen=True, slots=True)
-class StandIns(EpisodeSamples):
-    """Samples in the place of those of a broken record: repeats of a whole episode's.
-
-    Attributes:
-        source: where that episode lies.
-    """
-
-    source: Place
-
-    def source_at(self, k: int) -> Place:
-        """See ``EpisodeSamples.source_at``."""
-        del k
-        return self.source
-
-
-def stand_ins(episode: EpisodeSamples, place: Place, count: int) -> StandIns:
-    """``count`` samples for the record at ``place``: those of ``episode``, again and again."""
-    at = np.arange(count) % len(episode)
-    several = len(episode.language) > 1
-    return StandIns(
-        place=place,
-        t=episode.t[at],
-        frames=episode.frames,
-        frame_row=episode.frame_row[at],
-        frame_mask=episode.frame_mask[at],
-        frame_zeroed=episode.frame_zeroed[at],
-        frame_offset=episode.frame_offset[at],
-        action=episode.action[at],
-        action_mask=episode.action_mask[at],
-        state=episode.state[at],
-        state_mask=episode.state_mask[at],
-        language=[episode.language[k] for k in at.tolist()] if several else episode.language,
-        nbytes=episode.nbytes,
-        source=episode.place,
+def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
+    """``count`` samples for the record at ``place``: those of ``block``, again and again."""
+    at = np.arange(count) % len(block)
+    columns = {name: column[at] for name, column in block.columns.items()}
+    columns["ledger"] = _ledger(place, columns["ledger"][:, 4])
+    return SampleBlock(
+        columns=columns,
+        texts=[block.texts[k] for k in at.tolist()] if len(block.texts) > 1 else block.texts,
+        frames=block.frames,
+        frame_row=block.frame_row[at],
+        frame_zeroed=block.frame_zeroed[at],
+        datasets=[place.dataset] * count,
+        nbytes=block.nbytes,
     )
+
+
+def _ledger(place: Place, t: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n, 6] int64 of all samples of an episode."""
+    ledger = np.empty((len(t), len(PROVENANCE) + 1), np.int64)
+    ledger[:, :4] = place.numbers()
+    ledger[:, 4] = t
+    ledger[:, 5] = len(t)
+    return ledger
 
 
 def episode_key(dataset: ResolvedDataset, place: Place) -> int:
@@ -140,8 +134,8 @@ def build_samples(
     frame_row: NDArray[np.int64],
     columns: Mapping[str, NDArray[np.float32]],
     language: Sequence[bytes],
-) -> EpisodeSamples:
-    """Compute every sample's windows from an episode's columns.
+) -> SampleBlock:
+    """The samples of an episode: computes all their windows from the episode's columns.
 
     Args:
         dataset: whose episode it is.
@@ -158,21 +152,29 @@ def build_samples(
     window = windows.frame_rows(t, steps, dataset.sample, keys)
     action, action_mask = _field(dataset, layout, "action", t, steps, columns)
     state, state_mask = _field(dataset, layout, "state", t, steps, columns)
+    ledger = _ledger(place, t)
+    nowhere = np.zeros_like(window.inside)
+    rows: dict[str, NDArray[Any]] = {
+        "ledger": ledger,
+        "provenance": ledger[:, : len(PROVENANCE)],
+        "dataset_index": ledger[:, 0],
+        "frame_offset": window.offset,
+        "action": action,
+        "action_mask": action_mask,
+        "state": state,
+        "state_mask": state_mask,
+    }
+    for camera in layout.cameras:
+        rows[f"frame_mask/{camera}"] = window.inside if camera in frames else nowhere
     held = sum(len(frame) for encoded in frames.values() for frame in encoded)
     held += action.nbytes + state.nbytes + action_mask.nbytes + state_mask.nbytes
-    return EpisodeSamples(
-        place=place,
-        t=t,
-        frames=frames,
+    return SampleBlock(
+        columns=rows,
+        texts=language or (b"",),
+        frames={camera: list(encoded) for camera, encoded in frames.items()},
         frame_row=frame_row,
-        frame_mask=window.inside,
         frame_zeroed=window.zeroed,
-        frame_offset=window.offset,
-        action=action,
-        action_mask=action_mask,
-        state=state,
-        state_mask=state_mask,
-        language=language or (b"",),
+        datasets=[place.dataset] * len(t),
         nbytes=held,
     )
 
