@@ -53,7 +53,9 @@ from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.control_page import ControlPage
+from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.sizes import record_bytes
 
 if TYPE_CHECKING:
     from autoloader.runtime.pipeline import Pipeline
@@ -219,6 +221,8 @@ class ControlledPipeline:
                 opening.headroom_bytes,
                 opening.as_asked,
             )
+        if not opening.as_asked:
+            self._tell()
 
     def _open_log(self, order: ControlOrder, number: int) -> DecisionLog | None:
         if not (order.moves and order.decisions):
@@ -535,57 +539,58 @@ class Control:
         self._probes: Probes | None = None
         self._has_tensorflow = False
 
-    def admit(
+    def open(
         self,
         mixture: ResolvedMixture,
+        shares: tuple[float, ...],
         knobs: Knobs,
         order: ControlOrder,
-        *,
-        record_bytes: dict[str, int],
-        ring_bytes: int,
-    ) -> Opening:
-        """A pipeline's place in the budget, and the knobs it may open with: see ``admit_opening``.
+        memory: RingMemory,
+        page: ControlPage,
+        make: Callable[[Knobs], Pipeline],
+        **own: Any,
+    ) -> ControlledPipeline:
+        """Give a pipeline its place in the budget, make it with the knobs it may have, govern it.
 
         Args:
             mixture: what it will run.
+            shares: of each dataset.
             knobs: asked for.
             order: what its trainer asked.
-            record_bytes: mean bytes of a record, by dataset.
-            ring_bytes: pages that its ring holds already.
+            memory: its ring.
+            page: where the consumer's doings are read.
+            make: makes the pipeline, not yet started.
+            **own: further arguments of ``ControlledPipeline``.
         """
-        slot_bytes = mixture.layout.slot_bytes
-        pipes = Pipes(record_bytes, slot_bytes, ring_bytes, self._has_tensorflow)
-        self._has_tensorflow |= knobs.reader == "stream"
-        return admit_opening(
+        sizes = record_bytes(mixture)
+        opening = admit_opening(
             self._budget,
             self._headroom,
             knobs,
             order.limits,
-            pipes,
+            Pipes(sizes, mixture.layout.slot_bytes, memory.allocated_bytes(), self._has_tensorflow),
             name=order.run,
             moves=order.moves,
         )
-
-    def forget(self, opening: Opening) -> None:
-        """It does not open after all."""
-        self._budget.leave(opening.share)
-
-    def take(
-        self,
-        pipeline: Pipeline,
-        mixture: ResolvedMixture,
-        shares: tuple[float, ...],
-        order: ControlOrder,
-        page: ControlPage,
-        opening: Opening,
-        **own: Any,
-    ) -> ControlledPipeline:
-        """Govern a pipeline; arguments as for ``ControlledPipeline``."""
+        self._has_tensorflow |= knobs.reader == "stream"
         if self._probes is None:
             self._probes = Probes.of_this_host(order, self._headroom)
-        one = ControlledPipeline(
-            pipeline, mixture, shares, order, self._probes, page, opening, self._budget, **own
-        )
+        try:
+            one = ControlledPipeline(
+                make(opening.knobs),
+                mixture,
+                shares,
+                order,
+                self._probes,
+                page,
+                opening,
+                self._budget,
+                record_bytes=sizes,
+                **own,
+            )
+        except BaseException:
+            self._budget.leave(opening.share)
+            raise
         if order.moves:
             self._loop.add(one)
         return one

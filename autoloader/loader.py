@@ -55,7 +55,6 @@ from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.sampling.resolve import check_places
-from autoloader.sampling.sizes import record_bytes
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry import (
@@ -266,41 +265,29 @@ class AutoLoader:
             from autoloader.runtime.launch import open_pipeline
 
             self._control = Control(self._headroom)
-            sizes, control_order = record_bytes(mixture), self._control_order()
-            opening = self._control.admit(
+            self._controlled = self._control.open(
                 mixture,
+                order.shares,
                 knobs,
-                control_order,
-                record_bytes=sizes,
-                ring_bytes=self._memory.allocated_bytes(),
-            )
-            try:
-                pipeline = local = open_pipeline(
+                self._control_order(),
+                self._memory,
+                self._page,
+                lambda admitted: open_pipeline(
                     mixture,
                     order,
-                    opening.knobs,
+                    admitted,
                     self._memory,
                     start=self._progress.start(),
                     held=sorted(self._lender.lent),
                     ranks=self._ranks,
                     compiled=self._compiled,
-                )
-            except BaseException:
-                self._control.forget(opening)
-                raise
-            self._controlled = self._control.take(
-                local,
-                mixture,
-                order.shares,
-                control_order,
-                self._page,
-                opening,
-                record_bytes=sizes,
+                ),
                 told=lambda *_: True,
                 restart=None,
                 number=self._number,
                 own_process=False,
             )
+            pipeline = self._controlled.pipeline
         return pipeline
 
     def _control_order(self) -> ControlOrder:

@@ -28,6 +28,7 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
@@ -62,9 +63,11 @@ from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.parts import mixture_part
 from autoloader.sampling.resolve import resolve_plain
-from autoloader.sampling.sizes import record_bytes
 from autoloader.supervision.start import extend_import_path
 from autoloader.threads import LoaderThread
+
+if TYPE_CHECKING:
+    from autoloader.runtime.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -117,21 +120,13 @@ class _Served:
             cursor = DatasetCursor.of(dataset)
             cursor.restore(state)
             cursors.append(cursor)
-        control_order = ControlOrder.from_plain(start.control)
-        sizes = record_bytes(mixture)
         self._control = worker.control
-        opening = self._control.admit(
-            mixture,
-            Knobs.build(start.knobs),
-            control_order,
-            record_bytes=sizes,
-            ring_bytes=memory.allocated_bytes(),
-        )
-        try:
-            self.pipeline = open_pipeline(
+
+        def make(knobs: Knobs) -> Pipeline:
+            return open_pipeline(
                 mixture,
                 order,
-                opening.knobs,
+                knobs,
                 memory,
                 start=PipelineStart(
                     tuple(cursors), start.mixer, start.first_number, start.position, start.in_epoch
@@ -141,23 +136,20 @@ class _Served:
                 ranks_here=start.ranks_here,
                 compiled=declared.compiled,
             )
-        except BaseException:
-            self._control.forget(opening)
-            raise
-        self.controlled = self._control.take(
-            self.pipeline,
+
+        self.controlled = self._control.open(
             mixture,
             order.shares,
-            control_order,
+            Knobs.build(start.knobs),
+            ControlOrder.from_plain(start.control),
+            memory,
             page,
-            opening,
-            record_bytes=sizes,
+            make,
             told=self._told,
             restart=worker.end,
             number=self._number,
         )
-        if not opening.as_asked:
-            self._told(opening.knobs, self.controlled.state_name)
+        self.pipeline = self.controlled.pipeline
         self._closed = False
         self._thread = LoaderThread(target=self._run, name=f"autoloader-deliver-{self._number}")
 
