@@ -41,7 +41,8 @@ from ruamel.yaml import YAML
 from autoloader.errors import AutoloaderError, KnobError, ProfileError, UsageError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.processors import usable_processors
-from autoloader.spec.documents import DocumentError, parse_yaml, read_yaml_file
+from autoloader.spec.documents import parse_yaml, read_yaml_file
+from autoloader.spec.regular_files import DocumentError
 from autoloader.units import GIB, Bytes, expanded, format_bytes, parse_bytes
 
 _LOG = logging.getLogger(__name__)

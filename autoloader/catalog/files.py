@@ -27,7 +27,7 @@ from typing import Any
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
-from autoloader.spec.documents import DocumentError, read_regular
+from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.units import expanded
 
 FRONT_BYTES = 2 * 2**20

@@ -27,7 +27,7 @@ from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
 from autoloader.catalog.tfrecord import scan_records
 from autoloader.errors import SourceError, SpecError, nearest
-from autoloader.spec.documents import kind_of
+from autoloader.spec.regular_files import kind_of
 
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"

@@ -30,8 +30,8 @@ from autoloader.sampling.fields import check_language, find_feature
 from autoloader.sampling.ranges import Ranges
 from autoloader.sampling.texts import ALL_STEPS, TextRuns, runs_of_episode
 from autoloader.spec import KeepSpec
-from autoloader.spec.documents import DocumentError, read_regular
 from autoloader.spec.keep import key_parts, matcher
+from autoloader.spec.regular_files import DocumentError, read_regular
 
 Ints = NDArray[np.int64]
 Pairs = tuple[tuple[int, int], ...]

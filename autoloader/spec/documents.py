@@ -1,4 +1,4 @@
-"""Reads files that people write, and refuses one that crosses the limits below.
+"""Reads YAML files that people write, and refuses one that crosses the limits below.
 
 The limits bound what a broken or hostile file costs: what lies within them is read in seconds. A
 mixture of 700 datasets does.
@@ -8,8 +8,6 @@ Not here: what a document means (``reading``, ``autoloader.profile``).
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -17,34 +15,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 
+from autoloader.spec.regular_files import DocumentError, read_regular
+
 MAX_BYTES = 256 * 1024
 """Bytes of a YAML file."""
 MAX_DEPTH = 64
 """Lists and mappings inside each other."""
 MAX_VALUES = 50_000
 """Values in a YAML file; what an alias repeats counts at each place."""
-
-_KINDS = (
-    (stat.S_ISDIR, "directory"),
-    (stat.S_ISFIFO, "named pipe"),
-    (stat.S_ISSOCK, "socket"),
-    (stat.S_ISCHR, "device"),
-    (stat.S_ISBLK, "device"),
-)
-
-
-class DocumentError(Exception):
-    """A file that cannot be read. Internal: whoever reads it names the user's error.
-
-    Args:
-        what: what is wrong with it, without its name.
-        remedy: what the user can do.
-    """
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.remedy = remedy
 
 
 class _LimitError(YAMLError):
@@ -90,42 +68,6 @@ class _LimitedComposer(Composer):
         self._values += values - 1
         self._height = height - 1
         return a
-
-
-def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
-    """What a local file holds; anything but a file is refused, and never waited for.
-
-    Args:
-        path: the file.
-        max_bytes: the most that it may hold; default any number.
-
-    Raises:
-        DocumentError: it is no file, or larger.
-        OSError: it cannot be read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:  # a NUL byte in the path
-        raise DocumentError(str(error), "give the path of a readable file") from error
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise DocumentError(
-                f"it is a {kind_of(found.st_mode)}, and no regular file",
-                "give the path of a regular file; write what a pipe holds to one first",
-            )
-        content = file.read(-1 if max_bytes is None else max_bytes + 1)
-    if max_bytes is not None and len(content) > max_bytes:
-        raise DocumentError(
-            f"it holds {max(found.st_size, len(content))} bytes, and may hold {max_bytes}",
-            "shorten it; what all datasets share stands once in defaults",
-        )
-    return content
-
-
-def kind_of(mode: int) -> str:
-    """What a path with this ``st_mode`` is, in a word: "directory", "named pipe"."""
-    return next((word for is_it, word in _KINDS if is_it(mode)), "regular file")
 
 
 def read_yaml_file(path: str | Path) -> Any:

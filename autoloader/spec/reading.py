@@ -12,8 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from autoloader.errors import SpecError, nearest, shown
-from autoloader.spec.documents import MAX_DEPTH, DocumentError, read_yaml_file
+from autoloader.spec.documents import MAX_DEPTH, read_yaml_file
 from autoloader.spec.model import DatasetSpec, PipelineSpec
+from autoloader.spec.regular_files import DocumentError
 from autoloader.units import expanded
 
 _NAMED = 3

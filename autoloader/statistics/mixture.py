@@ -20,7 +20,7 @@ from autoloader.index.opening import Progress
 from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
-from autoloader.spec.documents import DocumentError, read_regular
+from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_statistics
 from autoloader.statistics.remote import RemoteEpisodes
