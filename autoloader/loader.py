@@ -46,9 +46,9 @@ from autoloader.planning import (
 from autoloader.runtime.attach import is_up
 from autoloader.runtime.child import Child, describe_run, pipeline_number
 from autoloader.runtime.child_pipeline import ChildPipeline
-from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import languages
+from autoloader.runtime.opened import Compiled
 from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks

@@ -37,7 +37,6 @@ from autoloader.controller.headroom import HeadroomProbe
 from autoloader.controller.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import Knobs
-from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.filled import PipelineStart
 from autoloader.runtime.launch import open_pipeline
@@ -57,6 +56,7 @@ from autoloader.runtime.messages import (
     Stop,
     Wire,
 )
+from autoloader.runtime.opened import Compiled
 from autoloader.runtime.ring import MAX_SLOTS, RingMemory
 from autoloader.sampling.cursor import DatasetCursor
 from autoloader.sampling.dealing import Ranks

@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
 from autoloader.knobs import Knobs
-from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.messages import FillStart
-from autoloader.runtime.opened import open_planned
+from autoloader.runtime.opened import Compiled, open_planned
 from autoloader.runtime.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.runtime.quarantine import Quarantine
 from autoloader.runtime.remote_filler import RemoteBuilder

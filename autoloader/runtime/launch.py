@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 from autoloader.errors import SourceError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import PipelineActivity
-from autoloader.runtime.compiled import Compiled
 from autoloader.runtime.filled import FilledBatch, PipelineStart
+from autoloader.runtime.opened import Compiled
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.dealing import Deal, Ranks

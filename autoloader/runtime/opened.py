@@ -1,4 +1,8 @@
-"""Open indexes and the plan over them, held once however many pipelines of a process use them.
+"""What a mixture is compiled to and what is open of it, held once for all pipelines that use it.
+
+A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
+mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
+most of a pipeline's start is spent on, so the next pipeline takes them over (``Compiled``).
 
 The ranks of a node have a pipeline each in one child, over the same files in the same order: the
 columns of an index and the running counts of a plan are the larger part of what a pipeline needs
@@ -12,13 +16,14 @@ from __future__ import annotations
 import json
 import threading
 import weakref
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
 from autoloader.index.plan import SamplePlan, plan_of
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.sampling.source import EpisodeSource
 
 
 class Opened:
@@ -45,6 +50,19 @@ class Opened:
                 self.indexes = open_indexes(mixture.datasets)
                 self.plan = plan_of(mixture, order, self.indexes)
                 self._is_open = True
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Parts of pipelines over one mixture; for any number of threads.
+
+    Attributes:
+        readers: the stream reader of each dataset, by name.
+        opened: the indexes and the plan over them.
+    """
+
+    readers: dict[str, EpisodeSource] = field(default_factory=dict)
+    opened: Opened | None = None
 
 
 _lock = threading.Lock()

@@ -15,8 +15,8 @@ from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
-from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.block import Place
+from autoloader.sampling.counts import DatasetCount
 from autoloader.sampling.keep import RuleLoss
 from autoloader.sampling.record import samples_of_record
 from autoloader.sampling.resolve import ResolvedMixture
