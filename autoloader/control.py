@@ -55,7 +55,6 @@ from autoloader.runtime.activity import PipelineActivity
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.ring import RingMemory
 from autoloader.sampling.resolve import ResolvedMixture
-from autoloader.sampling.sizes import record_bytes
 
 if TYPE_CHECKING:
     from autoloader.runtime.pipeline import Pipeline
@@ -562,7 +561,7 @@ class Control:
             make: makes the pipeline, not yet started.
             **own: further arguments of ``ControlledPipeline``.
         """
-        sizes = record_bytes(mixture)
+        sizes = mixture.record_bytes()
         opening = admit_opening(
             self._budget,
             self._headroom,

@@ -30,7 +30,6 @@ from autoloader.sampling.resolve import (
     normalised,
     resolve,
 )
-from autoloader.sampling.sizes import record_bytes
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.units import MIB, parse_bytes
@@ -288,7 +287,7 @@ def price_of(
     """What a mixture's pipelines hold with these knobs; see ``price_start``."""
     return price_start(
         knobs,
-        record_bytes=record_bytes(mixture),
+        record_bytes=mixture.record_bytes(),
         buffer_bytes=remote_buffers(mixture),
         batch_bytes=mixture.layout.slot_bytes,
         with_tensorflow=knobs.reader == "stream",

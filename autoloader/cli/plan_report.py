@@ -27,7 +27,6 @@ from autoloader.runtime.decode_probe import DecodeCost
 from autoloader.sampling.counts import DatasetCount, samples_per_episode
 from autoloader.sampling.dealing import epoch_steps
 from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.sizes import record_bytes
 from autoloader.spec.documents import read_yaml_file
 from autoloader.units import format_bytes
 
@@ -266,7 +265,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
 
 
 def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
-    records = record_bytes(plan.mixture)
+    records = plan.mixture.record_bytes()
     price = price_start(
         plan.knobs,
         record_bytes=records,

@@ -75,10 +75,9 @@ def _is_there(statistics: str | None) -> bool:
 
 def _say_size(remote: Sequence[Any]) -> None:
     """How much there is to read."""
-    from autoloader.sampling.sizes import record_bytes_of
     from autoloader.units import format_bytes
 
-    size = sum(record_bytes_of(dataset) * dataset.records for dataset in remote)
+    size = sum(dataset.record_bytes * dataset.records for dataset in remote)
     names = ", ".join(dataset.name for dataset in remote)
     note(f"remote: all of {names} is read, about {format_bytes(size)}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from autoloader.catalog import (
@@ -34,6 +35,10 @@ from autoloader.sampling.scaling import Scaling, scaling_of
 from autoloader.sampling.statistics import DatasetStatistics
 from autoloader.sampling.transform import Transform, bind_transform
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+from autoloader.units import MIB
+
+REMOTE_RECORD_BYTES = 8 * MIB
+"""What a record of remote data counts as where its metadata does not say how large it is."""
 
 FieldName = Literal["action", "state"]
 
@@ -109,6 +114,16 @@ class ResolvedDataset:
                     )
         return found
 
+    @property
+    def record_bytes(self) -> int:
+        """Mean bytes of a record: of local data from file sizes, of remote data from metadata."""
+        if self.remote:
+            told = self.directory.record_bytes
+            of = [told[piece.split] for piece in self.slices if piece.split in told]
+            return max([*of, 0]) or REMOTE_RECORD_BYTES
+        files = {piece.path for piece in self.slices if piece.stop > piece.start}
+        return sum(Path(path).stat().st_size for path in files) // max(1, self.records)
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedMixture:
@@ -134,6 +149,10 @@ class ResolvedMixture:
     def shards(self) -> dict[str, int]:
         """Shards of each dataset's split."""
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
+
+    def record_bytes(self) -> dict[str, int]:
+        """Mean bytes of a record, by dataset."""
+        return {dataset.name: dataset.record_bytes for dataset in self.datasets}
 
 
 def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
