@@ -14,9 +14,11 @@ A directory may lie on any file system that TensorFlow opens (``gs://…``); all
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +27,16 @@ from typing import Any
 from autoloader.catalog import files
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
-from autoloader.catalog.tfrecord import scan_records
+from autoloader.catalog.tfrecord import FOOTER_BYTES, HEADER_BYTES, scan_records
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.spec.regular_files import kind_of
 
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
+MOST_RECORDS = 10**8
+"""In one shard; what says more is damaged."""
+_FEW_RECORDS = 10_000
+_LONGEST_NAME = 255
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -162,6 +168,14 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     file_format = _file_format(info, directory, dataset=dataset)
     name = str(info.get("name") or _name_from_place(directory))
     config = info.get("configName")
+    version = str(info.get("version") or files.name_of(directory))
+    if _VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
+        raise SourceError(
+            f"dataset {dataset}: {info_file} is of version {version[:40]}, not of the one that its "
+            "directory names",
+            remedy="restore the file, or give the directory the name of the version that it holds",
+            dataset=dataset,
+        )
     entries = info.get("splits")
     if not isinstance(entries, list):
         raise _broken(info_file, "it lists no splits", dataset=dataset)
@@ -174,11 +188,12 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
             entry, directory=directory, name=name, suffix=file_format, dataset=dataset
         )
         records = sum(shard.records for shard in splits[str(entry["name"])])
-        if records and str(entry.get("numBytes") or "").isdigit():
-            sizes[str(entry["name"])] = int(entry["numBytes"]) // records
+        with contextlib.suppress(ValueError):  # a hint, for which there is a substitute
+            if records and (size := _whole(entry.get("numBytes") or 0)) > 0:
+                sizes[str(entry["name"])] = size // records
     return VersionDirectory(
         name=f"{name}/{config}" if config else name,
-        version=str(info.get("version") or files.name_of(directory)),
+        version=version,
         path=directory,
         features=features,
         splits=splits,
@@ -387,19 +402,22 @@ def _shards(
     split = str(entry["name"])
     info_file = files.join(directory, INFO_FILE)
     try:
-        lengths = [int(length) for length in entry.get("shardLengths") or []]
-        count = len(lengths) or int(entry.get("numShards") or 0)
+        lengths = [_whole(length) for length in entry.get("shardLengths") or []]
+        count = len(lengths) or _whole(entry.get("numShards") or 0)
     except (TypeError, ValueError) as error:
-        message = f"the shard lengths of split {split!r} are no numbers"
+        message = f"the shard lengths of split {split!r} are no whole numbers"
         raise _broken(info_file, message, dataset=dataset) from error
-    if any(length < 0 for length in lengths):
+    if min([count, *lengths]) < 0:
         raise _broken(info_file, f"a shard of split {split!r} is negative", dataset=dataset)
+    if max(lengths, default=0) > MOST_RECORDS:
+        message = f"a shard of split {split!r} has {max(lengths):.3g} records, which no file holds"
+        raise _broken(info_file, message, dataset=dataset)
     template = str(entry.get("filepathTemplate") or DEFAULT_TEMPLATE)
     shards = []
     for index in range(count):
         file = _shard_file(template, name, split, suffix, index, count)
-        if file is None:
-            message = f"the file name template {template!r} of split {split!r} is unknown"
+        if file is None or not _is_file_name(file):
+            message = f"the file names of split {split!r} are none: {(file or template)[:80]!r}"
             raise _broken(info_file, message, dataset=dataset)
         path = files.join(directory, file)
         records = lengths[index] if lengths else _count_records(path, dataset=dataset)
@@ -425,6 +443,22 @@ def _shard_file(
     return re.sub(r"\{(.*?)\}", lambda match: values[match[1]], template)
 
 
+def _whole(value: object) -> int:
+    """A whole number as it stands in JSON, or in a string there. Raises ValueError."""
+    if isinstance(value, (int, str)) and not isinstance(value, bool):
+        return int(value)
+    raise ValueError(f"{value!r} is no whole number")
+
+
+def _is_file_name(file: str) -> bool:
+    """Whether a name from metadata may be opened: below the directory, and a name at all."""
+    try:
+        fits = all(len(os.fsencode(part)) <= _LONGEST_NAME for part in file.split("/"))
+    except UnicodeEncodeError:
+        return False
+    return fits and "\0" not in file and not {"", ".", ".."} & set(file.split("/"))
+
+
 def _count_records(path: str, *, dataset: str) -> int:
     try:
         return len(scan_records(path, verify="none").offsets)
@@ -444,9 +478,28 @@ def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) ->
             raise files.unreadable(error, directory, dataset=dataset) from error
         missing = [part.path for part in slices if files.name_of(part.path) not in there]
     else:
-        missing = [part.path for part in slices if not Path(part.path).is_file()]
+        missing = [part.path for part in slices if not _holds(part, dataset, directory)]
     if missing:
         raise _missing(missing[0], len(missing), dataset=dataset, directory=directory)
+
+
+def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
+    """Whether the slice's file is there.
+
+    Raises:
+        SourceError: it never held as many records as the metadata says. Of a few that are missing
+            at its end, as of a copy that broke off, each is quarantined.
+    """
+    try:
+        found = os.stat(part.path)  # noqa: PTH116  (a path is text here)
+    except OSError:
+        return False
+    most = found.st_size // (HEADER_BYTES + FOOTER_BYTES)
+    if stat.S_ISREG(found.st_mode) and part.stop > max(most, _FEW_RECORDS):
+        message = f"it has {part.stop} records in {part.path}, whose {found.st_size} bytes "
+        message += f"hold {most} at most"
+        raise _broken(files.join(directory, INFO_FILE), message, dataset=dataset)
+    return stat.S_ISREG(found.st_mode)
 
 
 def _missing(first: str, count: int, *, dataset: str, directory: str) -> SourceError:

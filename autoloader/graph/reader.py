@@ -180,4 +180,5 @@ def _reason(error: Any) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "the record is no tf.train.Example"
     words = re.sub(r"\{\{.*?\}\}|\[Op:.*$", "", " ".join(str(error.message).split()))
+    words = re.sub(r"Error in user-defined function passed to .*?: Iterator::\S+: ", "", words)
     return words.strip()[:300]

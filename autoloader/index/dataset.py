@@ -6,7 +6,7 @@ Not here: opening and building index files (``index.opening``), one shard's tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,7 @@ class DatasetIndex:
         self.dataset = dataset
         self.schema = schema
         self._shards = tuple(shards)
+        self._by_path = {shard.path: shard for shard in self._shards}
         self._numbers = FeatureNumbers(schema)
         steps: list[NDArray[np.int32]] = []
         records: list[NDArray[np.int64]] = []
@@ -103,7 +104,7 @@ class DatasetIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of the index files."""
-        return sum(shard.nbytes for shard in {shard.path: shard for shard in self._shards}.values())
+        return sum(shard.nbytes for shard in self._by_path.values())
 
     def episode(self, e: int) -> EpisodeView:
         """Episode ``e``, from 0 to ``episodes``."""
@@ -152,6 +153,16 @@ class DatasetIndex:
         first, stop = int(self._first[slice_]), int(self._first[slice_ + 1])
         e = first + int(np.searchsorted(self.record_of[first:stop], record))
         return e if e < stop and self.record_of[e] == record else None
+
+    def check_unchanged(self, paths: Set[str] | None) -> None:
+        """See ``ShardIndex.check_unchanged``; of the indexes of these shard files, or of all.
+
+        Raises:
+            SourceError: a damaged index cannot be built anew.
+        """
+        known = self._by_path.keys()
+        for path in known if paths is None else known & paths:
+            self._by_path[path].check_unchanged()
 
     def verify(self) -> None:
         """Checks every section of every shard's index now, not at its first touch."""

@@ -7,7 +7,9 @@ shards open fast. The first value that is wanted maps the file. A map is one of 
 descriptors (``catalog.descriptors``): the one made first goes where they are many, and stays until
 the last view of it is gone. A section's checksum is verified at its first
 touch, by reads rather than through the map, which would make the whole section resident. A section
-that fails is damage on the disk: the index is built anew, and used from memory.
+that fails is damage on the disk: the index is built anew, and used from memory. An index file is
+never written to again; where somebody does it, its modification time tells, and whoever has taken
+values asks (``check_unchanged``) before they are used.
 
 Thread-safe. Arrays are read-only views.
 """
@@ -19,7 +21,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import google_crc32c
 import numpy as np
@@ -51,7 +53,13 @@ class ShardIndex:
         source: the index file, or its content where it could not be written.
         rebuild: builds the index anew, writes it if possible, and gives its content; raises
             ``SourceError``.
+
+    Attributes:
+        rebuilt: indexes of this process that proved damaged and were built anew; where it moves,
+            what was taken before may be wrong.
     """
+
+    rebuilt: ClassVar[int] = 0
 
     def __init__(
         self, path: str, front: Front, source: Path | bytes, rebuild: Callable[[], bytes]
@@ -64,6 +72,7 @@ class ShardIndex:
         self._entries: dict[_Key, Entry] = {}
         self._verified: set[_Key] = set()
         self._mapped: _Mapped | None = None
+        self._seen: tuple[int, int] | None = None
 
     @property
     def steps(self) -> NDArray[np.int32]:
@@ -98,6 +107,29 @@ class ShardIndex:
         for key in self.front.entries():
             self._touch(key)
 
+    def check_unchanged(self) -> None:
+        """Builds the index anew where it was written to and proves damaged; ``rebuilt`` moves then.
+
+        Raises:
+            SourceError: it cannot be built anew.
+        """
+        source = self._source
+        if isinstance(source, bytes) or self._seen is None:
+            return
+        try:
+            now = _identity(os.stat(source))  # noqa: PTH116
+        except OSError:  # deleted: what is mapped stays as it is
+            return
+        if now[0] != self._seen[0] or now == self._seen:  # another file does not touch this one
+            return
+        with self._lock:
+            try:
+                for key in self._verified:
+                    self._verify(self._entries[key])
+                self._seen = now
+            except (OSError, UnusableIndexError):
+                self._build_anew()
+
     def unmap(self) -> None:
         """Let go of the map; the next value that is wanted maps the file again."""
         self._mapped = None
@@ -111,20 +143,29 @@ class ShardIndex:
                     raise too_many_open(error, str(self._source), dataset="") from error
                 if isinstance(self._source, bytes):
                     raise
-                self._source, self._mapped = self._rebuild(), None
-                self._verified.clear()
+                self._build_anew()
                 return self._values(key)
+
+    def _build_anew(self) -> None:
+        self._source, self._mapped = self._rebuild(), None
+        self._verified.clear()
+        ShardIndex.rebuilt += 1
 
     def _values(self, key: _Key) -> NDArray[Any]:
         if not self._entries:
             self._entries = self.front.entries()
         entry = self._entries[key]
+        mapped = self._mapped
+        if mapped is None:
+            mapped = _Mapped(self._source, self.front)
+            if mapped.seen != self._seen:
+                self._seen = mapped.seen
+                self._verified.clear()
         if key not in self._verified:
             self._verify(entry)
             self._verified.add(key)
-        mapped = self._mapped
-        if mapped is None:
-            self._mapped = mapped = _Mapped(self._source, self.front)
+        if self._mapped is None:
+            self._mapped = mapped
             if not isinstance(self._source, bytes):
                 descriptors.note_map(self)
         values = np.frombuffer(
@@ -156,12 +197,20 @@ class _Mapped:
     def __init__(self, source: Path | bytes, front: Front) -> None:
         self.sections: dict[_Key, NDArray[Any]] = {}
         self.data: Any = source
+        self.seen: tuple[int, int] | None = None
         if isinstance(source, bytes):
             return
         with opened(source) as fd:
             # Another builder may have replaced the file: by the same content, or it is stale.
             if os.pread(fd, HEADER.size, 0) != front.header:
                 raise UnusableIndexError("it was replaced")
-            if os.fstat(fd).st_size != front.file_bytes:
+            found = os.fstat(fd)
+            if found.st_size != front.file_bytes:
                 raise UnusableIndexError("it is cut off")
+            self.seen = _identity(found)
             self.data = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    """Which file it is, and when it was last written to."""
+    return stat.st_ino, stat.st_mtime_ns

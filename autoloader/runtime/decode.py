@@ -11,6 +11,7 @@ Not here: threads (``runtime.pool``), which frame goes where (``runtime.assemble
 
 from __future__ import annotations
 
+import struct
 import threading
 
 import cv2
@@ -24,6 +25,10 @@ from autoloader.spec import CameraSpec
 Pixels = NDArray[np.uint8]
 
 _JPEG = b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_SIZE = struct.Struct(">II")
+_PNG_SIZE_AT = 16
 _LARGEST_PIXELS = 64_000_000
 _KEPT_BYTES = 16_000_000
 """A thread keeps a scratch picture up to this size; a larger one is made for the occasion."""
@@ -51,13 +56,16 @@ class FrameDecoder:
         Raises:
             UndecodableFrameError: it is no picture that can be decoded.
         """
+        is_jpeg = encoded[:3] == _JPEG
         try:
-            if encoded[:3] == _JPEG:
+            if is_jpeg:
                 self._jpeg_into(encoded, out)
             else:
                 self._resize_into(self._other(encoded), out)
+        except UndecodableFrameError:
+            raise
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
-            raise UndecodableFrameError(" ".join(str(error).split()) or "no picture") from error
+            raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
 
     def _jpeg_into(self, encoded: Encoded, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
@@ -73,6 +81,10 @@ class FrameDecoder:
 
     @staticmethod
     def _other(encoded: Encoded) -> Pixels:
+        if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
+            width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
+            if height * width > _LARGEST_PIXELS:
+                raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
         data = np.frombuffer(encoded, np.uint8)
         picture = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if len(data) else None
         if picture is None:
@@ -123,3 +135,14 @@ class FrameDecoder:
             return
         how = cv2.INTER_AREA if self._camera.resize == "area" else cv2.INTER_LINEAR
         cv2.resize(picture, (width, height), dst=out, interpolation=how)
+
+
+def _why(error: Exception, encoded: Encoded, *, is_jpeg: bool) -> str:
+    """What is wrong with a picture; libjpeg-turbo says no more than a number of some."""
+    said = " ".join(str(error).split())
+    if not is_jpeg:
+        return said or "no picture"
+    if bytes(encoded[-2:]) != _JPEG_END:
+        return f"the JPEG of {len(encoded)} bytes is cut off"
+    words = any(letter.isalpha() for letter in said)
+    return f"the JPEG of {len(encoded)} bytes is damaged" + (f": {said}" if words else "")

@@ -28,7 +28,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
 
 import numpy as np
@@ -42,6 +42,7 @@ from autoloader.catalog.descriptors import (
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.plan import SamplePlan
+from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.runtime.filled import FilledBatch
 from autoloader.runtime.run_memory import RunMemory
@@ -127,6 +128,7 @@ class PlannedSource:
         failed: Callable[[BaseException], None],
     ) -> None:
         self._datasets = mixture.datasets
+        self._indexes = tuple(indexes)
         self._plan = plan
         self._planner = RunPlanner(
             mixture.datasets,
@@ -302,12 +304,26 @@ class PlannedSource:
         return None
 
     def _read(self, spans: Spans) -> SampleBlock:
-        block, reads = self._planner.run(self._plan.spans(spans))
+        wanted = self._plan.spans(spans)
+        rebuilt = -1
+        while rebuilt != ShardIndex.rebuilt:  # once, unless an index was overwritten meanwhile
+            rebuilt = ShardIndex.rebuilt
+            try:
+                block, reads = self._planner.run(wanted)
+                self._check_indexes(set(reads.files))
+            except (LookupError, ValueError, OverflowError):
+                self._check_indexes(None)
+                if rebuilt == ShardIndex.rebuilt:
+                    raise
         for camera, ranges in reads.ranges.items():
             block.frames[camera] = [None] * len(ranges.file)
         if block.frames:
             self._read_frames(list(block.frames.values()), reads)
         return block
+
+    def _check_indexes(self, paths: Set[str] | None) -> None:
+        for index in self._indexes:
+            index.check_unchanged(paths)
 
     def _read_frames(self, frames: Sequence[list[Encoded | None]], reads: PlannedReads) -> None:
         """Fill in every frame's bytes, file by file, neighbours in one read."""

@@ -19,6 +19,9 @@ from autoloader.spec import FieldExpression, FieldTerm
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
 _NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
 
+MOST_COLUMNS = 2**20
+"""Of one numeric feature: far above any robot's."""
+
 
 @dataclass(frozen=True, slots=True)
 class NumericField:
@@ -97,7 +100,15 @@ def numeric_field(
             continue
         feature = find_feature(features, term.path, field=field, dataset=dataset)
         width = feature_width(feature, field=field)
-        taken = len(range(width)[term.slice()])
+        part = term.slice()
+        taken = len(range(width)[part])
+        if taken and any(abs(end) > width for end in (part.start, part.stop) if end is not None):
+            raise SpecError(
+                f"{field}: {term.text()!r} reaches outside of {term.path!r}, which has {width} "
+                f"column{'s' if width != 1 else ''}",
+                remedy=f"take columns within [0:{width}]",
+                path=field,
+            )
         if not taken:
             raise SpecError(
                 f"{field}: {term.text()!r} takes no column: {term.path!r} has {width}",
@@ -132,7 +143,14 @@ def feature_width(feature: Feature, *, field: str) -> int:
             remedy="name a feature stored as plain numbers",
             path=field,
         )
-    return math.prod(size for size in feature.shape if size is not None)
+    width = math.prod(size for size in feature.shape if size is not None)
+    if width > MOST_COLUMNS:
+        raise SpecError(
+            f"{field}: {feature.path!r} has {width:.3g} columns, more than {MOST_COLUMNS}",
+            remedy="name a smaller feature; features.json may be damaged",
+            path=field,
+        )
+    return width
 
 
 def check_camera(feature: Feature, *, field: str) -> None:

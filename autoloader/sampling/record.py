@@ -113,8 +113,11 @@ def numbers_of(value: FeatureValue | None, feature: Feature) -> NDArray[np.float
     Raises:
         MalformedRecordError: it is missing, or holds something else.
     """
+    kind = "float" if "float" in feature.dtype else "int64"
     if value is None or value.values is None:
         raise MalformedRecordError(f"{feature.path!r} is missing or holds no numbers")
+    if value.kind != kind:
+        raise MalformedRecordError(f"{feature.path!r} is stored as {value.kind}, not as {kind}")
     width = int(np.prod([size or 1 for size in feature.shape], dtype=np.int64))
     if len(value.values) % width:
         raise MalformedRecordError(f"{feature.path!r} holds {len(value.values)} values of {width}")
