@@ -69,8 +69,8 @@ class OpenLoader:
         child: where it runs.
         memory, lender: its ring, and what of it the consumer has.
         pipeline: the loader's only one.
-        least: the least knobs that those in force may go to.
-        price: of the knobs in force.
+        least: the least knobs that given ones may go to.
+        price: of given knobs.
         moves: whether it has a controller, so that it may give way.
     """
 
@@ -81,8 +81,8 @@ class OpenLoader:
         lender: Lender,
         *,
         pipeline: ChildPipeline,
-        least: Callable[[], Knobs],
-        price: Callable[[], StartPrice],
+        least: Callable[[Knobs], Knobs],
+        price: Callable[[Knobs], StartPrice],
         moves: bool,
     ) -> None:
         self._child = child
@@ -109,7 +109,7 @@ class OpenLoader:
         """See ``Neighbour``: pages of its ring, and before it is full for once all else too."""
         if not self._pipeline.begun:
             return 0  # it is held against a reading when it begins
-        allocated, price = self._memory.allocated_bytes(), self._price()
+        allocated, price = self._memory.allocated_bytes(), self._price(self._pipeline.knobs)
         ring = max(0, price.ring_bytes - allocated)
         self._begun = self._begun or ring == 0
         if self._begun:
@@ -121,12 +121,12 @@ class OpenLoader:
         """See ``Neighbour``."""
         if not self._moves or not self._pipeline.begun:
             return 0
-        ring = max(self._price().ring_bytes, self._memory.allocated_bytes())
+        ring = max(self._price(self._pipeline.knobs).ring_bytes, self._memory.allocated_bytes())
         return max(0, ring - self._kept_bytes())
 
     def give_way(self) -> None:
         """See ``Neighbour``."""
-        self._pipeline.begin_again(self._least())
+        self._pipeline.begin_again(self._least(self._pipeline.knobs))
 
     def has_given_way(self) -> bool:
         """See ``Neighbour``."""
@@ -134,7 +134,8 @@ class OpenLoader:
 
     def _kept_bytes(self) -> int:
         """Its smallest ring, and batches that the consumer holds."""
-        return (self._least().ring_slots + len(self._lender.lent)) * self._memory.slot_bytes
+        least = self._least(self._pipeline.knobs).ring_slots
+        return (least + len(self._lender.lent)) * self._memory.slot_bytes
 
 
 _open: weakref.WeakSet[OpenLoader] = weakref.WeakSet()

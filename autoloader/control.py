@@ -64,6 +64,7 @@ logger = logging.getLogger(__name__)
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
 """Environment variable: the decision log's file, or a directory for one a run; unset: none."""
 _BUDGET = SharedBudget()
+os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.002

@@ -46,8 +46,18 @@ class AutoloaderError(Exception):
         self.remedy = shortened(printable(remedy), 2 * MAX_MESSAGE_CHARACTERS)
         super().__init__(self.what)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross to other processes whole (``multiprocessing`` pickles them)."""
+        return _again, (type(self), self.what, self.remedy, self.__dict__)
+
     def __str__(self) -> str:
         return f"{self.what}\n  → {self.remedy}"
+
+
+def _again(kind: type[AutoloaderError], what: str, remedy: str, rest: dict[str, Any]) -> Any:
+    error = kind(what, remedy=remedy)
+    error.__dict__.update(rest)
+    return error
 
 
 class SpecError(AutoloaderError, ValueError):

@@ -141,6 +141,11 @@ class Knobs(BaseModel):
         raw: dict[str, Any] = (base or cls()).model_dump(exclude_none=True)
         raw["datasets"] = {name: dict(own) for name, own in raw.get("datasets", {}).items()}
         for key, value in (values or {}).items():
+            if isinstance(value, bool) or (key == "datasets" and not isinstance(value, Mapping)):
+                raise KnobError(
+                    f"{key}: {value!r:.80} is not allowed",
+                    remedy="`autoloader plan` shows each knob with its range",
+                )
             if key == "datasets":
                 for name, own in dict(value).items():
                     plain = (

@@ -12,10 +12,12 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
+from autoloader.arguments import check_arguments, check_keywords
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.beside import Beside, OpenLoader
 from autoloader.catalog import tensorflow_process
@@ -29,18 +31,19 @@ from autoloader.checkpoint import (
 )
 from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
 from autoloader.controller.headroom import HeadroomProbe
-from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.oom import named_by_kernel, oom_kills
 from autoloader.controller.process_memory import loader_bytes, tree_pss_bytes
 from autoloader.controller.states import State
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import STREAM_KNOBS, Knobs
+from autoloader.owner import Owner
 from autoloader.planning import (
     check_ranks,
     complete,
-    minimum_knobs,
+    controller_limits,
     plan_loader,
     price_of,
+    smaller_knobs,
     why_no_batch,
 )
 from autoloader.runtime.attach import is_up
@@ -53,6 +56,7 @@ from autoloader.runtime.progress import Progress
 from autoloader.runtime.quarantine import BadRecord
 from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
+from autoloader.sampling.location import SampleLocation, locate
 from autoloader.sampling.parts import mixture_part, order_of_part
 from autoloader.sampling.resolve import check_places
 from autoloader.spec import PipelineSpec
@@ -76,27 +80,6 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.5
 _LATENCY_EVERY = 32
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
-
-
-@dataclass(frozen=True, slots=True)
-class SampleLocation:
-    """Where a sample lies on disk.
-
-    Attributes:
-        dataset: its name.
-        path: the TFRecord file.
-        record: the episode's number in that file.
-        t: in (strided) frames of the episode.
-        step: the episode's step that t is, before the stride.
-        pass_: in which pass of the dataset it came.
-    """
-
-    dataset: str
-    path: str
-    record: int
-    t: int
-    step: int
-    pass_: int
 
 
 def _out_of_memory(page: ControlPage, pid: int) -> bool:
@@ -130,7 +113,15 @@ class AutoLoader:
             with the planning, has ended again.
 
     Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
-    block, or call ``close``.
+    block, or call ``close``; a loader that nobody refers to any more closes itself.
+
+    A loader belongs to the process that made it. In a fork of that process (a worker of a torch
+    ``DataLoader``, say) everything but its names and ``plan`` raises ``UsageError``, and ``close``
+    does nothing. Batches that were handed out before stay there what they were.
+
+    Attributes:
+        plan: what was decided before it started.
+        owner: the process that made it.
     """
 
     _starts_at_once: ClassVar[bool] = True
@@ -150,7 +141,10 @@ class AutoLoader:
         output: Literal["torch", "numpy"] = "torch",
         reproducible: bool = False,
     ) -> None:
-        _check_call(isolation, output)
+        check_arguments({name: value for name, value in locals().items() if name != "self"})
+        self.owner = Owner("the loader")
+        self._parts = contextlib.ExitStack()
+        """What ``close`` ends, the last one first."""
         self._ranks = find_ranks(rank, world_size, os.environ)
         neighbours = self._neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
@@ -183,6 +177,7 @@ class AutoLoader:
             self._open(isolation, output, split)
         except BaseException:
             self._closed = True
+            self._parts.close()
             if self._child is not None:
                 self._child.spare()
             raise
@@ -211,16 +206,23 @@ class AutoLoader:
         self._fingerprint = fingerprint(self.plan)
         self._progress = Progress(self.plan.mixture, self._order, self._ranks, planned=planned)
         self._memory = RingMemory(self.plan.mixture.layout)
+        self._parts.callback(self._memory.close)
         self._lender = Lender(self._memory)
+        self._parts.callback(self._lender.close)
         self._transfer: Transfer | None = None
         if isolation == "process" and self._child is None:
             self._child = Child.shared(describe_run(), _out_of_memory, neighbours=self._neighbours)
-        self._page = self._child.page if self._child is not None else ControlPage()
+        if self._child is not None:
+            self._page = self._child.page
+        else:
+            self._page = ControlPage()
+            self._parts.callback(self._page.close)
         self._control: Control | None = None
         self._controlled: ControlledPipeline | None = None
         self._number = pipeline_number()
         self._batch_times = BatchTimes.wanted(self._number)
         if self._batch_times is not None:
+            self._parts.callback(self._batch_times.close)
             self._batch_times.start(split, self.plan.mixture.names, self.plan.order.shares)
         self._compiled = Compiled()
         self._pipeline = self._open_pipeline(self.plan.knobs)
@@ -231,8 +233,8 @@ class AutoLoader:
                 self._memory,
                 self._lender,
                 pipeline=in_child,
-                least=lambda: self._control_order().limits.least(self.knobs),
-                price=lambda: price_of(self.plan.mixture, self.knobs),
+                least=self._control_order().limits.least,
+                price=partial(price_of, self.plan.mixture),
                 moves=self._controller,
             )
 
@@ -258,8 +260,8 @@ class AutoLoader:
                 control=self._control_order().plain(),
                 ranks=self._ranks,
                 position=self._progress.start,
-                lent=lambda: self._lender.lent,
-                smaller=self._smaller,
+                lender=self._lender,
+                smaller=partial(smaller_knobs, block_length=self._spec.mixing.block_length),
             )
         else:
             from autoloader.runtime.launch import open_pipeline
@@ -292,16 +294,9 @@ class AutoLoader:
 
     def _control_order(self) -> ControlOrder:
         """What the controller is asked, wherever it runs."""
-        mixing = self._spec.mixing
         wanted, run = os.environ.get(DECISIONS_VARIABLE, ""), run_name()
         return ControlOrder(
-            limits=ControllerLimits(
-                ram_floor_bytes=self.plan.ram_floor_bytes,
-                knobs=self.plan.limits,
-                minimum=minimum_knobs(mixing.block_length),
-                order_fixed=mixing.waits,
-                budget_ratio=1 / self._neighbours.local_world_size,
-            ),
+            limits=controller_limits(self.plan, ranks_here=self._neighbours.local_world_size),
             moves=self._controller,
             decisions=str(log_path(wanted, "decisions", run).absolute()) if wanted else "",
             run=run,
@@ -309,19 +304,6 @@ class AutoLoader:
             trainer=os.getpid(),
             batch_size=self._spec.batch.size,
         )
-
-    def _smaller(self, knobs: Knobs) -> Knobs:
-        """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
-        least = minimum_knobs(self._spec.mixing.block_length)
-        values = least.flat()
-        values["ring_slots"] = max(least.ring_slots, knobs.ring_slots // 2)
-        values["decode_threads"] = max(1, knobs.decode_threads // 2)
-        values["queue_samples"] = max(least.queue_samples, knobs.queue_samples // 2)
-        for fixed in ("reader", "decode"):
-            values[fixed] = getattr(knobs, fixed)
-        smaller = Knobs.build(values)
-        logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
-        return smaller
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -355,7 +337,8 @@ class AutoLoader:
 
     @property
     def knobs(self) -> Knobs:
-        """The values in force."""
+        """The values in force, or at last in force."""
+        self.owner.check()
         return self._pipeline.knobs
 
     def __len__(self) -> int:
@@ -364,6 +347,7 @@ class AutoLoader:
         Raises:
             TypeError: the epoch is endless.
         """
+        self.owner.check()
         left = self._progress.steps_left
         if left is None:
             raise TypeError("mixing.epoch is forever: this loader has no length")
@@ -371,15 +355,24 @@ class AutoLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch, from where the last iteration stopped."""
-        while self._progress.steps_left != 0:
+        while self._has_more():
             yield self._next()
         self._progress.next_epoch()
 
-    def _next(self) -> Batch:
+    def _has_more(self) -> bool:
+        self.owner.check()
+        return self._progress.steps_left != 0
+
+    def _check_open(self) -> None:
+        """Refuse whoever may not use it: a fork, and everybody once it is closed."""
+        self.owner.check()
         if self._closed:
             raise UsageError(
                 "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
             )
+
+    def _next(self) -> Batch:
+        self._check_open()
         if isinstance(self._pipeline, ChildPipeline) and self._pipeline.activate():
             self._meter.pause()
         self._start()
@@ -426,6 +419,7 @@ class AutoLoader:
         Args:
             device: a ``torch.device``, its name, or a ``transfer.Device``.
         """
+        self._check_open()
         from autoloader.transfer import Transfer, open_device
 
         if self._transfer is None:
@@ -443,21 +437,22 @@ class AutoLoader:
             else:  # nobody fills the ring
                 self._memory.punch(slot)
 
-    def retune(self, **values: Any) -> Knobs:
+    def retune(self, *nameless: object, **values: Any) -> Knobs:
         """Change knobs while running; returns those now in force.
 
         Raises:
             KnobError: an unknown knob or an illegal combination; nothing is changed.
         """
+        self._check_open()
+        check_keywords("retune", nameless)
         names = {}
         for key, value in values.items():
             dataset, _, knob = key.rpartition("__")
             names[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
         knobs = Knobs.build(complete(names, self.knobs), base=self.knobs)
-        fixed = [k for k in knobs.changed(self.knobs) if k in ("reader", "decode")]
-        if fixed:
+        if "reader" in knobs.changed(self.knobs):
             raise UsageError(
-                f"{fixed[0]} is fixed for a run", remedy="make a new AutoLoader to change it"
+                "reader is fixed for a run", remedy="make a new AutoLoader to change it"
             )
         knobs.check(self.plan.limits)
         if self._controlled is not None:
@@ -468,30 +463,27 @@ class AutoLoader:
 
     def locate(self, provenance: Any) -> SampleLocation:
         """The file, record and t of one row of ``batch["provenance"]``."""
-        index, pass_, shard, record, t = (int(number) for number in provenance)
-        dataset = self.plan.mixture.datasets[index]
-        return SampleLocation(
-            dataset.name, dataset.slices[shard].path, record, t, t * dataset.stride, pass_
-        )
+        return locate(self.plan.mixture, provenance)
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far, with dataset, file, record and reason."""
+        self._check_open()
         return self._pipeline.quarantined()
 
     def statistics(self) -> Statistics:
-        """An immutable snapshot; see ``telemetry.Statistics``."""
+        """An immutable snapshot; see ``telemetry.Statistics``.
+
+        Of a closed loader: what it counted itself, and what its child told last.
+        """
+        self.owner.check()
         activity = self._pipeline.activity()
         shares = self.plan.order.shares
         datasets = {
             name: DatasetStatistics(
                 weight=shares[index],
                 share=self._progress.share(index),
-                queue=own.queue if own else 0,
-                stalls=own.stalls if own else 0,
-                quarantined=own.quarantined if own else 0,
-                generations=own.generations if own else 0,
                 non_finite=self._progress.non_finite[index],
-                interruptions=own.interruptions if own else 0,
+                **(own.told() if own else {}),
             )
             for index, name in enumerate(self.dataset_names)
             for own in [activity.datasets.get(name)]
@@ -522,11 +514,15 @@ class AutoLoader:
             worker_pids=(
                 *((self._child.pid,) if self._child and self._child.pid else ()),
                 *activity.processes,
-            ),
+            )
+            if not self._closed
+            else (),
         )
 
     def _held_bytes(self) -> int:
         """What the child and its decode processes hold; by thread, what came since the start."""
+        if self._closed:
+            return 0
         if self._child is None:
             return max(0, loader_bytes() - self._baseline_bytes)
         return tree_pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
@@ -558,6 +554,7 @@ class AutoLoader:
         ``load_state_dict`` of a loader with the same datasets resumes exactly behind the last
         batch that was handed out.
         """
+        self.owner.check()
         return sealed(
             {
                 **self._fingerprint,
@@ -576,6 +573,7 @@ class AutoLoader:
             UsageError: it is no state, damaged, or saved for another mixture or order; says what
                 is wrong by field. The loader stays where it was and goes on.
         """
+        self._check_open()
         saved = read_state(state)
         order = order_from(saved, self.plan, replace(self._order, base=0, given=()))
         self._progress.restore(saved, is_rebased(saved, self.plan))
@@ -601,6 +599,7 @@ class AutoLoader:
 
     def prepare(self) -> None:
         """Fill the ring, while another loader is in use, and then wait for the first ``next``."""
+        self._check_open()
         if isinstance(self._pipeline, ChildPipeline):
             self._pipeline.prepare()
         else:
@@ -613,6 +612,7 @@ class AutoLoader:
         The place is kept. Unlike ``park`` it costs a start. Batches handed out stay valid; their
         memory goes back with the next call.
         """
+        self._check_open()
         self._give_back()
         if not self._started:
             return
@@ -627,30 +627,38 @@ class AutoLoader:
         self._pipeline = self._open_pipeline(knobs)
 
     def _set_parked(self, parked: bool) -> None:
+        self._check_open()
         if self._controlled is not None:
             self._controlled.park(parked)
         else:
             self._pipeline.park(parked)
 
     def close(self) -> None:
-        """Stop everything; batches already handed out stay valid. May be called twice."""
-        if self._closed:
+        """Stop everything; batches already handed out stay valid. May be called twice.
+
+        In a fork of the process that made it nothing happens.
+        """
+        if self._closed or not self.owner.here:
             return
         self._closed = True
         if self._transfer is not None:
             self._transfer.close()
         self._close_pipeline()
-        if self._batch_times is not None:
-            self._batch_times.close()
-        self._memory.close()
-        if self._child is None:
-            self._page.close()
+        self._parts.close()
 
     def __enter__(self) -> AutoLoader:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        del protocol
+        raise TypeError(
+            "an AutoLoader cannot be copied, pickled or sent to another process\n"
+            "  → send its spec, and make an AutoLoader in the process that iterates it"
+        )
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
@@ -669,14 +677,3 @@ def _close_all() -> None:
     """Scripts that forget to close: threads inside TensorFlow would not survive the exit."""
     for loader in list(_open):
         loader.close()
-
-
-def _check_call(isolation: str, output: str) -> None:
-    for name, value, allowed in (
-        ("isolation", isolation, ("process", "thread")),
-        ("output", output, ("torch", "numpy")),
-    ):
-        if value not in allowed:
-            raise UsageError(
-                f"{name}={value!r}", remedy=f"{name} is one of {', '.join(map(repr, allowed))}"
-            )

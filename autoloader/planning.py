@@ -7,6 +7,7 @@ Not here: running it (``loader``, ``worker``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from autoloader.beside import Beside
 from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
 from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
+from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import SpecError
 from autoloader.index.chains import why_unchained
 from autoloader.index.counting import count_mixture
@@ -33,6 +35,8 @@ from autoloader.sampling.resolve import (
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.units import MIB, parse_bytes
+
+logger = logging.getLogger(__name__)
 
 _MINIMUM_SLOTS = 4
 REMOTE_BUFFER_BYTES = 16 * MIB
@@ -312,6 +316,31 @@ def minimum_knobs(block_length: int) -> Knobs:
             "read_ahead": 1,
         }
     )
+
+
+def controller_limits(plan: LoaderPlan, *, ranks_here: int) -> ControllerLimits:
+    """What the controller of a planned loader may not overstep, as one of so many ranks here."""
+    mixing = plan.mixture.spec.mixing
+    return ControllerLimits(
+        ram_floor_bytes=plan.ram_floor_bytes,
+        knobs=plan.limits,
+        minimum=minimum_knobs(mixing.block_length),
+        order_fixed=mixing.waits,
+        budget_ratio=1 / ranks_here,
+    )
+
+
+def smaller_knobs(knobs: Knobs, *, block_length: int) -> Knobs:
+    """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
+    least = minimum_knobs(block_length)
+    values = least.flat()
+    values["ring_slots"] = max(least.ring_slots, knobs.ring_slots // 2)
+    values["decode_threads"] = max(1, knobs.decode_threads // 2)
+    values["queue_samples"] = max(least.queue_samples, knobs.queue_samples // 2)
+    values["reader"] = knobs.reader
+    smaller = Knobs.build(values)
+    logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
+    return smaller
 
 
 def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 import torch
 
 from autoloader.errors import UsageError
+from autoloader.owner import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,12 @@ def open_device(device: torch.device | str) -> Device:
     Raises:
         UsageError: there is none for this kind of device.
     """
-    wanted = torch.device(device)
+    try:
+        wanted = torch.device(device)
+    except (TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"device={device!r:.80} is not allowed", remedy='a torch.device, or its name: "cuda:0"'
+        ) from error
     if wanted.type != "cuda":
         raise UsageError(
             f"transfer to {wanted}: only CUDA devices have a transfer of their own",
@@ -183,13 +189,22 @@ class Transfer:
         self._under_way = collections.deque()
         self._refused = False
         self._closed = False
+        self._owner = Owner("the transfer of a loader")
         self.active = True
 
     def __call__(self, batch: Any) -> Any:
         """The batch on the device: every tensor in it, through dicts, lists and tuples.
 
         The tensors may be used at once by work on the device's current stream.
+
+        Raises:
+            UsageError: another process made the loader, or it is closed.
         """
+        self._owner.check()
+        if self._closed:
+            raise UsageError(
+                "the loader of this transfer is closed", remedy="move batches while it is open"
+            )
         self.collect()
         sources: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter
 
 from autoloader.errors import UsageError, shown
 
@@ -32,8 +32,10 @@ def parse_bytes(text: str | int, *, name: str = "size") -> int:
         UsageError: the text is no size.
     """
     try:
+        if isinstance(text, bool):  # an int to Python
+            raise ValueError  # noqa: TRY301, TRY004 told below, with all that is no size
         return int(_SIZE.validate_python(text))
-    except ValidationError as error:
+    except ValueError as error:
         raise UsageError(
             f"{name}: {shown(text)} is not a size",
             remedy='write a number with a unit, such as "5GB" (5·10⁹ bytes) or "5GiB" (5·2³⁰)',

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import logging
 import os
 import pickle
@@ -20,7 +21,7 @@ import select
 import subprocess
 import sys
 import threading
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from autoloader.supervision.start import import_path, start
 
@@ -39,7 +40,6 @@ class TensorFlowProcess:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        self._owner = 0
         self._path: list[str] = []
 
     def ask(self, question: object, *, about: str = "") -> Any:
@@ -53,7 +53,7 @@ class TensorFlowProcess:
             ProcessEndedError: it ended.
         """
         with self._lock:
-            if self._process is None or self._owner != os.getpid():
+            if self._process is None:
                 self._start()
             try:
                 if self._path != sys.path:
@@ -73,6 +73,13 @@ class TensorFlowProcess:
         with self._lock:
             self._end()
 
+    def leave_to_parent(self) -> None:
+        """In a fork: the process, and whoever asks it at this moment, are the parent's."""
+        self._lock = threading.Lock()
+        process, self._process = self._process, None
+        for pipe in () if process is None else (process.stdin, process.stdout):
+            cast("io.BufferedWriter", pipe).raw.close()  # what the parent was writing is not ours
+
     def _start(self) -> None:
         # Functions may print; what TensorFlow prints while it is imported is nobody's business.
         screen = os.dup(2)
@@ -88,7 +95,6 @@ class TensorFlowProcess:
             )
         finally:
             os.close(screen)
-        self._owner = os.getpid()
         self._path = list(sys.path)
 
     def _pipe(self, name: str) -> IO[bytes]:
@@ -97,7 +103,7 @@ class TensorFlowProcess:
 
     def _end(self) -> None:
         process, self._process = self._process, None
-        if process is None or self._owner != os.getpid():
+        if process is None:
             return
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
@@ -112,6 +118,7 @@ class TensorFlowProcess:
 
 process = TensorFlowProcess()
 atexit.register(process.close)
+os.register_at_fork(after_in_child=process.leave_to_parent)
 
 
 def send(pipe: IO[bytes], message: object) -> None:

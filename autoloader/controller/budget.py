@@ -72,6 +72,10 @@ class SharedBudget:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """In a fork: the pipelines, and whoever asks at this moment, are the parent's."""
         self._lock = threading.Lock()
         self._shares: list[Share] = []
 

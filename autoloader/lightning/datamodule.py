@@ -22,6 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from autoloader.arguments import check_arguments
 from autoloader.augmentation import augmenter
 from autoloader.checkpoint import join_states, read_state
 from autoloader.errors import UsageError
@@ -92,9 +93,12 @@ class AutoLoaderDataModule(LightningDataModule):
         to_batch: ToBatch | None = None,
         frame_dtype: torch.dtype | None = None,
     ) -> None:
+        given = dict(locals())
         super().__init__()
+        own = ("self", "to_batch", "frame_dtype")
+        check_arguments({name: value for name, value in given.items() if name not in own})
         self.spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
-        self.batch_size = batch_size or self.spec.batch.size
+        self.batch_size = self.spec.batch.size if batch_size is None else batch_size
         self.to_batch = to_batch
         self.frame_dtype = frame_dtype
         self._knobs = dict(knobs or {})
@@ -211,6 +215,7 @@ class AutoLoaderDataModule(LightningDataModule):
         return kind(spec, split=split, reproducible=reproducible, knobs=knobs, **options)
 
     def _sized(self, spec: PipelineSpec) -> PipelineSpec:
+        check_arguments({"batch_size": self.batch_size})
         batch = spec.batch.model_copy(update={"size": int(self.batch_size)})
         return spec.model_copy(update={"batch": batch})
 
@@ -356,8 +361,11 @@ class AutoLoaderDataModule(LightningDataModule):
         self.close()
 
     def close(self) -> None:
-        """Close both loaders; may be called twice. ``state_dict`` still tells where it ended."""
-        if self._train is not None:
+        """Close both loaders; may be called twice. ``state_dict`` still tells where it ended.
+
+        In a fork of the process that opened them nothing is closed.
+        """
+        if self._train is not None and self._train.loader.owner.here:
             self._ended = self._train.state()
             self._train.loader.close()
             self._train = None

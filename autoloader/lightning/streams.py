@@ -120,7 +120,9 @@ class TrainStream:
         if run.repeats and not resumed and not self._at_beginning:
             self.restore(self._beginning)
             self._resumed = False
-        yield from [entry.batch for entry in self._ahead]
+        for entry in list(self._ahead):
+            self.loader.owner.check()
+            yield entry.batch
         if run.counts or (left := self._length()) is None:
             while True:
                 yield from self._one_epoch(run)

@@ -40,6 +40,11 @@ class DatasetActivity:
     episodes: int
     interruptions: int = 0
 
+    def told(self) -> dict[str, int]:
+        """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
+        names = ("queue", "stalls", "quarantined", "generations", "interruptions")
+        return {name: getattr(self, name) for name in names}
+
     def plus(self, other: DatasetActivity) -> DatasetActivity:
         """What two batch builders have done for the same dataset."""
         summed = {

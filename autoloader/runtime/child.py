@@ -194,17 +194,21 @@ class Child:
             self._expected = max(0, self._expected - 1)
             return number
 
-    def leave(self, number: int) -> None:
-        """A loader is done; with the last one this trainer is, and with it maybe the child."""
+    def leave(self, number: int, lent: frozenset[int]) -> None:
+        """A loader is done; with the last one this trainer is, and with it maybe the child.
+
+        A child that goes on gives the pages of its ring back, but those of the ``lent`` slots.
+        """
         if os.getpid() != self._owner:
             return
         with self._lock:
             if self._clients.pop(number, None) is None or self._closed:
                 return
-            if self._clients or self._expected:
+            last = not self._clients and not self._expected
+            if not last or self.ranks_here > 1:
                 with contextlib.suppress(OSError):
-                    self._link.wire.send(Stop(number))
-            else:
+                    self._link.wire.send(Stop(number, sorted(lent)))
+            if last:
                 self.close()
 
     def activate(self, number: int) -> bool:
@@ -327,6 +331,15 @@ class Child:
             self._supervisor.close()
             if Child._current.get(self._neighbours.job) is self:
                 del Child._current[self._neighbours.job]
+
+
+def _leave_to_parent() -> None:
+    """In a fork: connections, and whoever makes one at this moment, are the parent's."""
+    Child._current = {}  # noqa: SLF001 its own module
+    Child._current_lock = threading.Lock()  # noqa: SLF001 its own module
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def describe_run() -> str:

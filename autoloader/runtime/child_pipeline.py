@@ -30,7 +30,7 @@ from autoloader.runtime.messages import (
     Stop,
 )
 from autoloader.runtime.quarantine import BadRecord
-from autoloader.runtime.ring import MAX_SLOTS, RingMemory
+from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.order import MixtureOrder
 from autoloader.sampling.resolve import ResolvedMixture
@@ -48,7 +48,7 @@ class ChildPipeline:
         control: what the controller in the child is asked, as plain values.
         ranks: whose part of the mixture.
         position: says where to begin, whenever a child begins.
-        lent: slots under live arrays.
+        lender: knows which slots are under live arrays.
         smaller: knobs for after an OOM kill.
     """
 
@@ -63,7 +63,7 @@ class ChildPipeline:
         control: dict[str, Any],
         ranks: Ranks,
         position: Callable[[], PipelineStart],
-        lent: Callable[[], frozenset[int]],
+        lender: Lender,
         smaller: Callable[[Knobs], Knobs],
     ) -> None:
         self._mixture = mixture
@@ -74,7 +74,7 @@ class ChildPipeline:
         self._control = control
         self._ranks = ranks
         self._position = position
-        self._lent = lent
+        self._lender = lender
         self._smaller = smaller
         self._generation = 0
         self._requests = itertools.count()
@@ -83,6 +83,7 @@ class ChildPipeline:
         self._begun = False
         self._prepares = False
         self._closed = False
+        self._last = PipelineActivity({}, knobs.ring_slots, 0, 0, 0, 0.0)
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state: str | None = None
         self.control: dict[str, int] = {}
@@ -104,7 +105,7 @@ class ChildPipeline:
         """Begin at ``position()`` with other knobs; what was read ahead is dropped."""
         with self._child.lock:
             self._knobs = knobs
-            self._make_pageable(self._lent())
+            self._make_pageable(self._lender.lent)
             self.begin(self._child)
 
     def begin(self, child: Child) -> None:
@@ -130,7 +131,7 @@ class ChildPipeline:
                 rank=self._ranks.rank,
                 world_size=self._ranks.world_size,
                 ranks_here=child.ranks_here,
-                held_slots=sorted(self._lent()),
+                held_slots=sorted(self._lender.lent),
                 control=self._control,
                 import_path=import_path(),
             ),
@@ -144,7 +145,7 @@ class ChildPipeline:
         del reason
         if out_of_memory:
             self._knobs = self._smaller(self._knobs)
-        lent = self._lent()
+        lent = self._lender.lent
         for slot in range(MAX_SLOTS):
             if slot not in lent:
                 self._memory.punch(slot)
@@ -196,7 +197,7 @@ class ChildPipeline:
         with self._child.lock:
             if self._begun:
                 self._begun = self._prepares = False
-                lent = self._lent()
+                lent = self._lender.lent
                 self._make_pageable(lent)
                 self._child.send(Stop(self._number, sorted(lent)))
 
@@ -228,11 +229,13 @@ class ChildPipeline:
                 self._child.send(Park(self._number, parked))
 
     def activity(self) -> PipelineActivity:
-        """See ``Pipeline.activity``.
+        """See ``Pipeline.activity``; once it is closed, what the child told last.
 
         Raises:
             WorkerError: the child does not answer.
         """
+        if self._closed:
+            return self._last
         if not self._begun:
             return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
         request = next(self._requests)
@@ -261,7 +264,8 @@ class ChildPipeline:
         self.note(answer)
         plain = dict(answer.activity)
         datasets = {name: DatasetActivity(**own) for name, own in plain.pop("datasets").items()}
-        return PipelineActivity(datasets=datasets, **plain)
+        self._last = PipelineActivity(datasets=datasets, **plain)
+        return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """See ``Pipeline.quarantined``."""
@@ -272,4 +276,4 @@ class ChildPipeline:
         """See ``Pipeline.close``."""
         if not self._closed:
             self._closed = True
-            self._child.leave(self._number)
+            self._child.leave(self._number, self._lender.lent)

@@ -33,10 +33,10 @@ class DatasetStatistics:
 
     weight: float
     share: float | None
-    queue: int
-    stalls: int
-    quarantined: int
-    generations: int
+    queue: int = 0
+    stalls: int = 0
+    quarantined: int = 0
+    generations: int = 0
     non_finite: int = 0
     interruptions: int = 0
 

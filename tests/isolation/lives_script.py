@@ -1,0 +1,76 @@
+"""Opens a loader again and again, and says what each time has left behind: one JSON line.
+
+Run by ``test_lifetime`` in a process of its own, whose garbage collector is off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from leftovers import loader_children
+
+from autoloader import AutoLoader, PipelineSpec
+
+
+def left() -> dict[str, Any]:
+    """What this process holds now."""
+    maps = Path("/proc/self/smaps").read_text().splitlines()
+    ours, shared_kib = 0, 0
+    inside = False
+    for line in maps:
+        if "-" in line.split(" ", 1)[0]:
+            inside = "memfd:autoloader" in line
+            ours += inside
+        elif inside and line.startswith("Rss:"):
+            shared_kib += int(line.split()[1])
+    return {
+        "mappings": ours,
+        "shared_kib": shared_kib,
+        "descriptors": sorted(descriptors()),
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "python_threads": threading.active_count(),
+        "children": len(loader_children()),
+    }
+
+
+def descriptors() -> Iterator[str]:
+    """What is open; not the directory that is read for it."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield str(entry.readlink())
+
+
+def once(ending: str, batches: int) -> None:
+    loader = AutoLoader(
+        spec,
+        output="numpy",
+        ram_floor="256MB",
+    )
+    kept = [batch for _, batch in zip(range(batches), loader, strict=False)]
+    if ending == "close":
+        loader.close()
+        del loader
+    else:
+        del loader
+    assert all(batch["images"]["primary"].any() for batch in kept)
+
+
+gc.disable()
+spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
+ending, times, batches = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+for _ in range(2):  # what is opened once for the process
+    once(ending, batches)
+before = left()
+for _ in range(times):
+    once(ending, batches)
+sys.stdout.write(json.dumps({"before": before, "after": left(), "pid": os.getpid()}) + "\n")
+sys.stdout.flush()
+os._exit(0)  # what is left is not put in order behind our back

@@ -1,0 +1,151 @@
+"""Wrong types, and a loader that is closed: one error each, that says what to do."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import episode, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import AutoloaderError, KnobError, UsageError
+from autoloader.runtime.child import Child
+from autoloader.sampling.location import locate
+
+WRONG: list[Any] = [None, {}, [], True, 1.5, -1, object(), b"x"]
+TAKEN: dict[str, Callable[[Any], bool]] = {
+    "profile": lambda value: value is None,
+    "ram_floor": lambda value: value is None,
+    "knobs": lambda value: value is None or value == {},
+    "controller": lambda value: value is True,
+    "reproducible": lambda value: value is True,
+    "rank": lambda value: value is None,
+    "world_size": lambda value: value is None,
+}
+ARGUMENTS = [
+    "spec", "profile", "ram_floor", "split", "knobs", "isolation", "controller", "rank",
+    "world_size", "output", "reproducible",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    shards = [[episode(number, 8, encode=png) for number in range(4)]]
+    return spec_of(write_dataset(tmp_path_factory.mktemp("one"), shards))
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_an_argument_of_a_wrong_type_is_refused_by_name_before_anything_starts(
+    name: str, wrong: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if TAKEN.get(name, lambda _: False)(wrong):
+        return
+    monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
+    arguments: dict[str, Any] = {"spec": spec, name: wrong}
+    if name in ("rank", "world_size"):
+        arguments = {"rank": 0, "world_size": 1, **arguments}
+    with pytest.raises(AutoloaderError) as caught:
+        AutoLoader(**arguments)
+    assert caught.value.exit_code == 2
+    assert name in caught.value.what
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("wrong", [None, {}, [], True, 1.5, "many", -1], ids=repr)
+@pytest.mark.parametrize("knob", ["decode_threads", "reader", "datasets", "a.cycle_length"])
+def test_a_knob_of_a_wrong_type_is_refused_by_name(
+    knob: str, wrong: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (knob, wrong) in (("datasets", {}), ("a.cycle_length", None)):
+        return
+    monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
+    with pytest.raises(KnobError) as caught:
+        AutoLoader(spec, isolation="thread", knobs={knob: wrong}, ram_floor="64MB")
+    assert knob.rpartition(".")[2] in caught.value.what
+
+
+def test_names_of_knobs_are_texts(spec: PipelineSpec) -> None:
+    with pytest.raises(UsageError, match="knobs: 1 is no name"):
+        AutoLoader(spec, knobs={1: 2})  # type: ignore[dict-item]
+
+
+@pytest.fixture(scope="module", params=["process", "thread"])
+def closed(request: pytest.FixtureRequest, spec: PipelineSpec) -> AutoLoader:
+    loader = AutoLoader(spec, isolation=request.param, ram_floor="64MB", output="numpy")
+    next(iter(loader))
+    loader.statistics()
+    loader.close()
+    return loader
+
+
+CALLS: dict[str, Callable[[AutoLoader], Any]] = {
+    "next": lambda loader: next(iter(loader)),
+    "retune": lambda loader: loader.retune(decode_threads=1),
+    "quarantined": lambda loader: loader.quarantined(),
+    "load_state_dict": lambda loader: loader.load_state_dict(loader.state_dict()),
+    "park": lambda loader: loader.park(),
+    "unpark": lambda loader: loader.unpark(),
+    "prepare": lambda loader: loader.prepare(),
+    "suspend": lambda loader: loader.suspend(),
+    "transfer": lambda loader: loader.transfer("cuda"),
+    "with": lambda loader: loader.__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_closed_loader_says_so(call: str, closed: AutoLoader) -> None:
+    with pytest.raises(UsageError, match="the loader is closed"):
+        CALLS[call](closed)
+
+
+def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
+    told = closed.statistics()
+    assert (told.batches, told.samples, told.worker_pids) == (1, 4, ())
+    assert set(told.datasets) == {"robot"}
+    assert told.loader_bytes == 0
+    assert closed.state_dict()["position"] == 4
+    assert len(closed) == 8
+    assert closed.knobs.ring_slots >= 2
+    closed.close()
+
+
+@pytest.mark.parametrize("wrong", [None, [], 1, [0, 0, 9, 0, 0], [-1, 0, 0, 0, 0], "abcde"])
+def test_what_is_no_provenance_is_refused(wrong: Any, closed: AutoLoader) -> None:
+    with pytest.raises(UsageError, match="names no sample of this loader"):
+        locate(closed.plan.mixture, wrong)
+
+
+def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        before, state = loader.knobs, loader.state_dict()
+        for wrong in (None, {}, [], True):
+            with pytest.raises(UsageError, match="retune"):
+                loader.retune(wrong)
+            with pytest.raises(KnobError, match="decode_threads"):
+                loader.retune(decode_threads=wrong)
+            with pytest.raises(UsageError):
+                loader.transfer(wrong)
+        for wrong in (None, [], True):
+            with pytest.raises(UsageError, match="a state is a mapping"):
+                loader.load_state_dict(wrong)  # type: ignore[arg-type]
+        assert (loader.knobs, loader.state_dict()) == (before, state)
+        next(iter(loader))
+
+
+def test_a_loader_is_not_copied(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB") as loader:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="make an AutoLoader in the process"):
+                copied(loader)  # type: ignore[operator]
+
+
+def test_a_spec_that_is_a_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(AutoloaderError) as caught:
+        AutoLoader(tmp_path)
+    assert str(tmp_path) in caught.value.what
