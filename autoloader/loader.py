@@ -35,6 +35,7 @@ from autoloader.controller.oom import named_by_kernel, oom_kills
 from autoloader.controller.process_memory import loader_bytes, tree_pss_bytes
 from autoloader.controller.states import State
 from autoloader.errors import PipelineError, UsageError
+from autoloader.interrupts import Interrupts
 from autoloader.knobs import STREAM_KNOBS, Knobs
 from autoloader.owner import Owner
 from autoloader.planning import (
@@ -356,12 +357,16 @@ class AutoLoader:
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch, from where the last iteration stopped."""
         while self._has_more():
-            yield self._next()
+            yield self._undisturbed()
         self._progress.next_epoch()
 
     def _has_more(self) -> bool:
         self.owner.check()
         return self._progress.steps_left != 0
+
+    def _undisturbed(self) -> Batch:
+        with Interrupts() as interrupts:
+            return self._next(interrupts)
 
     def _check_open(self) -> None:
         """Refuse whoever may not use it: a fork, and everybody once it is closed."""
@@ -371,7 +376,7 @@ class AutoLoader:
                 "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
             )
 
-    def _next(self) -> Batch:
+    def _next(self, interrupts: Interrupts) -> Batch:
         self._check_open()
         if isinstance(self._pipeline, ChildPipeline) and self._pipeline.activate():
             self._meter.pause()
@@ -380,6 +385,7 @@ class AutoLoader:
         self._page.waiting(time.monotonic_ns())
         self._give_back()
         while (filled := self._pipeline.next(_POLL_S)) is None:
+            interrupts.heed()
             self._give_back()
             if self._closed:
                 raise PipelineError(
@@ -575,6 +581,10 @@ class AutoLoader:
         """
         self._check_open()
         saved = read_state(state)
+        with Interrupts():
+            self._go_to(saved)
+
+    def _go_to(self, saved: Mapping[str, Any]) -> None:
         order = order_from(saved, self.plan, replace(self._order, base=0, given=()))
         self._progress.restore(saved, is_rebased(saved, self.plan))
         self._order = order

@@ -176,16 +176,20 @@ def _join(name: str, silent: Watch, supervisor: Supervisor) -> Link | None:
     except OSError:
         connection.close()
         return None
-    starter = _check_peer(connection)
+    starter = _check_peer(connection, name)
     wire = Wire(connection)
-    with contextlib.suppress(EOFError):
+    with contextlib.ExitStack() as stack:
+        stack.callback(wire.close)
+        stack.enter_context(contextlib.suppress(EOFError))
         while not silent.hung():
             hello = wire.receive(_LOOK_S)
             if isinstance(hello, Hello):
+                if not _is_worker(hello.pid):
+                    raise _held(name, f"process {starter}, which is no loader")
                 supervisor.adopt(hello.pid)
+                stack.pop_all()
                 return Link(wire, supervisor)
             silent.pid = _child_of(starter)
-    wire.close()
     return None
 
 
@@ -211,26 +215,38 @@ def _ended(wire: Wire, timeout_s: float) -> bool:
     return False
 
 
+def _is_worker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
-            if _WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if _is_worker(pid):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         finally:
             os.close(descriptor)
 
 
-def _check_peer(connection: socket.socket) -> int:
+def _check_peer(connection: socket.socket, name: str) -> int:
     """The process that made the socket (SO_PEERCRED); one of another user is refused."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", raw)
     if uid != os.getuid():
         connection.close()
-        raise WorkerError(
-            f"the loader's socket is held by user {uid}", remedy="start the trainer again"
-        )
+        raise _held(name, f"process {pid} of user {uid}")
     return int(pid)
+
+
+def _held(name: str, by: str) -> WorkerError:
+    return WorkerError(
+        f"the socket @{name[1:]} of this node's loader is held by {by}",
+        remedy="end that process, or start the job under another id (TORCHELASTIC_RUN_ID, "
+        "MASTER_PORT), which gives the socket another name",
+    )
 
 
 def _environment() -> Mapping[str, str]:

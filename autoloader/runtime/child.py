@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from autoloader.errors import WorkerError
+from autoloader.interrupts import Interrupts
 from autoloader.runtime.attach import attach
 from autoloader.runtime.control_page import ControlPage
 from autoloader.runtime.messages import Failed, Hello, Logged, Message, Retuned, Stop
@@ -225,7 +226,7 @@ class Child:
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
-        with self._lock, contextlib.suppress(OSError):
+        with Interrupts(), self._lock, contextlib.suppress(OSError):
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autoloader.errors import AutoloaderError
+from autoloader.interrupts import Interrupts
 from autoloader.knobs import Knobs
 from autoloader.runtime.activity import DatasetActivity, PipelineActivity
 from autoloader.runtime.child import Child
@@ -238,6 +239,10 @@ class ChildPipeline:
             return self._last
         if not self._begun:
             return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
+        with Interrupts():
+            return self._ask()
+
+    def _ask(self) -> PipelineActivity:
         request = next(self._requests)
         kept: list[Message] = []
         with self._child.lock:

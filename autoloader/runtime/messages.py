@@ -344,17 +344,19 @@ class Wire:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > _LARGEST_BYTES:
-            raise WorkerError(
-                f"a message of {length} bytes", remedy="do not connect to the loader's socket"
-            )
+            raise _no_message(f"one of {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
-        plain = json.loads(self._buffer[_LENGTH.size : end])
+        body = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
-        kind = _TYPES[plain.pop("type")]
-        known = {f.name for f in fields(kind)}
-        return kind(**{name: value for name, value in plain.items() if name in known})
+        try:
+            plain = json.loads(body)
+            kind = _TYPES[plain.pop("type")]
+            known = {f.name for f in fields(kind)}
+            return kind(**{name: value for name, value in plain.items() if name in known})
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _no_message(str(body[:60])) from error
 
     def close(self) -> None:
         """Close the socket and whatever descriptors were not taken."""
@@ -362,6 +364,14 @@ class Wire:
             os.close(descriptor)
         self._descriptors.clear()
         self.socket.close()
+
+
+def _no_message(what: str) -> WorkerError:
+    return WorkerError(
+        f"what came over the loader's socket is no message of a loader: {what}",
+        remedy="look which other process listens on, or connects to, sockets named @autoloader-… "
+        "(`ss -xlp`), and end it",
+    )
 
 
 def _packed(message: Message) -> bytes:

@@ -1,0 +1,104 @@
+"""Another process has bound the name of a node's loader before the first rank came."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from autoloader.errors import WorkerError
+from autoloader.runtime.attach import attach, socket_name
+from autoloader.runtime.ranks import Neighbours
+from autoloader.supervision.supervisor import Supervisor
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
+
+
+@contextlib.contextmanager
+def squatting(name: str, said: bytes) -> Iterator[None]:
+    """Whoever connects to the name hears these bytes, and then nothing."""
+    held = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(name)
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(listener.accept()[0])
+                    held[-1].sendall(said)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in held:
+                connection.close()
+
+
+def attached(neighbours: Neighbours) -> None:
+    supervisor = Supervisor("the loader's child", "autoloader.worker", remedy="none")
+    try:
+        attach(neighbours, [], supervisor)
+    finally:
+        supervisor.close()
+
+
+def hello(pid: int) -> bytes:
+    return framed(json.dumps({"type": "Hello", "pipeline": 0, "pid": pid}).encode())
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"\xff" * 4096, "one of 4294967295 bytes"),
+        (framed(b'{"type": "Nope"}'), "Nope"),
+        (framed(b'{"type": "Hello", "pipeline": 0}'), "Hello"),
+        (framed(b"1234"), "1234"),
+        (framed(b"[]"), "no message of a loader"),
+        (framed(b"{"), "no message of a loader"),
+        (hello(1), "which is no loader"),
+        (hello(2**30), "which is no loader"),
+    ],
+)
+def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, told: str) -> None:
+    neighbours = Neighbours(local_world_size=2, job=f"squatted-{os.getpid()}")
+    with (
+        squatting(socket_name(neighbours), said),
+        pytest.raises(WorkerError, match=told) as caught,
+    ):
+        attached(neighbours)
+    assert caught.value.remedy
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
+def test_another_users_socket_is_refused_by_name() -> None:
+    neighbours = Neighbours(local_world_size=2, job=f"squatted-{os.getpid()}")
+    squatter = (
+        "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1].replace('@', chr(0), 1))\n"
+        "s.listen(); print('bound', flush=True); sys.stdin.read()"
+    )
+    name = socket_name(neighbours).replace("\0", "@", 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", squatter, name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "bound\n"
+        with pytest.raises(WorkerError, match="of user 65534") as caught:
+            attached(neighbours)
+        process.kill()
+    assert "another id" in caught.value.remedy
