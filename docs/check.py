@@ -31,7 +31,8 @@ _TABLE = re.compile(r"<!-- generated: (\w+) ?([\w ]*) -->\n.*?<!-- end -->", re.
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ENDLESS = 2**62
-_COMMAND = re.compile(r"(?:^|[`\s])autoloader(?:\.| )([a-z]+)\b")
+# ``autoloader.tune`` is a command too; what people import is none.
+_COMMAND = re.compile(r"(?:^|[`\s])autoloader(?:\.(?!lightning|tfdata)| )([a-z]+)\b")
 _VERB = re.compile(r"`make ([a-z-]+)")
 
 

@@ -1,13 +1,9 @@
-"""Decoding and resizing by TensorFlow's kernels (``decode: graph``), as ``runtime.decode`` does it.
+"""Decoding and resizing by TensorFlow's kernels, as ``runtime.decode`` does it.
 
 JPEG with the fast integer DCT; bilinear with half-pixel centres and not antialiased, area, or
 antialiased lanczos3; rounded to uint8. Frames agree with the pool's within 2 grey levels or so.
 
-A kernel that fails ends the whole element, and with it its batch. So only what looks whole (begins
-and ends as a JPEG or PNG does) is decoded in a graph; the rest is left to the decode pool, which
-says what is wrong with it.
-
-Not here: the pool (``runtime.pool``), who decodes what (``graph.mixture``).
+Not here: the pool (``runtime.pool``), who decodes what (``tfdata.mixture``).
 """
 
 from __future__ import annotations
@@ -20,24 +16,6 @@ from numpy.typing import NDArray
 
 from autoloader.graph.tensorflow import tf
 from autoloader.spec import CameraSpec
-
-_JPEG, _JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
-_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
-
-
-def looks_whole(encoded: Any) -> Any:
-    """[...] bool: whether [...] encoded frames begin and end as a JPEG or a PNG does."""
-    length = tf.strings.length(encoded)
-
-    def between(first: bytes, last: bytes) -> Any:
-        # ``substr`` refuses a place outside, so short ones are made long enough to ask.
-        padded = tf.strings.join([encoded, tf.fill(tf.shape(encoded), b"\0" * 16)])
-        at = tf.maximum(length - len(last), 0)
-        begins = tf.strings.substr(padded, 0, len(first)) == first
-        ends = tf.strings.substr(padded, at, tf.fill(tf.shape(at), len(last))) == last
-        return begins & ends
-
-    return between(_JPEG, _JPEG_END) | between(_PNG, _PNG_END)
 
 
 def decode_frame(encoded: Any, camera: CameraSpec) -> Any:
@@ -91,26 +69,23 @@ def _resize(picture: Any, size: Any, how: str) -> Any:
     return tf.saturate_cast(tf.round(resized), tf.uint8)
 
 
-def decode_sample(
-    frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]
-) -> tuple[dict[str, Any], Any]:
-    """One sample's pictures by camera, [F, H, W, 3] uint8, and whether they were decoded here.
+def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -> dict[str, Any]:
+    """One sample's pictures by camera, [F, H, W, 3] uint8.
 
     Args:
         frames: [C, F] encoded, cameras in order.
         wanted: [C, F] bool; the others are black.
         cameras: in the same order.
     """
-    whole = tf.reduce_all(looks_whole(frames) | ~wanted)
-    pictures = {}
-    for number, (name, camera) in enumerate(cameras.items()):
-        pictures[name] = tf.stack(
+    return {
+        name: tf.stack(
             [
-                _frame_or_black(frames[number, f], wanted[number, f] & whole, camera)
+                _frame_or_black(frames[number, f], wanted[number, f], camera)
                 for f in range(int(frames.shape[1]))
             ]
         )
-    return pictures, whole
+        for number, (name, camera) in enumerate(cameras.items())
+    }
 
 
 def _frame_or_black(encoded: Any, wanted: Any, camera: CameraSpec) -> Any:

@@ -98,6 +98,16 @@ def _trace(side_by_side: bool, ordered: bool) -> Any:
     return function
 
 
+def numbered_records(
+    path: Any, first: Any, stop: Any, pass_: Any, shard: Any, pass_key: Any
+) -> Any:
+    """(pass, shard, record, episode key, record bytes) of the records [first, stop) of a file."""
+    records = tf.data.TFRecordDataset(path).take(stop).skip(first)
+    return records.enumerate(start=first).map(
+        lambda record, raw: (pass_, shard, record, draws.fold(pass_key, shard, record), raw)
+    )
+
+
 def _variant(
     paths: Any,
     starts: Any,
@@ -121,16 +131,7 @@ def _variant(
 
         def records_of_shard(shard: Any) -> Any:
             first = done[shard]
-            records = tf.data.TFRecordDataset(paths[shard]).take(stops[shard]).skip(first)
-            return records.enumerate(start=first).map(
-                lambda record, raw: (
-                    pass_,
-                    shard,
-                    record,
-                    draws.fold(pass_key, shard, record),
-                    raw,
-                )
-            )
+            return numbered_records(paths[shard], first, stops[shard], pass_, shard, pass_key)
 
         return tf.data.Dataset.from_tensor_slices(left).interleave(
             records_of_shard,

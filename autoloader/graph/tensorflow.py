@@ -1,4 +1,4 @@
-"""The one place that imports TensorFlow, quietly and without a GPU.
+"""The one place that imports TensorFlow, in a loader quietly and without a GPU.
 
 TensorFlow would otherwise take the trainer's CUDA device and print through its log.
 
@@ -13,6 +13,7 @@ Not here: the graphs themselves (the package's other modules).
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -24,7 +25,11 @@ def _on_google_cloud() -> bool:
         return False
 
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# A program that imports the tf.data front door runs TensorFlow itself: its devices, its log and how
+# its graphs are optimised are its own affair.
+_ours = "autoloader.tfdata" not in sys.modules
+if _ours:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 if not _on_google_cloud() and "GCE_METADATA_HOST" not in os.environ:
     os.environ.setdefault("NO_GCE_CHECK", "true")
 for _name, _value in (
@@ -41,10 +46,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow as tf
 
-tf.config.set_visible_devices([], "GPU")
-# The functions here are small and run once an episode: optimising each graph costs 30 ms at every
-# opening of a stream and gains nothing measurable afterwards.
-tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+if _ours:
+    tf.config.set_visible_devices([], "GPU")
+    # The functions here are small and run once an episode: optimising each graph costs 30 ms at
+    # every opening of a stream and gains nothing measurable afterwards.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 READ_BUFFER_BYTES = int(os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"]) * 2**20
 

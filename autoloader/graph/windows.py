@@ -1,6 +1,6 @@
 """The windows of ``sampling.windows`` as TensorFlow operations, held together by a test.
 
-Not here: which t there are (``graph.episodes``), what a field's columns are (``graph.fields``).
+Not here: which t there are (``graph.episodes``), what a field's columns are (``tfdata.fields``).
 """
 
 from __future__ import annotations

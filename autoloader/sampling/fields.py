@@ -1,6 +1,6 @@
 """Field expressions over real features: which columns they take, and their values in NumPy.
 
-Not here: the language (``spec.fields``); the same arithmetic in TensorFlow (``graph.fields``).
+Not here: the language (``spec.fields``); the same arithmetic in TensorFlow (``tfdata.fields``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ otherwise: after field expressions, differences and sums, before padding.
 Invariants:
     1. Columns outside the mask pass through, to the bit.
     2. Padding stays zero: columns beyond the dataset's own, and rows that hold nothing.
-    3. ``graph.samples`` does the same arithmetic in TensorFlow, tested equal.
+    3. ``tfdata.samples`` does the same arithmetic in TensorFlow, tested equal.
 
 Not here: the statistics (``sampling.statistics``), computing them (``autoloader.statistics``).
 """

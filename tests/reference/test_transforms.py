@@ -364,11 +364,9 @@ def test_statistics_are_of_the_transformed_values_and_known_by_the_source(
     assert len(keys) == 2
 
 
-@pytest.mark.parametrize("strategy", ["python", pytest.param("choose", marks=pytest.mark.slow)])
-def test_a_loader_calls_the_function_in_its_child(data: Data, strategy: str) -> None:
+def test_a_loader_calls_the_function_in_its_child(data: Data) -> None:
     declared = dataset_of(data.written, transform={"call": "lab_hooks:even_from_one"})
-    mixing = {"epoch": "pass", "strategy": strategy}
-    spec = spec_of(declared, mixing=mixing, weights="natural", batch={"size": 1})
+    spec = spec_of(declared, mixing={"epoch": "pass"}, weights="natural", batch={"size": 1})
     with AutoLoader(spec, ram_floor=0, controller=False) as loader:
         rows = np.concatenate([np.asarray(batch["state"])[:, 0] for batch in loader])
     states = [one.state[1:] for one in data.episodes.values() if one.state[0, 0] % 2 == 0]

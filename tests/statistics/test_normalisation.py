@@ -204,16 +204,16 @@ def sample(request: pytest.FixtureRequest) -> dict[str, Any]:
             "edges": {"start": request.param, "end": request.param}}  # fmt: skip
 
 
-@pytest.mark.parametrize("reader", ["indexed", "stream", "choose"])
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_every_reader_normalises_alike_and_leaves_padding_zero(
     written: Written, sample: dict[str, Any], reader: str
 ) -> None:
     top: dict[str, Any] = {
         "sample": sample,
         "pad_to": {"action": 4, "state": 5},
-        "mixing": {"epoch": "pass", "strategy": "choose" if reader == "choose" else "python"},
+        "mixing": {"epoch": "pass"},
         "batch": {"size": 4, "drop_last": False},
-        "reader": "stream" if reader == "choose" else reader,
+        "reader": reader,
     }
     spec = spec_of(written, normalize=NORMALIZE, **top)
     raw = delivered(spec_of(written, **{**top, "reader": "indexed", "mixing": {"epoch": "pass"}}))

@@ -1,4 +1,4 @@
-"""What the in-graph mixtures compute in TensorFlow equals what NumPy computes for the others."""
+"""What the tf.data front door computes in TensorFlow equals what NumPy computes for a loader."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.graph import choices, fields, windows
-from autoloader.graph.decode import decode_frame, looks_whole
+from autoloader.graph import windows
+from autoloader.graph.decode import decode_frame
 from autoloader.graph.tensorflow import tf
 from autoloader.runtime.decode import FrameDecoder
 from autoloader.sampling import fields as numpy_fields
 from autoloader.sampling import windows as numpy_windows
-from autoloader.sampling.draws import PURPOSE_CHOICE, dataset_key, fold, splitmix64
+from autoloader.sampling.draws import splitmix64
 from autoloader.sampling.fields import NumericField
 from autoloader.sampling.order import BlockSequence, MixtureOrder
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
+from autoloader.tfdata import choices, fields
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 edges = st.sampled_from(["repeat", "zero"])
@@ -120,14 +121,15 @@ def test_code_points_become_the_same_text(points: list[list[int]]) -> None:
 shares = st.lists(st.integers(1, 50), min_size=1, max_size=6)
 
 
-def order_of(weights: list[int], block_length: int, *, passes: bool, seed: int) -> MixtureOrder:
+def order_of(weights: list[int], block_length: int, *, seed: int, key: int | None) -> MixtureOrder:
     phases = np.random.default_rng(seed).random(len(weights))
     return MixtureOrder(
         shares=tuple(weight / sum(weights) for weight in weights),
         phases=tuple(phases.tolist()),
         block_length=block_length,
-        pass_samples=tuple(weights) if passes else None,
-        epoch_samples=sum(weights) if passes else None,
+        pass_samples=None,
+        epoch_samples=None,
+        draw_key=key,
     )
 
 
@@ -135,37 +137,35 @@ def order_of(weights: list[int], block_length: int, *, passes: bool, seed: int) 
 @given(
     weights=shares,
     block_length=st.integers(1, 4),
-    passes=st.booleans(),
     position=st.integers(0, 9000),
     seed=st.integers(0, 99),
 )
-def test_the_schedule_in_the_graph_is_the_one_of_numpy_from_any_position(
-    weights: list[int], block_length: int, passes: bool, position: int, seed: int
+def test_the_schedule_in_the_graph_is_the_one_of_numpy(
+    weights: list[int], block_length: int, position: int, seed: int
 ) -> None:
-    order = order_of(weights, block_length, passes=passes, seed=seed)
-    found = [int(index) for index in choices.scheduled_choices(order, position).take(120)]
+    order = order_of(weights, block_length, seed=seed, key=None)
+    found = [int(index) for index in choices.turns(order).skip(position).take(120)]
     sequence = BlockSequence(order)
     due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
     assert found == list(itertools.islice(due, position, position + 120))
 
 
-def test_drawn_choices_are_keyed_hashes_of_the_blocks_number() -> None:
-    order = order_of([1, 2, 5], 2, passes=False, seed=0)
+def test_drawn_turns_are_keyed_hashes_of_the_blocks_number() -> None:
+    order = order_of([1, 2, 5], 2, seed=0, key=7)
     bounds = np.cumsum(order.shares)
-    key = fold(dataset_key(7, ""), PURPOSE_CHOICE)
 
     def drawn(position: int) -> int:
-        hashed = (splitmix64(position // 2 ^ key) >> 11) * 2.0**-53
+        hashed = (splitmix64(position // 2 ^ 7) >> 11) * 2.0**-53
         return min(2, int(np.searchsorted(bounds, hashed, side="right")))
 
     for start in (0, 5, 4_099):
-        found = [int(index) for index in choices.drawn_choices(order, 7, start).take(50)]
+        found = [int(index) for index in choices.turns(order).skip(start).take(50)]
         assert found == [drawn(position) for position in range(start, start + 50)]
 
 
-def test_drawn_choices_keep_the_shares_in_expectation() -> None:
-    order = order_of([1, 2, 5], 1, passes=False, seed=0)
-    found = np.array([int(index) for index in choices.drawn_choices(order, 3, 0).take(8000)])
+def test_drawn_turns_keep_the_shares_in_expectation() -> None:
+    order = order_of([1, 2, 5], 1, seed=0, key=3)
+    found = np.array([int(index) for index in choices.turns(order).take(8000)])
     shares = np.bincount(found, minlength=3) / len(found)
     # Four standard deviations of a binomial share.
     spread = 4 * np.sqrt(np.array(order.shares) * (1 - np.array(order.shares)) / len(found))
@@ -199,11 +199,3 @@ def test_kernels_decode_resize_and_fit_as_the_pool_does(
         assert off.mean() <= 2
         black = (wanted == 0).all(axis=-1)
         np.testing.assert_array_equal((found == 0).all(axis=-1) & black, black)
-
-
-def test_a_frame_that_does_not_end_as_a_picture_does_is_left_to_the_pool() -> None:
-    jpeg = bytes(simplejpeg.encode_jpeg(scene(20, 20)))
-    png = bytes(cv2.imencode(".png", scene(20, 20))[1])
-    frames = [jpeg, png, b"", b"\xff", jpeg[:-1], png[:-3], b"x" + jpeg, jpeg + b"\0", b"\xff\xd9"]
-    whole = looks_whole(tf.constant([frames])).numpy()
-    assert whole.tolist() == [[True, True] + [False] * 7]

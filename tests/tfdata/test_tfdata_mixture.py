@@ -1,0 +1,301 @@
+"""The tf.data front door gives a loader's samples, each once a pass, in the turns asked for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rlds_files as files
+
+from autoloader import AutoLoader
+from autoloader.errors import KnobError, SpecError, UsageError
+from autoloader.sampling.order import BlockSequence
+from autoloader.spec import PipelineSpec
+from autoloader.tfdata import as_dataset
+
+Sample = dict[str, Any]
+GREY_LEVELS = 1.0
+"""Mean over a frame; two JPEG decoders and two resizes round differently."""
+
+
+def spec_of(plain: dict[str, Any], **changes: Any) -> PipelineSpec:
+    return PipelineSpec.from_mapping({**plain, **changes})
+
+
+@pytest.fixture(scope="module")
+def odd_mixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Datasets that differ in all they may: widths, cameras, words, lengths, encodings."""
+    folder = tmp_path_factory.mktemp("odd")
+    points = {"words": files.numbers(12, dtype="int64")}
+    no_words = {key: value for key, value in files.PLAIN.items() if key != "language_instruction"}
+    wide = {**no_words, **points, "observation/other": files.image(10, 20)}
+
+    def of_points(number: int, steps: int) -> dict[str, Any]:
+        text = [ord(letter) for letter in f"Öffne {number} 🦾"]
+        values = dict(files.episode(number, steps))
+        del values["language_instruction"]
+        values["words"] = (text + [0] * (12 - len(text))) * steps
+        values["observation/other"] = [
+            files.jpeg(number + 9, s, height=10, width=20) for s in range(steps)
+        ]
+        return values
+
+    plain = files.write_dataset(
+        folder,
+        [[files.episode(10 * s + e, 3 + (7 * e + s) % 9) for e in range(5)] for s in range(3)],
+        name="plain",
+    )
+    pictures = files.write_dataset(
+        folder, [[files.episode(e, 4 + 3 * e, encode=files.png) for e in range(4)]], name="pictures"
+    )
+    pointed = files.write_dataset(
+        folder, [[of_points(e, 2 * e + 1) for e in range(6)]], name="pointed", features=wide
+    )
+    return {
+        "seed": 5,
+        "datasets": [
+            {
+                "name": "plain",
+                "path": str(plain.path),
+                "weight": 3.0,
+                "sample": {"action_relative_to_state": [1]},
+                "images": {"primary": "observation/image"},
+                "action": [
+                    "action[1:]",
+                    {"path": "action[:1]", "ops": [{"clip": [0, 2]}, "invert"]},
+                ],
+                "state": "observation/state",
+                "language": "language_instruction",
+            },
+            {
+                "name": "pictures",
+                "path": str(pictures.path),
+                "images": {"wrist": "observation/image"},
+                "action": "action",
+                "stride": 2,
+            },
+            {
+                "name": "pointed",
+                "path": str(pointed.path),
+                "images": {
+                    "primary": {"any_of": ["observation/image", "observation/other"]},
+                    "wrist": "observation/other",
+                },
+                "state": [{"zeros": 1}, "observation/state[::2]"],
+                "language": "words",
+                "keep": {"match": {"words": "[1-5]"}},
+            },
+            {"name": "blind", "path": str(plain.path), "action": "action", "weight": 0.5},
+        ],
+        "cameras": {
+            "primary": {"size": [12, 16], "fit": "pad"},
+            "wrist": {"size": [9, 9], "fit": "crop", "resize": "area"},
+        },
+        "sample": {
+            "frame_offsets": [-1, 0, 2],
+            "state_offsets": [0, 1],
+            "action_horizon": 4,
+            "edges": {"start": "zero", "end": "repeat"},
+        },
+        "batch": {"size": 7},
+    }
+
+
+SAMPLES = {
+    "windows over both ends": {},
+    "only whole windows, so that short episodes are empty": {
+        "sample": {
+            "frame_offsets": [0, 3],
+            "action_start": -1,
+            "action_horizon": 4,
+            "action_reduce": "sum",
+            "edges": {"start": "drop", "end": "drop"},
+        }
+    },
+    "a goal behind the offsets": {
+        "sample": {
+            "frame_offsets": [0, 2],
+            "goal": "uniform",
+            "action_horizon": 3,
+        }
+    },
+    "two drawn samples an episode": {"sample": {"per_episode": 2, "action_horizon": 2}},
+    "normalised": {"normalize": {"action": {"method": "mean_std"}}},
+}
+
+
+def flat(element: Sample) -> Sample:
+    """One sample's arrays by name, of a batch's row or of an element."""
+    found = dict(element)
+    for part in ("images", "frame_mask"):
+        found |= {f"{part}/{camera}": value for camera, value in found.pop(part).items()}
+    return found
+
+
+def of_a_loader(spec: PipelineSpec) -> dict[tuple[int, ...], Sample]:
+    """Samples of the first pass of every dataset, by provenance."""
+    batch = spec.batch.model_copy(update={"drop_last": False})
+    spec = spec.model_copy(update={"weights": "natural", "batch": batch})
+    found = {}
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        for batch in loader:
+            rows = flat(batch)
+            for row, place in enumerate(rows["provenance"].tolist()):
+                found[tuple(place)] = {
+                    # A slot is used again: copies.
+                    name: values[row] if name == "language" else values[row].copy()
+                    for name, values in rows.items()
+                }
+    return found
+
+
+def of_a_dataset(dataset: Any) -> dict[tuple[int, ...], Sample]:
+    found = {}
+    for element in dataset.as_numpy_iterator():
+        place = tuple(element["provenance"].tolist())
+        assert place not in found
+        found[place] = {**flat(element), "language": element["language"].decode()}
+    return found
+
+
+def assert_equal(found: dict[Any, Sample], wanted: dict[Any, Sample]) -> None:
+    assert sorted(found) == sorted(wanted)
+    for place, sample in wanted.items():
+        assert found[place].keys() == sample.keys()
+        for name, value in sample.items():
+            own = found[place][name]
+            if name.startswith("images/"):
+                off = np.abs(own.astype(np.int16) - value).mean(axis=(1, 2, 3)).max()
+                assert off <= GREY_LEVELS, (place, name, off)
+            else:
+                np.testing.assert_array_equal(own, value, err_msg=f"{place} {name}")
+                assert getattr(own, "dtype", None) == getattr(value, "dtype", None)
+
+
+@pytest.mark.parametrize("changes", SAMPLES.values(), ids=SAMPLES.keys())
+def test_one_pass_has_the_samples_of_a_loader_with_their_values(
+    odd_mixture: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    spec = spec_of(odd_mixture, **changes)
+    knobs = {"cycle_length": 2, "num_parallel_calls": 2, "decode_threads": 2}
+    assert_equal(of_a_dataset(as_dataset(spec, passes=1, knobs=knobs)), of_a_loader(spec))
+
+
+def test_real_files_give_the_loaders_samples(demo_mix: Path, demo_spec: PipelineSpec) -> None:
+    assert_equal(of_a_dataset(as_dataset(str(demo_mix), passes=1)), of_a_loader(demo_spec))
+
+
+def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
+    odd_mixture: dict[str, Any],
+) -> None:
+    spec = spec_of(odd_mixture)
+    samples = list(as_dataset(spec).take(14).as_numpy_iterator())
+    batches = list(as_dataset(spec, batched=True).take(2).as_numpy_iterator())
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        wanted = flat(next(iter(loader)))
+    for number, batch in enumerate(map(flat, batches)):
+        assert batch.keys() == wanted.keys()
+        for name, values in batch.items():
+            assert name == "language" or values.shape == wanted[name].shape
+            own = [flat(one)[name] for one in samples[7 * number : 7 * number + 7]]
+            np.testing.assert_array_equal(values, np.stack(own))
+
+
+@pytest.mark.parametrize("metadata", ["none", "dataset_only", "full"])
+def test_metadata_says_which_places_come_along(odd_mixture: dict[str, Any], metadata: str) -> None:
+    keys = as_dataset(spec_of(odd_mixture, metadata=metadata)).element_spec.keys()
+    places = {"none": set(), "dataset_only": {"dataset_index"}}
+    found = keys & {"dataset_index", "provenance"}
+    assert found == places.get(metadata, {"dataset_index", "provenance"})
+
+
+@pytest.mark.parametrize("strategy", ["python", "choose"])
+def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
+    odd_mixture: dict[str, Any], strategy: str
+) -> None:
+    mixing = {"strategy": strategy, "block_length": 3, "epoch": "forever"}
+    spec = spec_of(odd_mixture, mixing=mixing)
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        sequence = BlockSequence(loader.plan.order)
+        sizes = [loader.plan.counts[name].samples for name in loader.dataset_names]
+    found = [
+        tuple(one["provenance"].tolist()) for one in as_dataset(spec).take(400).as_numpy_iterator()
+    ]
+    due = itertools.chain.from_iterable([d] * n for d, n in map(sequence.block, itertools.count()))
+    assert [place[0] for place in found] == list(itertools.islice(due, 400))
+    assert len(set(found)) == 400
+    # With one file open at a time a pass ends before the next one begins.
+    for dataset, size in enumerate(sizes):
+        passes = [place[1] for place in found if place[0] == dataset]
+        assert passes == [number // size for number in range(len(passes))]
+
+
+def test_drawn_turns_keep_the_shares_and_hang_on_the_seed(odd_mixture: dict[str, Any]) -> None:
+    spec = spec_of(odd_mixture, mixing={"strategy": "sample"}, metadata="dataset_only")
+
+    def drawn(seed: int | None) -> list[int]:
+        elements = as_dataset(spec, seed=seed).take(600).as_numpy_iterator()
+        return [int(one["dataset_index"]) for one in elements]
+
+    first = drawn(None)
+    assert first == drawn(5) != drawn(6)
+    shares = np.array([3, 1, 1, 0.5]) / 5.5
+    spread = 4 * np.sqrt(shares * (1 - shares) / len(first))
+    assert (np.abs(np.bincount(first, minlength=4) / len(first) - shares) < spread).all()
+
+
+def test_shards_are_disjoint_and_together_the_passes(odd_mixture: dict[str, Any]) -> None:
+    spec = spec_of(odd_mixture)
+    whole = of_a_dataset(as_dataset(spec, passes=2))
+    parts = [of_a_dataset(as_dataset(spec, passes=2, shard=(2, which))) for which in (0, 1)]
+    assert sorted(whole) == sorted([*parts[0], *parts[1]])
+    assert parts[0]
+    assert parts[1]
+
+
+def test_what_cannot_be_is_refused(odd_mixture: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="passes: 0"):
+        as_dataset(spec_of(odd_mixture), passes=0)
+    with pytest.raises(KnobError, match="num_parallel_calls"):
+        as_dataset(spec_of(odd_mixture), knobs={"num_parallel_calls": 2})
+    with pytest.raises(SpecError, match="split"):
+        as_dataset(spec_of(odd_mixture), split="nowhere")
+
+
+def test_a_broken_record_is_tensorflows_error_and_what_is_whole_can_be_had(tmp_path: Path) -> None:
+    written = files.write_dataset(tmp_path, [[files.episode(e, 4) for e in range(4)]] * 2, name="a")
+    written.break_payload(0, 2)
+    spec = PipelineSpec.from_mapping(
+        {
+            "datasets": [
+                {"name": "a", "path": str(written.path), "images": {"x": "observation/image"}}
+            ],
+            "cameras": {"x": {"size": [12, 16]}},
+        }
+    )
+    dataset = as_dataset(spec, passes=1)
+    with pytest.raises(Exception, match="corrupted record"):
+        list(dataset)
+    assert len(list(dataset.ignore_errors())) in (24, 28)  # the rest of its file is lost, too
+
+
+def test_importing_it_leaves_the_programs_tensorflow_as_it_is() -> None:
+    says = (
+        "import tensorflow as tf; tf.config.set_visible_devices = lambda *a, **k: print('hidden');"
+        "tf.config.optimizer.set_experimental_options = lambda *a: print('set');"
+    )
+    for module, said in (("tfdata", ""), ("graph.tensorflow", "hidden\nset\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{says} import autoloader.{module}"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        )
+        assert done.stdout == said

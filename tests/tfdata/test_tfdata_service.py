@@ -1,0 +1,115 @@
+"""The tf.data front door over tf.data service: a dispatcher and two workers on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import write_pair
+from streams import spec_of
+
+from autoloader.graph.tensorflow import tf
+from autoloader.spec import PipelineSpec
+from autoloader.tfdata import as_dataset
+
+service = tf.data.experimental.service
+HINT = tf.data.experimental.SHARD_HINT
+SAMPLES = 33
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    """Two datasets of 21 and 12 samples, in three files and in two."""
+    pair = write_pair(tmp_path_factory.mktemp("pair"), a=[[3, 5, 1], [4, 2], [6]], b=[[7], [5]])
+    return spec_of(*pair, weights="natural", batch={"size": 4, "drop_last": False})
+
+
+@pytest.fixture(scope="module")
+def dispatcher() -> Iterator[Any]:
+    """A dispatcher that knows its two workers; all have ports of this machine."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    addresses = [f"localhost:{port}" for port in ports]
+    server = service.DispatchServer(service.DispatcherConfig(worker_addresses=addresses))
+    workers = [
+        service.WorkerServer(
+            service.WorkerConfig(
+                dispatcher_address=server.target.partition("://")[2],
+                worker_address=address,
+                port=port,
+            )
+        )
+        for address, port in zip(addresses, ports, strict=True)
+    ]
+    yield server
+    for worker in workers:
+        worker._stop()
+    server._stop()
+
+
+def distributed(dataset: Any, dispatcher: Any, mode: Any) -> list[dict[str, Any]]:
+    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher.target))
+    return list(over.as_numpy_iterator())
+
+
+def places(elements: list[dict[str, Any]]) -> Counter[tuple[int, ...]]:
+    return Counter(tuple(one["provenance"].tolist()) for one in elements)
+
+
+@pytest.mark.parametrize("strategy", ["python", "sample"])
+def test_dynamic_sharding_gives_each_sample_of_the_passes_once(
+    spec: PipelineSpec, dispatcher: Any, strategy: str
+) -> None:
+    mixing = spec.mixing.model_copy(update={"strategy": strategy})
+    dataset = as_dataset(spec.model_copy(update={"mixing": mixing}), passes=2)
+    found = places(distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC))
+    assert found == places(list(dataset.as_numpy_iterator()))
+    assert len(found) == 2 * SAMPLES
+
+
+def test_batches_made_by_the_workers_hold_each_sample_once(
+    spec: PipelineSpec, dispatcher: Any
+) -> None:
+    dataset = as_dataset(spec, passes=1, batched=True)
+    batches = distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC)
+    rows = Counter(tuple(row) for one in batches for row in one["provenance"].tolist())
+    assert len(rows) == sum(rows.values()) == SAMPLES
+
+
+def test_a_hint_deals_the_files_to_the_workers_that_the_dispatcher_knows(
+    spec: PipelineSpec, dispatcher: Any
+) -> None:
+    dataset = as_dataset(spec, passes=2, shard=(HINT, HINT))
+    found = places(distributed(dataset, dispatcher, service.ShardingPolicy.HINT))
+    assert found == places(list(as_dataset(spec, passes=2).as_numpy_iterator()))
+
+
+def test_without_sharding_each_worker_gives_the_whole(spec: PipelineSpec, dispatcher: Any) -> None:
+    dataset = as_dataset(spec, passes=1)
+    found = places(distributed(dataset, dispatcher, service.ShardingPolicy.OFF))
+    assert set(found.values()) == {2}
+    assert len(found) == SAMPLES
+
+
+def test_without_end_no_sample_of_a_pass_comes_twice(spec: PipelineSpec, dispatcher: Any) -> None:
+    dataset = as_dataset(spec)
+    mode = service.ShardingPolicy.DYNAMIC
+    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher.target))
+    found = places(list(over.take(5 * SAMPLES).as_numpy_iterator()))
+    assert set(found.values()) == {1}
+
+
+def test_values_are_those_without_the_service(spec: PipelineSpec, dispatcher: Any) -> None:
+    dataset = as_dataset(spec, passes=1)
+    alone = {one["provenance"].tobytes(): one for one in dataset.as_numpy_iterator()}
+    for one in distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC):
+        other = alone.pop(one["provenance"].tobytes())
+        assert one.keys() == other.keys()
+        tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+    assert not alone
