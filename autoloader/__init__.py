@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoloader.augmentation import augment
-    from autoloader.checkpoint import join_states
+    from autoloader.checkpoint.state import join_states
+    from autoloader.device.augmentation import augment
     from autoloader.loader import AutoLoader
     from autoloader.spec import PipelineSpec
 
@@ -20,8 +20,8 @@ __all__ = ["AutoLoader", "PipelineSpec", "__version__", "augment", "join_states"
 _HOME = {
     "AutoLoader": "autoloader.loader",
     "PipelineSpec": "autoloader.spec",
-    "augment": "autoloader.augmentation",
-    "join_states": "autoloader.checkpoint",
+    "augment": "autoloader.device.augmentation",
+    "join_states": "autoloader.checkpoint.state",
 }
 
 

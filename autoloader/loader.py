@@ -17,11 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from autoloader.arguments import check_arguments, check_keywords
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
-from autoloader.beside import Beside, OpenLoader
 from autoloader.catalog import tensorflow_process
-from autoloader.checkpoint import (
+from autoloader.checkpoint.state import (
     fingerprint,
     is_rebased,
     order_from,
@@ -29,16 +27,26 @@ from autoloader.checkpoint import (
     rebased,
     sealed,
 )
-from autoloader.control import DECISIONS_VARIABLE, Control, ControlledPipeline, ControlOrder
-from autoloader.controller.headroom import HeadroomProbe
-from autoloader.controller.oom import named_by_kernel, oom_kills
-from autoloader.controller.process_memory import loader_bytes, tree_pss_bytes
+from autoloader.control.pipeline import (
+    DECISIONS_VARIABLE,
+    Control,
+    ControlledPipeline,
+    ControlOrder,
+)
+from autoloader.controller.probes.headroom import HeadroomProbe
+from autoloader.controller.probes.oom import named_by_kernel, oom_kills
+from autoloader.controller.probes.process_memory import loader_bytes, tree_pss_bytes
 from autoloader.controller.states import State
+from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import PipelineError, UsageError
-from autoloader.interrupts import Interrupts
+from autoloader.host.interrupts import Interrupts
+from autoloader.host.owner import Owner
 from autoloader.knobs import STREAM_KNOBS, Knobs
-from autoloader.owner import Owner
-from autoloader.planning import (
+from autoloader.order.parts import mixture_part, order_of_part
+from autoloader.pipeline.progress import Progress
+from autoloader.planning.arguments import check_arguments, check_keywords
+from autoloader.planning.preemption import Beside, OpenLoader
+from autoloader.planning.start import (
     check_ranks,
     complete,
     controller_limits,
@@ -47,19 +55,16 @@ from autoloader.planning import (
     smaller_knobs,
     why_no_batch,
 )
-from autoloader.runtime.attach import is_up
-from autoloader.runtime.child import Child, describe_run, pipeline_number
-from autoloader.runtime.child_pipeline import ChildPipeline
-from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.filled import languages
-from autoloader.runtime.opened import Compiled
-from autoloader.runtime.progress import Progress
-from autoloader.runtime.quarantine import BadRecord
-from autoloader.runtime.ranks import ALONE, find_neighbours, find_ranks
-from autoloader.runtime.ring import MAX_SLOTS, Lender, RingMemory
-from autoloader.sampling.location import SampleLocation, locate
-from autoloader.sampling.parts import mixture_part, order_of_part
-from autoloader.sampling.resolve import check_places
+from autoloader.process.child import Child, describe_run, pipeline_number
+from autoloader.process.client import ChildPipeline
+from autoloader.process.control_page import ControlPage
+from autoloader.process.discovery import is_up
+from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
+from autoloader.read.open_mixture import Compiled
+from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
+from autoloader.ring.message import languages
+from autoloader.samples.location import SampleLocation, locate
+from autoloader.samples.resolve import check_places
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry import (
@@ -73,8 +78,8 @@ from autoloader.telemetry.lines import log_path, run_name
 from autoloader.telemetry.meter import ConsumerMeter
 
 if TYPE_CHECKING:
-    from autoloader.runtime.launch import RunningPipeline
-    from autoloader.transfer import Transfer
+    from autoloader.device.transfer import Transfer
+    from autoloader.pipeline.launch import RunningPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +108,7 @@ class AutoLoader:
         controller: whether knobs may move by themselves and the RAM floor is watched while
             running; without it the floor is held at the start alone.
         rank, world_size: of this process among the trainers; ``None`` reads the environment
-            (``runtime.ranks`` says what of it). Each rank gets its own part of every step.
+            (``process.ranks`` says what of it). Each rank gets its own part of every step.
         output: "torch" tensors or "numpy" arrays.
         reproducible: the mixture waits for each dataset instead of owing it its turn, so that the
             order does not depend on timing.
@@ -265,7 +270,7 @@ class AutoLoader:
                 smaller=partial(smaller_knobs, block_length=self._spec.mixing.block_length),
             )
         else:
-            from autoloader.runtime.launch import open_pipeline
+            from autoloader.pipeline.launch import open_pipeline
 
             self._control = Control(self._headroom)
             self._controlled = self._control.open(
@@ -426,7 +431,7 @@ class AutoLoader:
             device: a ``torch.device``, its name, or a ``transfer.Device``.
         """
         self._check_open()
-        from autoloader.transfer import Transfer, open_device
+        from autoloader.device.transfer import Transfer, open_device
 
         if self._transfer is None:
             port = device if hasattr(device, "register") else open_device(device)

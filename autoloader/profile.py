@@ -9,7 +9,7 @@ the platform's config directory for "autoloader"; below it ``profiles/NAME.yaml`
 ship with the library.
 
 Not here: finding better knobs (``tune``), which combinations are legal (``knobs``), reading memory
-while a loader runs (``controller.headroom``).
+while a loader runs (``controller.probes.headroom``).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pydantic import (
 from ruamel.yaml import YAML
 
 from autoloader.errors import AutoloaderError, KnobError, ProfileError, UsageError, nearest
+from autoloader.host.processors import usable_processors
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.processors import usable_processors
 from autoloader.spec.documents import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
 from autoloader.units import GIB, Bytes, expanded, format_bytes, parse_bytes
@@ -395,7 +395,7 @@ def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
 
     Args:
         cgroup_limit_bytes: memory limit of the job, from who reads cgroups
-            (``controller.headroom``); ``None`` when there is none.
+            (``controller.probes.headroom``); ``None`` when there is none.
     """
     environment = os.environ
     ranks = environment.get("SLURM_NTASKS_PER_NODE") or environment.get("LOCAL_WORLD_SIZE") or "1"

@@ -22,7 +22,7 @@ from typing import Any
 from autoloader.batch import Batch
 from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
-from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
 

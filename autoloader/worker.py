@@ -1,16 +1,16 @@
 """The loader's child: runs pipelines for the trainers of a node, and ends with the last of them.
 
 Started as ``python -m autoloader.worker`` with a listening socket that the trainers find by its
-name (``runtime.attach``). Each has its own connection, control page, pipelines and rings: none of
-them waits for another one. Threads: one accepts trainers; one for each trainer reads its messages;
-one for each pipeline hands filled batches over; one beats the heart and watches the trainers (a
-pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread* ends, so it is
-not used). A trainer that is gone takes its own pipelines along and nothing else.
+name (``process.discovery``). Each has its own connection, control page, pipelines and rings: none
+of them waits for another one. Threads: one accepts trainers; one for each trainer reads its
+messages; one for each pipeline hands filled batches over; one beats the heart and watches the
+trainers (a pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread*
+ends, so it is not used). A trainer that is gone takes its own pipelines along and nothing else.
 
 The child ends by ``os._exit``: TensorFlow's threads do not survive an orderly interpreter exit,
 and everything it holds is the kernel's to take back.
 
-Not here: the trainer's side (``runtime.child``), the parts themselves.
+Not here: the trainer's side (``process.child``), the parts themselves.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ from typing import TYPE_CHECKING
 
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
-from autoloader.control import Control, ControlOrder, give_memory_back
-from autoloader.controller.headroom import HeadroomProbe
-from autoloader.controller.oom import memory_cgroup, oom_kills
+from autoloader.control.pipeline import Control, ControlOrder, give_memory_back
+from autoloader.controller.probes.headroom import HeadroomProbe
+from autoloader.controller.probes.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
+from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
-from autoloader.runtime.control_page import ControlPage
-from autoloader.runtime.filled import PipelineStart
-from autoloader.runtime.launch import open_pipeline
-from autoloader.runtime.messages import (
+from autoloader.order.cursor import DatasetCursor
+from autoloader.order.dealing import Ranks
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.parts import mixture_part
+from autoloader.pipeline.launch import open_pipeline
+from autoloader.process.control_page import ControlPage
+from autoloader.process.messages import (
     Activity,
     AskActivity,
     Failed,
@@ -56,18 +60,14 @@ from autoloader.runtime.messages import (
     Stop,
     Wire,
 )
-from autoloader.runtime.opened import Compiled
-from autoloader.runtime.ring import MAX_SLOTS, RingMemory
-from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.parts import mixture_part
-from autoloader.sampling.resolve import resolve_plain
+from autoloader.read.open_mixture import Compiled
+from autoloader.ring.memory import MAX_SLOTS, RingMemory
+from autoloader.ring.message import PipelineStart
+from autoloader.samples.resolve import resolve_plain
 from autoloader.supervision.start import extend_import_path
-from autoloader.threads import LoaderThread
 
 if TYPE_CHECKING:
-    from autoloader.runtime.pipeline import Pipeline
+    from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -446,8 +446,8 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
-    import autoloader.runtime.indexed
-    import autoloader.runtime.pipeline  # noqa: F401
+    import autoloader.pipeline.indexed
+    import autoloader.pipeline.pipeline  # noqa: F401
 
     worker.run()
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoloader.processors import usable_processors
+from autoloader.host.processors import usable_processors
 from bench.peers import ENVIRONMENT
 
 PACKAGES = (

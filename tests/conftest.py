@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autoloader.catalog.demo import demo_directory, ensure_demo
+from autoloader.demo.build import demo_directory, ensure_demo
 from autoloader.spec import PipelineSpec
 
 settings.register_profile(

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.block import Place, SampleBlock
-from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.record import samples_of_record
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.sampling.source import EmptyEpisode, EpisodeSource, ReaderStart
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.source import EmptyEpisode, EpisodeSource, ReaderStart
 
 Hook = Callable[[ResolvedDataset, Place], None]
 

@@ -14,16 +14,16 @@ from rlds_files import Written
 from autoloader.clock import Clock
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs, ResolvedDatasetKnobs
-from autoloader.runtime.filled import FilledBatch, PipelineStart, languages
-from autoloader.runtime.pipeline import Pipeline
-from autoloader.runtime.ring import RingMemory
-from autoloader.runtime.streams import StreamsReader
-from autoloader.sampling.block import Place, SampleBlock
-from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
-from autoloader.sampling.source import EmptyEpisode, EpisodeSource
+from autoloader.order.cursor import DatasetCursor
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import mixture_order
+from autoloader.pipeline.pipeline import Pipeline
+from autoloader.read.streams import StreamsReader
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch, PipelineStart, languages
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.source import EmptyEpisode, EpisodeSource
 from autoloader.spec import PipelineSpec
 
 every_strategy = pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
@@ -207,7 +207,7 @@ class Running:
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
     """The samples of one pass, found by reading each record on its own."""
     from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
-    from autoloader.sampling.record import samples_of_record
+    from autoloader.samples.record import samples_of_record
 
     dataset = mixture.datasets[index]
     found: set[Sample] = set()

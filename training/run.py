@@ -27,7 +27,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from autoloader.errors import AutoloaderError, UsageError, nearest
 from autoloader.lightning import AutoLoaderDataModule, LoaderMonitor
 from autoloader.loader import AutoLoader
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 from training.module import Stage2Config, Stage2Module, restored_module
 from training.quantiser import Quantiser, QuantiserConfig, load_quantiser, save_quantiser

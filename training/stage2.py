@@ -164,7 +164,7 @@ def stage2(
 
 
 def _demo() -> Path:
-    from autoloader.catalog.demo import ensure_demo
+    from autoloader.demo.build import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

@@ -9,7 +9,7 @@ be divided among loaders beforehand.
 
 Thread-safe; files are opened outside the lock, since storage may be slow.
 
-Not here: reading (``runtime.planned``, ``index.shard``).
+Not here: reading (``read.planned``, ``index.shard``).
 """
 
 from __future__ import annotations

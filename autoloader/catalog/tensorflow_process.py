@@ -5,7 +5,7 @@ it (a user's function written for it, files on its file systems) they ask a proc
 ``autoloader.graph.answers``, started at the first question, one question at a time. It
 ends when its pipe is closed, or the process that asks does.
 
-Not here: what is asked (``catalog.files``, ``sampling.transform``), who answers
+Not here: what is asked (``catalog.files``, ``transforms.transform``), who answers
 (``graph.answers``).
 """
 

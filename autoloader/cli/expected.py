@@ -1,7 +1,7 @@
 """What a sample should hold, and whether there should be one: from an episode's plain steps.
 
 Written out value by value: on purpose slow and straightforward, and none of the loader's own
-arithmetic (``sampling``): it is what ``autoloader verify`` holds the loader against.
+arithmetic (``samples``): it is what ``autoloader verify`` holds the loader against.
 
 Not here: reading the steps (``catalog.witness``), comparing (``cli.verify``).
 """

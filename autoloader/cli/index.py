@@ -35,7 +35,7 @@ def index(
     del no_transforms  # heeded where --spec is read
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
-    from autoloader.sampling.resolve import resolve
+    from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
     mixture = resolve(PipelineSpec.from_yaml(spec), split)

@@ -34,9 +34,9 @@ def peek(
 ) -> None:
     """Draw each dataset's frames, language, and actions before and after normalisation."""
     del no_transforms  # heeded where --spec is read
-    from autoloader.augmentation import augmenter
     from autoloader.cli.contact_sheet import Panel, draw_sheet
     from autoloader.cli.verify import evenly
+    from autoloader.device.augmentation import augmenter
     from autoloader.errors import UsageError
     from autoloader.spec import PipelineSpec
 

@@ -16,17 +16,17 @@ from typing import Any
 
 from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
-from autoloader.controller.headroom import Headroom
+from autoloader.controller.probes.headroom import Headroom
+from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
-from autoloader.index.reuse import Reuse
-from autoloader.index.table import DatasetTable
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
-from autoloader.planning import LoaderPlan, remote_buffers, why_no_batch
+from autoloader.order.dealing import epoch_steps
+from autoloader.order.reuse import Reuse
+from autoloader.order.table import DatasetTable
+from autoloader.planning.start import LoaderPlan, remote_buffers, why_no_batch
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
-from autoloader.runtime.decode_probe import DecodeCost
-from autoloader.sampling.counts import DatasetCount, samples_per_episode
-from autoloader.sampling.dealing import epoch_steps
-from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.samples.counts import DatasetCount, samples_per_episode
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec.documents import read_yaml_file
 from autoloader.units import format_bytes
 

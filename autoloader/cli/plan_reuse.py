@@ -2,7 +2,7 @@
 
 From the lengths of the episodes, which are estimated where no index has counted them yet.
 
-Not here: the arithmetic (``index.reuse``), the rest of the document (``cli.plan_report``).
+Not here: the arithmetic (``order.reuse``), the rest of the document (``cli.plan_report``).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.index.chains import why_unchained
-from autoloader.index.reuse import Reuse, foretell_reuse
-from autoloader.index.table import DatasetTable
-from autoloader.planning import LoaderPlan
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.resolve import ResolvedDataset
+from autoloader.order.chains import why_unchained
+from autoloader.order.mixture import mixture_order
+from autoloader.order.reuse import Reuse, foretell_reuse
+from autoloader.order.table import DatasetTable
+from autoloader.planning.start import LoaderPlan
+from autoloader.samples.resolve import ResolvedDataset
 
 
 def reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:

@@ -15,7 +15,8 @@ from typing import Any
 from autoloader.catalog import Feature
 from autoloader.catalog.registry import KnownDataset
 from autoloader.errors import AutoloaderError
-from autoloader.sampling.fields import (
+from autoloader.spec import parse_expression
+from autoloader.transforms.fields import (
     check_camera,
     check_language,
     check_same_kind,
@@ -23,7 +24,6 @@ from autoloader.sampling.fields import (
     find_feature,
     numeric_field,
 )
-from autoloader.spec import parse_expression
 
 WIDEST = 64
 """Columns above which a feature is an embedding, not a state."""

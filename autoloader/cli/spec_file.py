@@ -1,6 +1,6 @@
 """The ``--spec`` option: a spec file, beside which its transforms may lie, or may not run.
 
-Not here: reading it (``spec``), finding and calling transforms (``sampling.hook``).
+Not here: reading it (``spec``), finding and calling transforms (``transforms.hook``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import typer
 
 def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
     """``spec``; its transforms lie on the import path, here or in its folder, or are refused."""
-    from autoloader.sampling import hook
+    from autoloader.transforms import hook
 
     if context.params.get("no_transforms"):
         hook.refuse()

@@ -31,7 +31,7 @@ def stats(
     """Compute every dataset's action and state statistics, in Octo's and OpenVLA's layout."""
     del no_transforms  # heeded where --spec is read
     from autoloader.errors import UsageError
-    from autoloader.sampling.resolve import normalised, resolve
+    from autoloader.samples.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec
     from autoloader.statistics import statistics_document, statistics_of
 

@@ -91,7 +91,7 @@ def _command_line() -> str:
 
 
 def _demo() -> Path:
-    from autoloader.catalog.demo import ensure_demo
+    from autoloader.demo.build import ensure_demo
 
     with progress_bar("writing the demo mixture") as advance:
         spec_path = ensure_demo(progress=advance)

@@ -20,7 +20,7 @@ Invariants:
     3. Unknown headroom has no room.
 
 Not here: prices (``admission``), which change (``policy``), who gives way to a loader that opens
-(``autoloader.beside``).
+(``autoloader.planning.preemption``).
 """
 
 from __future__ import annotations

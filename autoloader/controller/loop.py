@@ -5,7 +5,7 @@ They share a process with the pipelines they govern, never with the trainer's in
 policy, the GPU or a slow file system keeps the other thread with. Whatever goes wrong in either is
 counted, said once, and leaves things as they are: the controller fails static.
 
-Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control``).
+Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control.pipeline``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import threading
 from typing import Protocol
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.controller.headroom import HeadroomSource
+from autoloader.controller.probes.headroom import HeadroomSource
 from autoloader.controller.reflex import PERIOD_S, GrowthMeter
-from autoloader.threads import LoaderThread
+from autoloader.host.threads import LoaderThread
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from autoloader.controller.admission import price_start
 from autoloader.controller.budget import Share, SharedBudget
-from autoloader.controller.headroom import HeadroomSource, headroom_or_none
 from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.knobs import Knobs
 from autoloader.units import format_bytes
 

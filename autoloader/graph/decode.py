@@ -1,9 +1,9 @@
-"""Decoding and resizing by TensorFlow's kernels, as ``runtime.decode`` does it.
+"""Decoding and resizing by TensorFlow's kernels, as ``decode.frames`` does it.
 
 JPEG with the fast integer DCT; bilinear with half-pixel centres and not antialiased, area, or
 antialiased lanczos3; rounded to uint8. Frames agree with the pool's within 2 grey levels or so.
 
-Not here: the pool (``runtime.pool``), who decodes what (``tfdata.mixture``).
+Not here: the pool (``decode.pool``), who decodes what (``tfdata.mixture``).
 """
 
 from __future__ import annotations

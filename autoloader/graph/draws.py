@@ -1,4 +1,4 @@
-"""The keyed draws of ``sampling.draws``, as TensorFlow operations; a test holds both together.
+"""The keyed draws of ``samples.draws``, as TensorFlow operations; a test holds both together.
 
 Not here: what is drawn (``graph.choices``, ``graph.windows``, ``graph.records``).
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling.draws import GOLDEN, MIX_1, MIX_2
+from autoloader.samples.draws import GOLDEN, MIX_1, MIX_2
 
 
 def _u64(value: int) -> Any:

@@ -10,13 +10,13 @@ that some drawn t needs leave it. It is traced once for a dataset, whatever the 
 before it once for all; place and knobs are tensors, so that opening a stream anew costs no trace.
 tf.data's autotuning is off: the knobs rule.
 
-A dataset's transform rewrites the record before it is parsed (``sampling.transform``).
+A dataset's transform rewrites the record before it is parsed (``transforms.transform``).
 
 Each element carries its place: pass, shard, record. Its ``steps`` are -1 where a transform dropped
 the episode, 0 where it may be a broken record. Runs in whichever thread iterates; TensorFlow
 releases the interpreter while it waits.
 
-Not here: numeric windows of the samples (``sampling.block``).
+Not here: numeric windows of the samples (``samples.block``).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from autoloader.graph import draws, hooks, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.block import Place, SampleBlock, build_samples
-from autoloader.sampling.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
-from autoloader.sampling.fields import is_text, text_of_points
-from autoloader.sampling.keep import Keep
-from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.record import kept_steps
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.source import ReaderStart
-from autoloader.sampling.transform import VALID_KEY, Transform
+from autoloader.samples.block import Place, SampleBlock, build_samples
+from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.record import kept_steps
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.source import ReaderStart
+from autoloader.transforms.fields import is_text, text_of_points
+from autoloader.transforms.keep import Keep
+from autoloader.transforms.transform import VALID_KEY, Transform
 
 converting = threading.Lock()
 """Turning an element into samples is Python too. A mixture drains its queues evenly, so many

@@ -7,7 +7,7 @@ value counts, and names that begin with "_" are left out.
 
 ``enter`` lets this process run them itself; others ask (``graph.answers``).
 
-Not here: what is asked (``sampling.transform``).
+Not here: what is asked (``transforms.transform``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling import hook, transform
-from autoloader.sampling.hook import HookFailedError
-from autoloader.sampling.rlds import METADATA, HookResultError
 from autoloader.spec import TransformSpec
+from autoloader.transforms import hook, transform
+from autoloader.transforms.hook import HookFailedError
+from autoloader.transforms.rlds import METADATA, HookResultError
 
 _OF_TRAJECTORY = "traj_metadata"
 
@@ -29,7 +29,7 @@ _OF_TRAJECTORY = "traj_metadata"
 def call_eagerly(
     function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
 ) -> Any:
-    """See ``sampling.hook.Caller``."""
+    """See ``transforms.hook.Caller``."""
     with tf.device("/CPU:0"):
         once = episode.pop(METADATA)
         trajectory = _tensors(episode)
@@ -65,7 +65,7 @@ def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
-    """What the process that runs TensorFlow answers to ``sampling.transform``."""
+    """What the process that runs TensorFlow answers to ``transforms.transform``."""
     if question == "prepare":
         return None
     asked = transform.describe_here if question == "describe" else transform.apply_here

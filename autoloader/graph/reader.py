@@ -7,7 +7,7 @@ reason where it is not. So a record comes exactly once, or is named.
 
 Where a remote file system does not answer, the stream is interrupted: whoever reads opens it again.
 
-Not here: the graph (``graph.episodes``), how much damage is borne (``runtime.quarantine``).
+Not here: the graph (``graph.episodes``), how much damage is borne (``decode.quarantine``).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from autoloader.graph.episodes import EpisodeStream
 from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.block import Place, SampleBlock
-from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.record import samples_of_record
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.source import EmptyEpisode, ReaderStart, SourceInterruptedError
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.source import EmptyEpisode, ReaderStart, SourceInterruptedError
 
 _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
 """What a bad record makes TensorFlow raise; the last, because its message may quote the bytes."""
 
 
 class StreamReader:
-    """Reads one dataset; see ``sampling.source.EpisodeSource``.
+    """Reads one dataset; see ``samples.source.EpisodeSource``.
 
     Args:
         dataset: what to read.

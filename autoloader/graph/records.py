@@ -22,9 +22,9 @@ from typing import Any
 from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.draws import PURPOSE_ORDER, PURPOSE_SHARDS
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.source import ReaderStart
+from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.source import ReaderStart
 
 PASSES = 256
 """Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever

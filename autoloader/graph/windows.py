@@ -1,4 +1,4 @@
-"""The windows of ``sampling.windows`` as TensorFlow operations, held together by a test.
+"""The windows of ``samples.windows`` as TensorFlow operations, held together by a test.
 
 Not here: which t there are (``graph.episodes``), what a field's columns are (``tfdata.fields``).
 """
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling.draws import PURPOSE_GOAL
+from autoloader.samples.draws import PURPOSE_GOAL
 from autoloader.spec import SampleSpec
 
 
 class Rows(NamedTuple):
-    """Rows of an episode for each of n samples, as ``sampling.windows.Rows`` has them.
+    """Rows of an episode for each of n samples, as ``samples.windows.Rows`` has them.
 
     Attributes:
         index: [n, R] int64, inside the episode.

@@ -41,10 +41,10 @@ from autoloader.catalog.tfrecord import (
     walk_records,
 )
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables, SourceIdentity
-from autoloader.sampling.fields import text_of_points
-from autoloader.sampling.rlds import spans_of
-from autoloader.sampling.schema import RecordSchema, StoredFeature
-from autoloader.sampling.transform import VALID_KEY, Transform
+from autoloader.samples.schema import RecordSchema, StoredFeature
+from autoloader.transforms.fields import text_of_points
+from autoloader.transforms.rlds import spans_of
+from autoloader.transforms.transform import VALID_KEY, Transform
 
 PIECE_BYTES = 2**20
 LARGE_BYTES = 2**25

@@ -16,11 +16,11 @@ import numpy as np
 from autoloader.catalog import mean_frames
 from autoloader.errors import SourceError
 from autoloader.index.opening import find_indexes, open_indexes
-from autoloader.index.plan import table_of
-from autoloader.index.table import DatasetTable
+from autoloader.index.tables import table_of
 from autoloader.index.valid import count_indexed
-from autoloader.sampling.counts import DatasetCount
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.order.table import DatasetTable
+from autoloader.samples.counts import DatasetCount
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 
 def count_mixture(

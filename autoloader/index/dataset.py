@@ -1,7 +1,7 @@
 """A dataset's index: every readable episode of its slices, and the records that cannot be read.
 
 Not here: opening and building index files (``index.opening``), one shard's tables (``index.build``,
-``index.shard``), which t are valid (``index.valid``), the order of samples (``index.plan``).
+``index.shard``), which t are valid (``index.valid``), the order of samples (``order.plan``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from autoloader.index.format import (
 )
 from autoloader.index.shard import ShardIndex
 from autoloader.index.valid import kept_t
-from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.schema import RecordSchema
-from autoloader.sampling.transform import VALID_KEY
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
+from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.transform import VALID_KEY
 
 
 class DamagedRecord(NamedTuple):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autoloader.index.format import Section
 from autoloader.index.shard import ShardIndex
-from autoloader.sampling.schema import RecordSchema
+from autoloader.samples.schema import RecordSchema
 
 
 class FeatureNumbers(dict[tuple[str, str], int]):

@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.sampling.schema import RecordSchema
+from autoloader.samples.schema import RecordSchema
 
 MAGIC = b"ALINDEX\0"
 VERSION = 1

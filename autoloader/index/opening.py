@@ -37,8 +37,8 @@ from autoloader.index.format import (
     read_front,
 )
 from autoloader.index.shard import ShardIndex
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.schema import RecordSchema
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8

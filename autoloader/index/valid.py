@@ -4,8 +4,8 @@ Windows, a transform and the rules of ``keep`` decide it. Of a transform, a drop
 without a step, and which steps may be t is a column (``VALID_KEY``). Rules are no part of the
 index, which has the texts that they look at: a rule that changes indexes nothing anew.
 
-Not here: running the transform (``index.build``, ``sampling.transform``), what one rule leaves
-(``sampling.keep``).
+Not here: running the transform (``index.build``, ``transforms.transform``), what one rule leaves
+(``transforms.keep``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
-from autoloader.sampling.counts import DatasetCount, samples_per_episode
-from autoloader.sampling.keep import RuleLoss, left_by_rules
-from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.texts import ALL_STEPS, TextRuns
-from autoloader.sampling.windows import valid_ranges
+from autoloader.samples.counts import DatasetCount, samples_per_episode
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.windows import valid_ranges
+from autoloader.transforms.keep import RuleLoss, left_by_rules
+from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.texts import ALL_STEPS, TextRuns
 
 if TYPE_CHECKING:
     from autoloader.index.dataset import DatasetIndex

@@ -22,13 +22,13 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from autoloader.arguments import check_arguments
-from autoloader.augmentation import augmenter
-from autoloader.checkpoint import join_states, read_state
+from autoloader.checkpoint.state import join_states, read_state
+from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
 from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
 from autoloader.loader import AutoLoader, IdleLoader
+from autoloader.planning.arguments import check_arguments
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 

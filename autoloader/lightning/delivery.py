@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from autoloader.augmentation import Augmenter
+from autoloader.device.augmentation import Augmenter
+from autoloader.device.transfer import mapped
 from autoloader.lightning.streams import HostBatch, ToBatch
-from autoloader.transfer import mapped
 
 _READ_ON_THE_HOST = ("provenance", "dataset_index")
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoloader.batch import Batch
+from autoloader.device.transfer import Transfer
 from autoloader.loader import AutoLoader
-from autoloader.transfer import Transfer
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""

@@ -1,6 +1,6 @@
 """What the user declares: the pipeline spec, validated, frozen, free of any framework.
 
-Not here: what lies on disk (``catalog``), which samples follow from it (``sampling``).
+Not here: what lies on disk (``catalog``), which samples follow from it (``samples``).
 """
 
 from autoloader.spec.augment import AugmentOp

@@ -10,7 +10,7 @@ A numeric field (``action``, ``state``) is a list of terms that are concatenated
 A camera or language field is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
 episode and pass.
 
-Not here: whether the features exist (``catalog``), their values (``sampling``).
+Not here: whether the features exist (``catalog``), their values (``samples``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``normalize``: which numbers of a batch are brought to a common scale, and by which statistics.
 
-Not here: computing statistics (``autoloader.statistics``), applying them (``sampling.scaling``).
+Not here: computing statistics (``autoloader.statistics``), applying them (``samples.scaling``).
 """
 
 from __future__ import annotations

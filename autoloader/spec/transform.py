@@ -1,7 +1,7 @@
 """``transform``: a function of the user's that rewrites each episode before anything else sees it.
 
-Not here: finding and calling it (``sampling.hook``), what it is given and gives
-(``sampling.rlds``).
+Not here: finding and calling it (``transforms.hook``), what it is given and gives
+(``transforms.rlds``).
 """
 
 from __future__ import annotations

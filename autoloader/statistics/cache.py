@@ -15,8 +15,8 @@ import json
 from pathlib import Path
 
 from autoloader.catalog.cache import cache_root, keep_whole
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.statistics import DatasetStatistics
 from autoloader.spec import DatasetSpec
 
 LAYOUT_VERSION = 1

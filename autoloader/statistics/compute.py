@@ -24,12 +24,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.sampling import windows
-from autoloader.sampling.block import field_offsets, field_rows
-from autoloader.sampling.counts import samples_per_episode
-from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.resolve import FieldName, ResolvedDataset
-from autoloader.sampling.statistics import DatasetStatistics, FieldStatistics
+from autoloader.samples import windows
+from autoloader.samples.block import field_offsets, field_rows
+from autoloader.samples.counts import samples_per_episode
+from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.statistics import DatasetStatistics, FieldStatistics
+from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)
 

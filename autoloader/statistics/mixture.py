@@ -4,7 +4,7 @@ They are of the records that the spec's split ``train`` names, whichever split i
 validates is brought to the scale that was trained on. A dataset that takes no part in ``train``
 is measured on the split that is read.
 
-Not here: one dataset's numbers (``compute``), applying them (``sampling.scaling``).
+Not here: one dataset's numbers (``compute``), applying them (``samples.scaling``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from autoloader.errors import SpecError
 from autoloader.index import open_dataset_index
 from autoloader.index.opening import Progress
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
-from autoloader.sampling.statistics import DatasetStatistics
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache

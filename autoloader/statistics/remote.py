@@ -24,10 +24,10 @@ from autoloader.catalog.tfrecord import (
     walk_records,
 )
 from autoloader.index.valid import allowed_by_function
-from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.record import numbers_of
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.transform import VALID_KEY
+from autoloader.samples.record import numbers_of
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.transform import VALID_KEY
 
 _READERS = 4
 

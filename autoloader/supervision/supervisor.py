@@ -6,8 +6,8 @@ when nothing came for a moment, and ``saw_life`` when something did. A process t
 ``try_again`` first. After ``MAX_RESTARTS`` in a row without ``progress`` that raises, with what
 the process printed last: its stdout and stderr go to a memory file, of which the end is read.
 
-Not here: what is said to the process, and where it begins again (``runtime.child``,
-``runtime.remote_filler``, ``catalog.tensorflow_process``); the judgement itself (``vitals``).
+Not here: what is said to the process, and where it begins again (``process.child``,
+``pipeline.decode_client``, ``catalog.tensorflow_process``); the judgement itself (``vitals``).
 """
 
 from __future__ import annotations

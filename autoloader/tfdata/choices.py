@@ -1,11 +1,11 @@
 """Which dataset gives the next sample of a mixture in a graph, as a tf.data dataset of indices.
 
-Theory of operation. Turns follow the low-discrepancy schedule of ``sampling.schedule``: all blocks
+Theory of operation. Turns follow the low-discrepancy schedule of ``order.schedule``: all blocks
 in the order in which they are due. A chunk is what is due within ``_CHUNK`` units of time (about as
 many blocks), computed whole in the graph, so that no Python runs while samples flow. Drawn turns
 are keyed hashes of the block's number, so that their shares are exact in expectation only.
 
-Not here: the schedule in NumPy (``sampling.schedule``; tested equal), shares.
+Not here: the schedule in NumPy (``order.schedule``; tested equal), shares.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling.order import MixtureOrder
+from autoloader.order.mixture import MixtureOrder
 
 _CHUNK = 1024
 

@@ -1,6 +1,6 @@
-"""Field expressions and normalisation as TensorFlow operations, tested equal to ``sampling``.
+"""Field expressions and normalisation as TensorFlow operations, tested equal to ``samples``.
 
-Not here: the language (``spec.fields``), binding it to features (``sampling.fields``).
+Not here: the language (``spec.fields``), binding it to features (``transforms.fields``).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling.fields import NumericField
-from autoloader.sampling.scaling import Scaling
+from autoloader.samples.scaling import Scaling
+from autoloader.transforms.fields import NumericField
 
 
 def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any:
@@ -64,8 +64,8 @@ def scaled(scaling: Scaling, values: Any, nothing: Any) -> Any:
 def text_of_points(points: Any) -> Any:
     """[m] UTF-8 of [m, L] code points: zeros and what is no character are left out.
 
-    Where ``sampling.fields`` keeps a noncharacter (U+FFFE and its like), TensorFlow's encoder puts
-    U+FFFD; no instruction has one.
+    Where ``transforms.fields`` keeps a noncharacter (U+FFFE and its like), TensorFlow's encoder
+    puts U+FFFD; no instruction has one.
     """
     points = tf.cast(points, tf.int64)
     surrogate = (points >= 0xD800) & (points <= 0xDFFF)

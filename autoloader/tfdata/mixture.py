@@ -25,8 +25,8 @@ from autoloader.graph.decode import decode_sample
 from autoloader.graph.tensorflow import tf
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.resolve import ResolvedMixture, normalised, resolve
+from autoloader.order.mixture import mixture_order
+from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.tfdata.choices import turns

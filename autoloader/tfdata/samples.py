@@ -23,12 +23,12 @@ from autoloader.graph.episodes import EpisodeStream
 from autoloader.graph.records import numbered_records
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.sampling.block import field_offsets
-from autoloader.sampling.draws import PURPOSE_ORDER, PURPOSE_SHARDS
-from autoloader.sampling.fields import feature_width
-from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.resolve import FieldName, ResolvedDataset
+from autoloader.samples.block import field_offsets
+from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.resolve import FieldName, ResolvedDataset
 from autoloader.tfdata.fields import as_columns, evaluate, scaled, text_of_points
+from autoloader.transforms.fields import feature_width
 
 _ENDLESS = 2**62
 

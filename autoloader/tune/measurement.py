@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
-from autoloader.controller.headroom import HeadroomProbe
-from autoloader.controller.process_memory import PeakSampler
+from autoloader.controller.probes.headroom import HeadroomProbe
+from autoloader.controller.probes.process_memory import PeakSampler
 from autoloader.errors import PipelineError, UsageError
 from autoloader.spec import PipelineSpec
 from autoloader.tune.progress import Progress

@@ -14,10 +14,10 @@ from secrets import token_hex
 import platformdirs
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.controller.headroom import HeadroomProbe, HeadroomSource
+from autoloader.controller.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.knobs import KnobLimits
-from autoloader.planning import plan_loader
+from autoloader.planning.start import plan_loader
 from autoloader.profile import host_facts, save_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune.bound import bound_samples_per_s

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from autoloader import AutoLoader
-from autoloader.catalog.demo import ensure_demo
+from autoloader.demo.build import ensure_demo
 from bench.control.driver import endless
 from bench.control.memory import threads_cpu_s
 from bench.endurance.claims import HELD, Circumstances, Claim

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.catalog.demo import ensure_demo
+from autoloader.demo.build import ensure_demo
 from bench.endurance.claims import HELD
 
 

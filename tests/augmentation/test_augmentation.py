@@ -15,7 +15,7 @@ from streams import dataset_of, spec_of
 
 import autoloader
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.augmentation import Augmenter, augmenter
+from autoloader.device.augmentation import Augmenter, augmenter
 from autoloader.errors import UsageError
 
 FULL = {

@@ -19,11 +19,11 @@ import numpy as np
 import psutil
 import pytest
 
-from autoloader.catalog.demo import SIZE_BINS_KB, build_demo, demo_directory, ensure_demo
-from autoloader.catalog.demo_datasets import DATASETS, DemoDataset
-from autoloader.catalog.demo_episodes import draw_demo_episode, kept_ranges, nested, value_at
-from autoloader.catalog.demo_frames import draw_episode, encode_frame
-from autoloader.catalog.demo_spec import spec_text
+from autoloader.demo.build import SIZE_BINS_KB, build_demo, demo_directory, ensure_demo
+from autoloader.demo.datasets import DATASETS, DemoDataset
+from autoloader.demo.episodes import draw_demo_episode, kept_ranges, nested, value_at
+from autoloader.demo.frames import draw_episode, encode_frame
+from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
 from autoloader.spec import PipelineSpec
 
@@ -212,7 +212,7 @@ def test_a_process_that_fails_is_named_with_its_reason_and_leaves_nothing(
 
 def test_importing_the_builder_brings_no_framework_and_no_codec() -> None:
     code = (
-        "import sys, autoloader.catalog.demo; "
+        "import sys, autoloader.demo.build; "
         "print([m for m in ('tensorflow', 'tensorflow_datasets', 'cv2') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_datase
 
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
 
 STEPS = 12

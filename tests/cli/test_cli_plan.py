@@ -17,12 +17,12 @@ from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
 from autoloader.clock import ManualClock, SystemClock
+from autoloader.decode.probe import probe_decode
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
-from autoloader.planning import plan_loader
+from autoloader.planning.start import plan_loader
 from autoloader.profile import HostFacts, Limits, Profile, Provenance
-from autoloader.runtime.decode_probe import probe_decode
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
 FRAMES = (3, 8, 12, 9)

@@ -26,7 +26,7 @@ from rlds_files import (
 
 from autoloader.cli.app import main
 from autoloader.index import open_dataset_index
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
 pytestmark = pytest.mark.slow

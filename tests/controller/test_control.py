@@ -14,15 +14,15 @@ from rlds_files import Written, episode, jpeg, write_dataset
 from situations import FLOOR
 from streams import spec_of
 
-import autoloader.control
+import autoloader.control.pipeline
 import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.control import DECISIONS_VARIABLE
+from autoloader.control.pipeline import DECISIONS_VARIABLE
 from autoloader.controller.admission import RUN_BYTES
-from autoloader.controller.headroom import FakeHeadroom
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
+from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
@@ -202,7 +202,7 @@ def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 1)
-        monkeypatch.setattr(autoloader.control, "decide", lambda *_: hang("policy"))
+        monkeypatch.setattr(autoloader.control.pipeline, "decide", lambda *_: hang("policy"))
         policy = threading.Thread(target=loop.govern_once)
         policy.start()
         hanging["policy"].wait()

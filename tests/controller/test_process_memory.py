@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoloader.controller.headroom import FakeHeadroom, Headroom
-from autoloader.controller.process_memory import (
+from autoloader.controller.probes.headroom import FakeHeadroom, Headroom
+from autoloader.controller.probes.process_memory import (
     PeakSampler,
     descendants,
     loader_bytes,

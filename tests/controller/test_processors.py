@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.controller.pressure import ProcessorProbe, ProcessorReading, _Times
-from autoloader.processors import (
+from autoloader.controller.probes.pressure import ProcessorProbe, ProcessorReading, _Times
+from autoloader.host.processors import (
     CgroupProcessors,
     FakeProcessors,
     Processors,
@@ -181,8 +181,8 @@ def throttled() -> Iterator[Path]:
 SCRIPT = """
 import json, pathlib, sys, os
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
-from autoloader.planning import cores_of_rank
-from autoloader.processors import CgroupProcessors, usable_processors
+from autoloader.planning.start import cores_of_rank
+from autoloader.host.processors import CgroupProcessors, usable_processors
 from autoloader.profile import host_facts
 found = CgroupProcessors().read()
 print(json.dumps([found.quota, found.source, usable_processors(), cores_of_rank(1),

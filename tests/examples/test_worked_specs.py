@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from autoloader.catalog.demo import demo_directory, ensure_demo
 from autoloader.cli.app import main
+from autoloader.demo.build import demo_directory, ensure_demo
 from autoloader.errors import SpecError
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autoloader.graph import draws as graph_draws
 from autoloader.graph.tensorflow import tf
-from autoloader.sampling import draws
+from autoloader.samples import draws
 
 KEYS = st.integers(0, 2**64 - 1)
 PLACES = st.integers(-(2**63), 2**63 - 1)

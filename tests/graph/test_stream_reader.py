@@ -22,14 +22,14 @@ from streams import (
 )
 
 from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.decode.frames import FrameDecoder
 from autoloader.graph.records import PASSES
-from autoloader.runtime.decode import FrameDecoder
-from autoloader.sampling.block import SampleBlock
-from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.draws import PURPOSE_SHARDS, fold, order
-from autoloader.sampling.record import samples_of_record
-from autoloader.sampling.resolve import ResolvedMixture
-from autoloader.sampling.source import EmptyEpisode, ReaderStart
+from autoloader.order.cursor import DatasetCursor
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.source import EmptyEpisode, ReaderStart
 
 LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]
 

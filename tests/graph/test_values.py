@@ -11,10 +11,10 @@ from plain_tfds import plain_episodes, plain_frame, text_at, value_at
 from streams import Running, episodes_of_pass
 
 from autoloader.catalog.tfrecord import read_record, scan_records
-from autoloader.runtime.decode import FrameDecoder
-from autoloader.sampling.block import SampleBlock
-from autoloader.sampling.record import samples_of_record
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.decode.frames import FrameDecoder
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def assert_same(a: SampleBlock, b: SampleBlock) -> None:
 
 def reference(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Iterator[SampleBlock]:
     """The samples of every record of the first pass, parsed without TensorFlow."""
-    from autoloader.sampling.block import Place
+    from autoloader.samples.block import Place
 
     for shard, piece in enumerate(dataset.slices):
         scan = scan_records(piece.path)

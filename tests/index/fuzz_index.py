@@ -28,8 +28,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.index.build import index_shard
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables
-from autoloader.sampling.fields import text_of_points
-from autoloader.sampling.schema import RecordSchema, StoredFeature
+from autoloader.samples.schema import RecordSchema, StoredFeature
+from autoloader.transforms.fields import text_of_points
 
 SCHEMA = RecordSchema(
     (

@@ -15,9 +15,9 @@ import time
 
 import numpy as np
 
-from autoloader.index.plan import DatasetTable, SamplePlan
-from autoloader.sampling.draws import PURPOSE_PHASE, dataset_key, fold, unit
-from autoloader.sampling.order import MixtureOrder
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.plan import DatasetTable, SamplePlan
+from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.spec import SampleSpec
 
 RUN = 256

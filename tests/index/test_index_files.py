@@ -22,8 +22,8 @@ from autoloader.index import build as build_module
 from autoloader.index import format as format_module
 from autoloader.index import shard as shard_module
 from autoloader.index.format import HEADER, Section
-from autoloader.sampling.resolve import ResolvedDataset
-from autoloader.sampling.schema import RecordSchema
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
 
 
 @pytest.fixture
@@ -426,7 +426,7 @@ _BUILDER = """
 import json, sys
 from pathlib import Path
 from autoloader.index import open_indexes
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
 mixture = resolve(PipelineSpec.from_yaml(sys.argv[1]))
@@ -471,7 +471,7 @@ def test_two_processes_that_build_at_once_give_one_good_index(
     assert [child.returncode for child in children] == [0, 0]
     sums = [json.loads(output)[0] for output in outputs]
     assert sums[0] == sums[1]
-    from autoloader.sampling.resolve import resolve
+    from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
     mixture = resolve(PipelineSpec.from_yaml(demo_mix))

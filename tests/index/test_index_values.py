@@ -13,12 +13,12 @@ from streams import dataset_of, every_sample, mixture_of
 from autoloader.catalog.example import parse_example
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
-from autoloader.sampling.block import Place
-from autoloader.sampling.fields import is_text, text_of_points
-from autoloader.sampling.layout import BatchLayout
-from autoloader.sampling.record import samples_of_record
-from autoloader.sampling.resolve import ResolvedDataset, ResolvedMixture, resolve
+from autoloader.samples.block import Place
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
+from autoloader.transforms.fields import is_text, text_of_points
 
 
 def records_of(dataset: ResolvedDataset) -> list[tuple[int, int, int, bytes]]:

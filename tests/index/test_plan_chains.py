@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.index.chains import chain_difference
-from autoloader.index.plan import DatasetTable, PlannedSamples, SamplePlan
-from autoloader.sampling import draws
-from autoloader.sampling.order import MixtureOrder
-from autoloader.sampling.windows import valid_range
+from autoloader.order.chains import chain_difference
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.plan import DatasetTable, PlannedSamples, SamplePlan
+from autoloader.samples import draws
+from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
 
 

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.index.plan import DatasetTable, PlannedSamples, SamplePlan
-from autoloader.sampling import draws
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.order import BlockSequence, MixtureOrder, PositionSequence
-from autoloader.sampling.ranges import Ranges
-from autoloader.sampling.windows import valid_range, valid_ranges
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import BlockSequence, MixtureOrder, PositionSequence
+from autoloader.order.plan import DatasetTable, PlannedSamples, SamplePlan
+from autoloader.samples import draws
+from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
+from autoloader.transforms.ranges import Ranges
 
 
 @st.composite
@@ -202,9 +202,9 @@ def test_what_was_asked_for_before_changes_nothing(
 def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None:
     program = (
         "import numpy as np\n"
-        "from autoloader.index.plan import DatasetTable, SamplePlan\n"
-        "from autoloader.sampling.draws import dataset_key\n"
-        "from autoloader.sampling.order import MixtureOrder\n"
+        "from autoloader.order.plan import DatasetTable, SamplePlan\n"
+        "from autoloader.samples.draws import dataset_key\n"
+        "from autoloader.order.mixture import MixtureOrder\n"
         "from autoloader.spec import SampleSpec\n"
         "e = np.arange(50)\n"
         "t = [DatasetTable(dataset_key(7, n), SampleSpec(frame_offsets=(0, 5), per_episode=p), 1,"

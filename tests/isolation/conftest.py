@@ -11,8 +11,8 @@ from leftovers import loader_children
 sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.catalog.demo import ensure_demo
-from autoloader.controller.oom import memory_cgroup
+from autoloader.controller.probes.oom import memory_cgroup
+from autoloader.demo.build import ensure_demo
 
 STREAM = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from autoloader import AutoLoader
 from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.controller.headroom import HeadroomProbe
-from autoloader.controller.process_memory import PeakSampler
+from autoloader.controller.probes.headroom import HeadroomProbe
+from autoloader.controller.probes.process_memory import PeakSampler
 from autoloader.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB

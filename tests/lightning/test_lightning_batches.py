@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
 from autoloader import AutoLoader, PipelineSpec, augment
-from autoloader.augmentation import augmenter
+from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning import LoaderMonitor, Stage2Layout
 from autoloader.lightning.delivery import Delivery

@@ -14,8 +14,8 @@ from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import AutoloaderError, KnobError, UsageError
-from autoloader.runtime.child import Child
-from autoloader.sampling.location import locate
+from autoloader.process.child import Child
+from autoloader.samples.location import locate
 
 WRONG: list[Any] = [None, {}, [], True, 1.5, -1, object(), b"x"]
 TAKEN: dict[str, Callable[[Any], bool]] = {

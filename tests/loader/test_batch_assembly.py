@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoloader.batch import assemble, wrapper
-from autoloader.sampling.layout import BatchLayout
+from autoloader.samples.layout import BatchLayout
 
 Metadata = Literal["none", "dataset_only", "full"]
 

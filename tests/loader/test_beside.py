@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.beside import Beside
 from autoloader.clock import ManualClock
+from autoloader.planning.preemption import Beside
 
 
 @dataclass

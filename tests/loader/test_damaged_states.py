@@ -19,7 +19,7 @@ from rlds_files import Written, episode, png, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
-from autoloader.checkpoint import sealed
+from autoloader.checkpoint.state import sealed
 from autoloader.errors import SourceError, UsageError
 from autoloader.loader import IdleLoader
 

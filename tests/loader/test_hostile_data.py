@@ -18,7 +18,7 @@ from streams import dataset_of, every_sample, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import PipelineError, SourceError, SpecError
-from autoloader.sampling.resolve import resolve
+from autoloader.samples.resolve import resolve
 
 STEPS = 4
 

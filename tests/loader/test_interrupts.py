@@ -15,7 +15,7 @@ from rlds_files import write_pair
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.interrupts import Interrupts
+from autoloader.host.interrupts import Interrupts
 
 
 def test_a_block_is_finished_before_an_interrupt_is_heard() -> None:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.runtime.attach import attach, is_up, socket_name
-from autoloader.runtime.messages import Hello, Stop
-from autoloader.runtime.ranks import Neighbours
+from autoloader.process.discovery import attach, is_up, socket_name
+from autoloader.process.messages import Hello, Stop
+from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 from autoloader.supervision.vitals import LIMITS_S, Kind
 

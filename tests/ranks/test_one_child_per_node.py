@@ -16,10 +16,10 @@ import pytest
 from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.controller.headroom import Headroom
-from autoloader.controller.process_memory import pss_bytes
+from autoloader.controller.probes.headroom import Headroom
+from autoloader.controller.probes.process_memory import pss_bytes
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.planning import LoaderPlan, plan_loader
+from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.units import MIB
 
 FOLDER = Path(__file__).parent

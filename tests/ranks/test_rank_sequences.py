@@ -14,9 +14,9 @@ from rlds_files import Written, write_pair
 from streams import every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.decode.source import Spans
 from autoloader.errors import SpecError, UsageError
-from autoloader.runtime.planned import PlannedSource
-from autoloader.runtime.source import Spans
+from autoloader.read.planned import PlannedSource
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 Samples = list[tuple[int, ...]]

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.runtime.attach import attach, socket_name
-from autoloader.runtime.ranks import Neighbours
+from autoloader.process.discovery import attach, socket_name
+from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 
 

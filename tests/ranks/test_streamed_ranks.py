@@ -16,9 +16,9 @@ from streams import every_strategy, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.errors import SpecError, UsageError
-from autoloader.sampling.cursor import DatasetCursor
-from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.parts import check_parts, part_of
+from autoloader.order.cursor import DatasetCursor
+from autoloader.order.dealing import Ranks
+from autoloader.order.parts import check_parts, part_of
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4}
 SIZES = {"a": 33, "b": 12}
@@ -211,7 +211,7 @@ def test_cursors_over_other_parts_stand_together_where_the_old_ones_stood(
 
 
 def _place(pass_: int, shard: int, record: int) -> Any:
-    from autoloader.sampling.block import Place as RecordPlace
+    from autoloader.samples.block import Place as RecordPlace
 
     return RecordPlace(0, pass_, shard, record)
 

@@ -18,11 +18,12 @@ from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
 from autoloader.index import count_indexed, open_dataset_index
-from autoloader.index.plan import SamplePlan, table_of
-from autoloader.sampling.block import SampleBlock
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import RunPlanner
-from autoloader.sampling.resolve import ResolvedMixture, resolve
+from autoloader.index.tables import table_of
+from autoloader.order.mixture import mixture_order
+from autoloader.order.plan import SamplePlan
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.planned import RunPlanner
+from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
 SHARDS = [[1, 9, 4], [2, 6], [13, 3]]

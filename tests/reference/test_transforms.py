@@ -23,12 +23,12 @@ from autoloader.catalog import tensorflow_process
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
-from autoloader.sampling.counts import DatasetCount
-from autoloader.sampling.hook import HookFailedError, ask_elsewhere
-from autoloader.sampling.resolve import ResolvedMixture
-from autoloader.sampling.source import EmptyEpisode
+from autoloader.samples.counts import DatasetCount
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.source import EmptyEpisode
 from autoloader.statistics import dataset_statistics
 from autoloader.statistics.cache import statistics_key
+from autoloader.transforms.hook import HookFailedError, ask_elsewhere
 
 SHARDS = [[5, 1, 7], [6, 4], [9]]
 Hand = Callable[[Episode], tuple[Episode | None, Sequence[bool] | None]]

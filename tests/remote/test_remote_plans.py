@@ -13,10 +13,10 @@ from autoloader.controller.admission import price_start
 from autoloader.errors import AutoloaderError, SourceError, SpecError
 from autoloader.index import open_dataset_index
 from autoloader.knobs import Knobs
-from autoloader.planning import LoaderPlan, check_ranks, plan_loader
-from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.parts import mixture_part
-from autoloader.sampling.resolve import resolve
+from autoloader.order.dealing import Ranks
+from autoloader.order.parts import mixture_part
+from autoloader.planning.start import LoaderPlan, check_ranks, plan_loader
+from autoloader.samples.resolve import resolve
 from autoloader.statistics import statistics_of
 
 NORMALIZE = {"action": {"method": "mean_std"}}

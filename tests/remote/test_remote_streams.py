@@ -15,9 +15,9 @@ from rlds_files import Written
 from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
-from autoloader.runtime import patience
-from autoloader.sampling.block import SampleBlock
-from autoloader.sampling.source import EmptyEpisode
+from autoloader.read import retry as patience
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.source import EmptyEpisode
 
 Asked = cloud_storage.Asked
 KNOBS = {"cycle_length": 2, "decode_threads": 1}

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 from rlds_files import episode, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
+from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.decode.pool import Job
+from autoloader.decode.row_jobs import ChainJob, Chains, Filling, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
-from autoloader.index.plan import PlannedSamples
 from autoloader.knobs import Knobs
-from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
-from autoloader.runtime.filled import FilledBatch
-from autoloader.runtime.indexed import IndexedReader
-from autoloader.runtime.pipeline import Pipeline
-from autoloader.runtime.pool import Job
-from autoloader.runtime.ring import RingMemory
-from autoloader.runtime.row_jobs import ChainJob, Chains, Filling, RowJob
-from autoloader.sampling.block import SampleBlock
-from autoloader.sampling.dealing import Deal, Ranks
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.planned import RunPlanner
-from autoloader.sampling.resolve import ResolvedMixture
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import mixture_order
+from autoloader.order.plan import PlannedSamples
+from autoloader.pipeline.indexed import IndexedReader
+from autoloader.pipeline.pipeline import Pipeline
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.planned import RunPlanner
+from autoloader.samples.resolve import ResolvedMixture
 
 STEPS = 18
 """With offsets 0 and 2 and edges: drop this gives two classes of eight samples: whole runs of 4."""

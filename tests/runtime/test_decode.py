@@ -13,7 +13,7 @@ import simplejpeg
 from PIL import Image
 from rlds_files import jpeg, png
 
-from autoloader.runtime.decode import FrameDecoder, UndecodableFrameError
+from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.spec import CameraSpec
 
 

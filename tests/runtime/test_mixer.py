@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.runtime.mixer import MAX_DEBT, MAX_DEBTS, Mixer
-from autoloader.sampling.order import BlockSequence, MixtureOrder
+from autoloader.order.mixture import BlockSequence, MixtureOrder
+from autoloader.read.mixer import MAX_DEBT, MAX_DEBTS, Mixer
 
 
 def order_of(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from autoloader.runtime.pool import DecodePool
+from autoloader.decode.pool import DecodePool
 
 LONG_S = 30.0
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.runtime.queues import SampleQueue
-from autoloader.sampling.block import Place, SampleBlock
+from autoloader.read.queues import SampleQueue
+from autoloader.samples.block import Place, SampleBlock
 
 
 def episode(pass_: int, record: int, samples: int) -> SampleBlock:

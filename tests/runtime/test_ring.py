@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoloader.runtime.ring import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
-from autoloader.runtime.slots import SlotBook
-from autoloader.sampling.layout import BatchLayout
+from autoloader.ring.memory import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
+from autoloader.ring.slots import SlotBook
+from autoloader.samples.layout import BatchLayout
 
 LAYOUT = BatchLayout(2, {"primary": (64, 64)}, 1, 1, 3, 1, 0)
 

@@ -9,7 +9,7 @@ from rlds_files import episode, jpeg, write_dataset
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.runtime.planned import (
+from autoloader.read.planned import (
     LEAST_RUN_SAMPLES,
     RUN_BYTES,
     RUN_SAMPLES,

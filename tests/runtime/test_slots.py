@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autoloader.runtime import slots
-from autoloader.runtime.slots import SlotBook
+from autoloader.ring import slots
+from autoloader.ring.slots import SlotBook
 
 
 class Pages:

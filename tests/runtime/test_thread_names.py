@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from autoloader.threads import LoaderThread
+from autoloader.host.threads import LoaderThread
 
 
 def kernel_name() -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling import draws
+from autoloader.samples import draws
 
 KEYS = st.integers(0, 2**64 - 1)
 

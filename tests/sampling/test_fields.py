@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from autoloader.catalog.features import Feature, FeatureKind
 from autoloader.errors import SpecError, UnsupportedError
-from autoloader.sampling.fields import (
+from autoloader.spec import parse_expression
+from autoloader.transforms.fields import (
     check_camera,
     check_language,
     check_same_kind,
@@ -20,7 +21,6 @@ from autoloader.sampling.fields import (
     numeric_field,
     text_of_points,
 )
-from autoloader.spec import parse_expression
 
 
 def feature(

@@ -14,10 +14,10 @@ from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
-from autoloader.sampling.draws import dataset_key
-from autoloader.sampling.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
-from autoloader.sampling.order import mixture_order
-from autoloader.sampling.resolve import resolve
+from autoloader.order.mixture import mixture_order
+from autoloader.samples.draws import dataset_key
+from autoloader.samples.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
+from autoloader.samples.resolve import resolve
 
 
 def shards(*lengths: list[int]) -> list[list[Any]]:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling import windows
-from autoloader.sampling.counts import samples_per_episode
+from autoloader.samples import windows
+from autoloader.samples.counts import samples_per_episode
 from autoloader.spec import SampleSpec
 
 EDGES = st.sampled_from(["repeat", "zero", "drop"])

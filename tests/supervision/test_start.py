@@ -59,7 +59,7 @@ def started(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("module", ["autoloader.worker", "autoloader.runtime.fill_process"])
+@pytest.mark.parametrize("module", ["autoloader.worker", "autoloader.pipeline.decode_process"])
 @pytest.mark.parametrize("python_path", ["", ".", "{}:", ":/nowhere"])
 def test_nothing_in_the_working_directory_runs(
     module: str, python_path: str, hostile: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,18 +11,18 @@ import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autoloader.decode.frames import FrameDecoder
 from autoloader.graph import windows
 from autoloader.graph.decode import decode_frame
 from autoloader.graph.tensorflow import tf
-from autoloader.runtime.decode import FrameDecoder
-from autoloader.sampling import fields as numpy_fields
-from autoloader.sampling import windows as numpy_windows
-from autoloader.sampling.draws import splitmix64
-from autoloader.sampling.fields import NumericField
-from autoloader.sampling.order import BlockSequence, MixtureOrder
+from autoloader.order.mixture import BlockSequence, MixtureOrder
+from autoloader.samples import windows as numpy_windows
+from autoloader.samples.draws import splitmix64
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
 from autoloader.tfdata import choices, fields
+from autoloader.transforms import fields as numpy_fields
+from autoloader.transforms.fields import NumericField
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 edges = st.sampled_from(["repeat", "zero"])

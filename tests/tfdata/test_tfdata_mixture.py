@@ -15,7 +15,7 @@ import rlds_files as files
 
 from autoloader import AutoLoader
 from autoloader.errors import KnobError, SpecError, UsageError
-from autoloader.sampling.order import BlockSequence
+from autoloader.order.mixture import BlockSequence
 from autoloader.spec import PipelineSpec
 from autoloader.tfdata import as_dataset
 

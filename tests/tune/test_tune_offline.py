@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from autoloader.clock import ManualClock
-from autoloader.controller.headroom import FakeHeadroom
+from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.errors import UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import find_profile, load_profile

@@ -42,8 +42,8 @@ def leaked_frame(line: Any) -> None:
 
 
 PLANTS = {
-    "extra_copy": "runtime/assembler.py",
-    "lost_thread": "runtime/pool.py",
-    "leaked_frame": "runtime/assembler.py",
+    "extra_copy": "decode/assembler.py",
+    "lost_thread": "decode/pool.py",
+    "leaked_frame": "decode/assembler.py",
 }
 """By regression: the file whose module it changes."""

@@ -1,0 +1,298 @@
+"""What a saved state says, whether it is whole, and which loader may resume from it.
+
+A state is a place in an order, so it fits whatever gives the same order: the number of ranks, the
+batch size and every free knob may differ. What the order depends on must be the same; that part of
+a state is its ``fingerprint``.
+
+Nothing of a state is believed before ``read_state`` has held it against its model, its numbers
+against each other (``checkpoint_model``), and all of it against its checksum. The checksum is taken
+over a canonical JSON text, so a state may go through JSON, ``torch.save`` or a change of tuples
+into lists.
+
+Not here: the place itself (``pipeline.progress``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults, shown
+from autoloader.errors import UsageError
+from autoloader.order.mixture import MixtureOrder
+from autoloader.planning.start import LoaderPlan
+from autoloader.read.mixer import renamed
+
+
+def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
+    """What a state must have in common with the loader that resumes from it; plain values."""
+    spec, order = plan.mixture.spec, plan.order
+    return {
+        "split": plan.mixture.split,
+        "seed": spec.seed,
+        "reader": plan.knobs.reader,
+        "mixing": {
+            "strategy": spec.mixing.strategy,
+            "chain": order.chain,
+            "block_length": order.block_length,
+            "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
+        },
+        "datasets": {
+            dataset.name: {
+                "share": order.shares[dataset.index],
+                "samples": plan.counts[dataset.name].samples,
+                "stride": dataset.stride,
+                "per_episode": dataset.sample.per_episode,
+            }
+            for dataset in plan.mixture.datasets
+        },
+    }
+
+
+def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of plain values, with the version of its form and a checksum over all of it."""
+    rest = {key: value for key, value in state.items() if key != "checksum"}
+    whole = {"schema_version": STATE_VERSION, **rest}
+    return {**whole, "checksum": _checksum(whole)}
+
+
+def _checksum(whole: Mapping[str, Any]) -> str:
+    canonical = json.dumps(whole, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+
+
+def read_state(state: object) -> dict[str, Any]:
+    """A state as plain values in today's form, once all of it can be believed.
+
+    Args:
+        state: what ``state_dict`` returned, in this version or in the one before.
+
+    Raises:
+        UsageError: it is no state, or a damaged one; names the fields.
+    """
+    plain = _plain(state)
+    version = plain.get("schema_version")
+    if version == 1:
+        plain = _from_version_1(plain)
+    elif version != STATE_VERSION:
+        raise _of_no_known_version(plain)
+    found = faults(plain)
+    if not found:
+        found = contradictions(plain)
+        rest = {key: value for key, value in plain.items() if key != "checksum"}
+        signed = version == STATE_VERSION or "checksum" in plain
+        if signed and plain.get("checksum") != (computed := _checksum(rest)):
+            found.append(
+                f"checksum: saved {plain.get('checksum')!r}, and the rest of the state gives "
+                f"{computed!r}, so something in it was changed after it was saved"
+            )
+    if found:
+        more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+        raise UsageError(
+            f"the state is damaged: {'; '.join(found[:3])}{more}",
+            remedy="load what state_dict() returned, unchanged; if the file is damaged, "
+            "load an earlier checkpoint",
+        )
+    return plain
+
+
+def _plain(state: object) -> dict[str, Any]:
+    """The state as JSON holds it, a copy of its own."""
+    if not isinstance(state, Mapping):
+        raise UsageError(
+            f"a state is a mapping, and this is {type(state).__name__}: {shown(state)}",
+            remedy="pass what state_dict() returned",
+        )
+    for key, value in state.items():
+        try:
+            json.dumps({key: value}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"the state's field {shown(key)} does not hold plain values: {error}",
+                remedy="load what state_dict() returned: numbers, text, lists and mappings, "
+                "none of them NaN or infinite",
+            ) from error
+    plain: dict[str, Any] = json.loads(json.dumps(dict(state)))
+    return plain
+
+
+def _of_no_known_version(plain: Mapping[str, Any]) -> UsageError:
+    if "schema_version" not in plain:
+        return UsageError(
+            f"this is not the state of an AutoLoader: it has no schema_version, and its fields "
+            f"are {shown(sorted(plain))}",
+            remedy="pass what state_dict() of an AutoLoader returned",
+        )
+    return UsageError(
+        f"the state has schema_version {shown(plain['schema_version'])}; this version of "
+        f"autoloader reads 1 and {STATE_VERSION}",
+        remedy="resume with the version of autoloader that saved the state",
+    )
+
+
+def _from_version_1(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A state of version 1 in today's form; what is damaged stays as it is, to be refused.
+
+    Version 1 had no checksum, called ``rebased`` by another name, and counted datasets in the
+    mixer's place where names stand today.
+
+    Raises:
+        UsageError: it is of a mixture that was made in TensorFlow's graph.
+    """
+    if isinstance(mixer := plain.get("mixer"), dict) and "samples" in mixer:
+        raise UsageError(
+            f"mixer: saved {shown(mixer)} by a mixture in TensorFlow's graph (mixing.strategy "
+            "sample or choose, or decode: graph), which no loader makes any more",
+            remedy="start the run's data anew, or finish it with the version that saved it",
+        )
+    state = {**plain, "schema_version": STATE_VERSION}
+    turned = state.pop("turned", None)
+    if isinstance(turned, dict):
+        state["rebased"] = {
+            "position" if key == "base" else key: value for key, value in turned.items()
+        }
+    with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
+        names = dict(enumerate(state["datasets"]))
+        for part in (state, *state.get("parts", {}).values()):
+            part["mixer"] = renamed(part["mixer"], names.__getitem__)
+    return state
+
+
+def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state out of those of all ranks; it resumes any number of ranks.
+
+    Needed with the stream reader, whose ranks know nothing of each other's places; by index any
+    rank's state is as good, and the first one comes back.
+
+    Args:
+        states: ``loader.state_dict()`` of each rank, in the order of the ranks, at the same step.
+
+    Raises:
+        UsageError: they are not the states of all ranks at one step, or one is damaged.
+    """
+    if isinstance(states, (Mapping, str, bytes)) or not isinstance(states, Sequence) or not states:
+        raise UsageError(
+            f"the states to join are no list of states: {shown(states)}",
+            remedy="pass [state of rank 0, state of rank 1, …]",
+        )
+    read = [read_state(state) for state in states]
+    first = read[0]
+    of_part = "part" in first
+    parts = [tuple(state.get("part", (0, 1))) for state in read]
+    places = sorted({state["position"] for state in read})
+    if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
+        raise UsageError(
+            f"states of (rank, world size) {', '.join(map(str, parts))} at positions "
+            f"{', '.join(map(str, places))} are not those of all ranks at one step",
+            remedy="gather the state of every rank, in their order, after the same step",
+        )
+    for rank, state in enumerate(read):
+        differing = _all_differences({key: first[key] for key in _FINGERPRINT}, state)
+        if differing:
+            raise UsageError(
+                f"the states of rank 0 and rank {rank} are of different loaders: {differing}",
+                remedy="gather the states of all ranks of one run",
+            )
+    if not of_part or len(read) == 1:
+        return sealed(first)
+    kept = {
+        str(rank): {"cursors": state["cursors"], "mixer": state["mixer"]}
+        for rank, state in enumerate(read)
+    }
+    return sealed({**first, "parts": kept})
+
+
+_FINGERPRINT = ("split", "seed", "reader", "mixing", "datasets")
+
+
+def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) -> MixtureOrder:
+    """The order that a loader goes on in behind a state, where it may go on from it at all.
+
+    Other weights, and datasets that were added, hold from the state's position on: what a dataset
+    has given it does not give again before its pass is over. The position, and what each dataset
+    had given by then, are the order's ``base`` and ``given``.
+
+    Args:
+        state: of ``read_state``.
+        plan: of the loader that resumes.
+        order: its order from position 0.
+
+    Raises:
+        UsageError: the state is of another order; says field by field what was saved and what is
+            here.
+    """
+    here = fingerprint(plan)
+    rebased = state.get("rebased") or {"position": 0, "given": {}}
+    given: Mapping[str, int] = rebased["given"]
+    base = int(rebased["position"])
+    if differing := _all_differences(here, state):
+        if not _may_rebase(state, here, plan):
+            raise UsageError(
+                f"the state was saved for another loader: {differing}",
+                remedy="resume with the spec and split that the state was saved with; world size, "
+                "batch size and free knobs may differ, and, where an epoch is no pass and "
+                "nothing is chained, weights, and datasets may be added",
+            )
+        saved = state["datasets"]
+        phases = dict(zip(plan.mixture.names, order.phases, strict=True))
+        before = replace(
+            order,
+            shares=tuple(one["share"] for one in saved.values()),
+            phases=tuple(phases[name] for name in saved),
+            base=base,
+            given=tuple(given.get(name, 0) for name in saved),
+        )
+        base = int(state["position"])
+        given = dict(zip(saved, before.samples_before(base), strict=True))
+    if not base:
+        return order
+    return replace(order, base=base, given=tuple(given.get(n, 0) for n in plan.mixture.names))
+
+
+def rebased(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    """What a state says of an order that did not begin at position 0."""
+    if not order.base:
+        return {}
+    given = dict(zip(names, order.given, strict=True))
+    return {"rebased": {"position": order.base, "given": given}}
+
+
+def is_rebased(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether a loader would go on from a state with other datasets or weights."""
+    return bool(_differences("datasets", state["datasets"], fingerprint(plan)["datasets"]))
+
+
+def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPlan) -> bool:
+    """Whether nothing differs but weights, datasets that were added, and the epoch's length."""
+    saved, now = dict(state), dict(here)
+    old, new = saved["datasets"], now["datasets"]
+    mixing = dict(saved["mixing"])
+    if "pass" in (mixing["epoch"], now["mixing"]["epoch"]) or not set(old) <= set(new):
+        return False
+    if plan.order.chain:
+        return False
+    mixing["epoch"] = now["mixing"]["epoch"]
+    saved["mixing"] = mixing
+    saved["datasets"] = {name: {**one, "share": 0} for name, one in old.items()}
+    now["datasets"] = {name: {**new[name], "share": 0} for name in old}
+    return all(saved[key] == value for key, value in now.items())
+
+
+def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+    found = []
+    for key, value in here.items():
+        found += _differences(key, state[key], value)
+    return "; ".join(found)
+
+
+def _differences(path: str, saved: Any, here: Any) -> list[str]:
+    if isinstance(saved, Mapping) and isinstance(here, Mapping):
+        found = []
+        for key in dict.fromkeys([*saved, *here]):
+            found += _differences(f"{path}.{key}", saved.get(key), here.get(key))
+        return found
+    return [] if saved == here else [f"{path}: saved {saved!r}, here {here!r}"]

@@ -1,0 +1,125 @@
+"""What a running pipeline is doing, as immutable snapshots.
+
+Not here: who collects them (``pipeline.pipeline``), who judges them (``controller``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetActivity:
+    """What one dataset is doing.
+
+    Attributes:
+        queue: encoded samples waiting.
+        queue_bytes: encoded bytes held by them.
+        taken: samples mixed so far.
+        stalls: times the mixture waited 5 s for it.
+        quarantined: its bad records.
+        generations: times its stream was opened.
+        decode_s, decoded: seconds of decoding and samples decoded.
+        frames: frames decoded for these; one that several samples share counts once.
+        interruptions: times its (remote) source broke off and was opened again.
+        read_s, episodes: seconds its reader waited for its source, and episodes read.
+    """
+
+    queue: int
+    queue_bytes: int
+    taken: int
+    stalls: int
+    quarantined: int
+    generations: int
+    decode_s: float
+    decoded: int
+    frames: int
+    read_s: float
+    episodes: int
+    interruptions: int = 0
+
+    def told(self) -> dict[str, int]:
+        """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
+        names = ("queue", "stalls", "quarantined", "generations", "interruptions")
+        return {name: getattr(self, name) for name in names}
+
+    def plus(self, other: DatasetActivity) -> DatasetActivity:
+        """What two batch builders have done for the same dataset."""
+        summed = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__slots__
+            if name != "generations"
+        }
+        return DatasetActivity(generations=max(self.generations, other.generations), **summed)
+
+
+@dataclass(frozen=True, slots=True)
+class BuilderActivity:
+    """What a batch builder has done so far.
+
+    Attributes:
+        datasets: [D], of each dataset.
+        wait_s: seconds that it waited for its source.
+        waiting: samples waiting for a decode thread.
+        run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
+    """
+
+    datasets: Sequence[DatasetActivity]
+    wait_s: float = 0.0
+    waiting: int = 0
+    run_bytes: int = 0
+
+    @classmethod
+    def none(cls, datasets: int) -> BuilderActivity:
+        """Nothing yet."""
+        return cls([DatasetActivity(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0.0, 0)] * datasets)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:
+        """From ``dataclasses.asdict``."""
+        return cls(**{**plain, "datasets": [DatasetActivity(**one) for one in plain["datasets"]]})
+
+    def plus(self, other: BuilderActivity) -> BuilderActivity:
+        """Both together."""
+        return BuilderActivity(
+            [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
+            self.wait_s + other.wait_s,
+            self.waiting + other.waiting,
+            max(self.run_bytes, other.run_bytes),
+        )
+
+    def over(self) -> BuilderActivity:
+        """What it leaves behind when it has ended: nothing waits in it any more."""
+        ended = [replace(own, queue=0, queue_bytes=0) for own in self.datasets]
+        return replace(self, datasets=ended, waiting=0)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineActivity:
+    """A snapshot of a pipeline.
+
+    Attributes:
+        datasets: by name.
+        ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
+        decode_waiting: samples waiting for a decode thread.
+        mix_wait_s: time the mixer waited for samples.
+        run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
+        processes: ids of the decode processes, where there are any.
+    """
+
+    datasets: Mapping[str, DatasetActivity]
+    ring_slots: int
+    ring_out: int
+    ring_filled: int
+    decode_waiting: int
+    mix_wait_s: float
+    run_bytes: int = 0
+    processes: Sequence[int] = ()
+
+    @property
+    def decodes_per_sample(self) -> float | None:
+        """Frames decoded for a sample, over the samples decoded so far."""
+        decoded = sum(own.decoded for own in self.datasets.values())
+        return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None

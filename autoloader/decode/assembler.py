@@ -1,0 +1,278 @@
+"""Puts batches together: copies samples into a slot's rows, and has their frames decoded there.
+
+Theory of operation. One thread takes a slot, begins a batch in it, takes samples from the source,
+copies their numbers column by column and gives their frames to the decode pool. It goes on to the
+next batch while the pool still decodes. A batch is filled when its last row is; batches leave in
+the order in which they were begun. Up to ``ring_slots`` batches are under way at a time.
+
+A sample that cannot be used, because a frame of it cannot be decoded or by the spec's
+``errors.non_finite``, is quarantined, and its row repeats another row of the batch, provenance
+included; the ledger says what was meant to be there, so nothing is lost count of.
+
+Not here: which samples come (``decode.source``), decoding a row (``decode.row_jobs``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from autoloader.clock import Clock
+from autoloader.decode.pool import DecodePool
+from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.row_jobs import Chains, Decoder, Filling, RowJob, fault_of
+from autoloader.decode.source import SampleSource
+from autoloader.errors import AutoloaderError, SourceError
+from autoloader.host.threads import LoaderThread
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch, languages
+from autoloader.ring.slots import GivenSlots
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.layout import BatchLayout
+
+STALL_S = 5.0
+
+
+class Assembler:
+    """The thread that begins batches, and the line of those it has begun.
+
+    Args:
+        layout: of the batches.
+        source: gives the samples.
+        rows: rows of the batch that is next; called once for each.
+        pool: decodes.
+        decoders: by camera.
+        memory, slots: the ring.
+        quarantine: told of undecodable frames.
+        condition: told when samples are there, shared with the source.
+        names: dataset names.
+        clock: for stalls.
+        failed: told of the exception that ends the thread.
+    """
+
+    def __init__(
+        self,
+        layout: BatchLayout,
+        *,
+        source: SampleSource,
+        rows: Callable[[], int],
+        pool: DecodePool,
+        decoders: Mapping[str, Decoder],
+        memory: RingMemory,
+        slots: GivenSlots,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        names: Sequence[str],
+        clock: Clock,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._layout = layout
+        self._source = source
+        self._next_rows = rows
+        self._decoders = decoders
+        self._memory = memory
+        self._slots = slots
+        self._quarantine = quarantine
+        self._condition = condition
+        self._names = names
+        self._clock = clock
+        self._failed = failed
+        self._closed = False
+        self._chains = Chains(pool.submit) if source.chained else None
+        self._submit: Callable[[RowJob], None] = pool.submit
+        if self._chains is not None:
+            self._submit = self._chains.add
+        self._line: list[Filling] = []
+        self._line_changed = threading.Condition()
+        self._begun = 0
+        self.taken = [0] * len(names)
+        self.stalls = [0] * len(names)
+        self.wait_s = 0.0
+        self._thread = LoaderThread(target=self._run, name="autoloader-mix")
+
+    def start(self) -> None:
+        """Begin to mix."""
+        self._thread.start()
+
+    @property
+    def filled(self) -> int:
+        """Batches ready for the consumer."""
+        return sum(filling.done.is_set() for filling in list(self._line))
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next filled batch, in order; ``None`` where none is ready in time.
+
+        Raises:
+            SourceError: no row of a batch can be used, or too many records are bad.
+        """
+        with self._line_changed:
+            if not self._line:
+                self._line_changed.wait(timeout_s)
+            if not self._line:
+                return None
+            filling = self._line[0]
+        if not filling.done.wait(timeout_s):
+            return None
+        with self._line_changed:
+            if self._closed or not self._line:
+                return None
+            self._line.pop(0)
+        if filling.bad:
+            try:
+                self._repair(filling)
+            except AutoloaderError as error:
+                self._failed(error)
+                raise
+        batch, views = filling.batch, filling.views
+        shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
+        batch.replaced = int((shown != meant[:, : shown.shape[1]]).any(axis=1).sum())
+        return batch
+
+    def close(self) -> None:
+        """Stop; what is under way is dropped."""
+        self._closed = True
+        with self._condition:
+            self._condition.notify_all()
+        with self._line_changed:
+            self._line_changed.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has."""
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while (slot := self._slots.acquire()) is not None:
+                batch = FilledBatch(slot, self._next_rows(), self._begun)
+                filling = Filling(batch, self._layout.views(self._memory.base(slot)))
+                self._begun += 1
+                with self._line_changed:
+                    self._line.append(filling)
+                    self._line_changed.notify_all()
+                self._fill(filling)
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            if not self._closed:
+                self._failed(
+                    error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
+                )
+
+    def _fill(self, filling: Filling) -> None:
+        """Have all rows filled; returns early once closed."""
+        rows, row, texts = filling.batch.rows, 0, list[bytes]()
+        while row < rows:
+            found = self._source.take(rows - row) or self._wait(rows - row)
+            if found is None:
+                return
+            block, first, count = found
+            for name, column in block.columns.items():
+                filling.views[name][row : row + count] = column[first : first + count]
+            texts += map(block.text, range(first, first + count))
+            if row + count == rows:
+                # The batch may be filled, and taken, as soon as its last row is submitted.
+                self._write_texts(filling, texts)
+                self._note_non_finite(filling)
+                self._source.finish(filling.batch)
+            self._decode(filling, row, block, first, count)
+            row += count
+        if self._chains is not None:
+            self._chains.flush()
+
+    def _decode(
+        self, filling: Filling, row: int, block: SampleBlock, first: int, count: int
+    ) -> None:
+        for k in range(count):
+            dataset = block.datasets[first + k]
+            self.taken[dataset] += 1
+            name = self._names[dataset]
+            self._submit(RowJob(dataset, row + k, filling, block, first + k, self._decoders, name))
+
+    def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """What the source gives as soon as it gives anything; ``None`` once closed."""
+        started = named = self._clock.now_s()
+        with self._condition:
+            while not self._closed:
+                found = self._source.take(count)
+                if found is not None:
+                    self.wait_s += self._clock.now_s() - started
+                    return found
+                self._condition.wait(0.5)
+                now = self._clock.now_s()
+                if now - named < STALL_S:
+                    continue
+                late = self._source.stalled(now - started)
+                if late is not None:
+                    named = now
+                    for dataset in late:
+                        self.stalls[dataset] += 1
+        return None
+
+    @staticmethod
+    def _write_texts(filling: Filling, texts: Sequence[bytes]) -> None:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ends = np.cumsum(lengths)
+        room = len(filling.views["language_text"])
+        if ends[-1] > room:
+            # The rows from the first that does not fit on carry their texts beside the slot.
+            fits = int(np.searchsorted(ends, room, side="right"))
+            filling.batch.texts.update(enumerate(texts[fits:], start=fits))
+            texts, ends = texts[:fits], np.minimum(ends, ends[fits - 1] if fits else 0)
+        joined = np.frombuffer(b"".join(texts), np.uint8)
+        filling.views["language_text"][: len(joined)] = joined
+        filling.views["language_end"][: len(ends)] = ends
+
+    def _repair(self, filling: Filling) -> None:
+        """Have rows that cannot be used repeat one that can, best of their dataset."""
+        bad = {row for row, _, _ in filling.bad}
+        for _, place, reason in filling.bad:
+            self._quarantine.add(place, reason)
+        rows = [row for row in range(filling.batch.rows) if row not in bad]
+        if not rows:
+            _, place, reason = filling.bad[0]
+            name = self._names[place.dataset]
+            raise SourceError(
+                f"no sample of a batch of {filling.batch.rows} can be used; dataset {name!r}, "
+                f"record {place.record} of shard {place.shard}: {reason}",
+                remedy="check the features that the spec names, or take the dataset out",
+                dataset=name,
+            )
+        texts = languages(filling.views, filling.batch)
+        datasets = filling.views["dataset_index"]
+        for row in bad:
+            same = [other for other in rows if datasets[other] == datasets[row]]
+            good = (same or rows)[0]
+            for name, view in filling.views.items():
+                if name not in ("ledger", "language_end", "language_text"):
+                    view[row] = view[good]
+            filling.batch.texts[row] = texts[good]
+
+    def _note_non_finite(self, filling: Filling) -> None:
+        """Look at the numbers of all rows; called before the last one is given to the pool.
+
+        Raises:
+            SourceError: the spec bears no value that is not finite.
+        """
+        shown = slice(filling.batch.rows)
+        odd = {
+            name: ~np.isfinite(filling.views[name][shown]).all(axis=(1, 2))
+            for name in ("action", "state")
+        }
+        rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
+        filling.batch.non_finite = rows
+        how = self._quarantine.non_finite
+        for row in rows if how != "keep" else ():
+            *numbers, t = filling.views["provenance"][row].tolist()
+            place = Place(*numbers)
+            names = " and ".join(name for name in odd if odd[name][row])
+            reason = f"{names} at t = {t} holds NaN or an infinite value"
+            if how == "error":
+                name = self._names[place.dataset]
+                raise SourceError(
+                    f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
+                    remedy="mend the record, or set errors.non_finite: drop (or keep)",
+                    dataset=name,
+                )
+            filling.bad.append((row, place, reason))

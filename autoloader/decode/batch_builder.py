@@ -1,0 +1,165 @@
+"""Builds batches: a source of samples, an assembler and a decode pool.
+
+Theory of operation. A builder is assigned runs (spans of positions, one a batch) and is given one
+slot for each of their batches, in the same order; it hands the filled batches out in that order.
+It neither knows what other builders do nor where the sequence ends. One may live in the pipeline's
+own process, or one in each of several light processes (``pipeline.decode_process``).
+
+Not here: who is assigned what (``order.dealing``), the slots' numbers (``ring.slots``).
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+
+from autoloader.clock import Clock, SystemClock
+from autoloader.decode.activity import BuilderActivity, DatasetActivity
+from autoloader.decode.assembler import Assembler
+from autoloader.decode.frames import FrameDecoder
+from autoloader.decode.pool import DecodePool
+from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.source import MakeSource, Spans
+from autoloader.errors import as_fault
+from autoloader.knobs import Knobs
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch
+from autoloader.ring.slots import GivenSlots
+from autoloader.samples.resolve import ResolvedMixture
+
+
+class BatchBuilder:
+    """Fills the batches of the runs it is assigned, in this process.
+
+    Args:
+        mixture: what is read.
+        source: makes what gives the samples.
+        knobs: to begin with; where several builders share the work, this one's share.
+        memory: the ring.
+        quarantine: told of undecodable frames.
+        clock: for stalls.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        source: MakeSource,
+        knobs: Knobs,
+        memory: RingMemory,
+        quarantine: Quarantine,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._rows: collections.deque[int] = collections.deque()
+        self._slots = GivenSlots()
+        condition = threading.Condition()
+        self._pool = DecodePool(
+            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
+        )
+        self._source = source(knobs, condition, self._fail)
+        self._assembler = Assembler(
+            mixture.layout,
+            source=self._source,
+            rows=self._rows.popleft,
+            pool=self._pool,
+            decoders={camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()},
+            memory=memory,
+            slots=self._slots,
+            quarantine=quarantine,
+            condition=condition,
+            names=mixture.names,
+            clock=clock or SystemClock(),
+            failed=self._fail,
+        )
+        self._source.start()
+        self._assembler.start()
+
+    here = True
+    pid = 0
+
+    def assign(self, spans: Spans) -> None:
+        """A run to fill, after those assigned before."""
+        self._rows.extend(stop - start for start, stop in spans)
+        self._source.assign(spans)
+
+    def give(self, slot: int) -> None:
+        """A slot for the next batch that has none; its run is assigned already."""
+        self._slots.give(slot)
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next filled batch, numbered from 0; ``None`` where none is ready in time.
+
+        Raises:
+            AutoloaderError: whatever ended a thread.
+        """
+        batch = self._assembler.next(timeout_s) if self._failure is None else None
+        if batch is None and self._failure is not None:
+            raise as_fault(self._failure, "read")
+        return batch
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+        self._source.retune(knobs)
+        self._pool.resize(knobs.decode_threads)
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        self._source.park(parked)
+
+    def drop(self) -> None:
+        """Give back what is read ahead; it is read again."""
+        self._source.drop()
+
+    @property
+    def settled(self) -> bool:
+        """Whether the source reads with the knobs in force."""
+        return self._source.settled
+
+    @property
+    def filled(self) -> int:
+        """Batches ready to be handed out."""
+        return self._assembler.filled
+
+    def activity(self) -> BuilderActivity:
+        """What it has done so far."""
+        decode_s, decoded, frames = self._pool.service()
+        datasets = [
+            DatasetActivity(
+                queue=source.queue,
+                queue_bytes=source.queue_bytes,
+                taken=self._assembler.taken[k],
+                stalls=self._assembler.stalls[k],
+                quarantined=0,  # counted for all builders together
+                generations=source.generations,
+                decode_s=float(decode_s[k]),
+                decoded=int(decoded[k]),
+                frames=int(frames[k]),
+                read_s=source.read_s,
+                episodes=source.episodes,
+                interruptions=source.interruptions,
+            )
+            for k, source in enumerate(self._source.activity())
+        ]
+        return BuilderActivity(
+            datasets, self._assembler.wait_s, self._pool.waiting, self._source.run_bytes
+        )
+
+    def close(self, within_s: float) -> bool:
+        """End all threads; drops what is under way. Whether all ended in time."""
+        self._closed = True
+        self._slots.close()
+        self._source.close()
+        self._assembler.close()
+        self._pool.close()
+        deadline = time.monotonic() + within_s
+        parts = (self._assembler, self._source)
+        ended = [part.join(max(0.0, deadline - time.monotonic())) for part in parts]
+        return all(ended)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None and not self._closed:
+            self._failure = error
+        self._assembler.close()

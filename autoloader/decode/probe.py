@@ -1,0 +1,153 @@
+"""Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
+
+Reads the first readable records of every dataset without TensorFlow, and decodes samples of them
+in turn, dataset after dataset, until the time is up; the first round warms up and is not counted
+unless it is the only one. The cost of a dataset is the median of its samples, so that one
+interruption does not decide.
+
+Not here: the pool that decodes in a run (``decode.pool``), what is made of the costs
+(``cli.plan_report``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from autoloader.catalog.files import opened_anywhere, source_bytes
+from autoloader.catalog.tfrecord import (
+    HEADER_BYTES,
+    MalformedRecordError,
+    read_record,
+    walk_records,
+)
+from autoloader.clock import Clock
+from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.record import samples_of_record
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.transforms import hook
+
+_TRIES = 4
+_MOST_ROUNDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCost:
+    """What decoding a sample of one dataset costs.
+
+    Attributes:
+        decode_s: seconds of one thread for a sample's frames, resized.
+        frames: frames decoded for a sample (a frame used twice counts once).
+        encoded_bytes: mean bytes of an encoded frame.
+        samples: samples this was measured on.
+    """
+
+    decode_s: float
+    frames: float
+    encoded_bytes: int
+    samples: int
+
+
+def probe_decode(
+    mixture: ResolvedMixture, clock: Clock, *, budget_s: float = 1.0
+) -> dict[str, DecodeCost]:
+    """Decode a few samples of each dataset.
+
+    Args:
+        mixture: what to read.
+        clock: measures.
+        budget_s: when to stop; the round under way is broken off, reading included.
+
+    Returns:
+        Costs by dataset name; a dataset without cameras, without a readable first record, or not
+        reached in time, is absent.
+    """
+    cv2.setNumThreads(1)
+    for framework in {d.transform.spec.framework for d in mixture.datasets if d.transform}:
+        with contextlib.suppress(hook.HookFailedError):  # its records then give no samples
+            hook.prepare(framework)
+    deadline = clock.now_s() + budget_s
+    episodes: dict[str, SampleBlock] = {}
+    for dataset in mixture.datasets:
+        if clock.now_s() < deadline and dataset.cameras:
+            found = _first_episode(dataset, mixture)
+            if found is not None:
+                episodes[dataset.name] = found
+    decoders = {name: FrameDecoder(camera) for name, camera in mixture.spec.cameras.items()}
+    scratch = {
+        name: np.empty((*camera.size, 3), np.uint8) for name, camera in mixture.spec.cameras.items()
+    }
+    seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
+    for round_ in range(_MOST_ROUNDS):
+        for name, episode in episodes.items():
+            began = clock.now_s()
+            if began >= deadline:
+                return _summary(seen)
+            try:
+                count, size = _decode(episode, round_ % len(episode), decoders, scratch)
+            except UndecodableFrameError:
+                continue
+            seen[name].append((clock.now_s() - began, count, size))
+    return _summary(seen)
+
+
+def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
+    for shard, piece in enumerate(dataset.slices[:_TRIES]):
+        try:
+            with opened_anywhere(piece.path) as file:
+                records = walk_records(file, source_bytes(file), verify=True)
+                for number, (start, length, lost) in enumerate(records):
+                    if lost is not None or number >= piece.start + _TRIES:
+                        break
+                    if number < piece.start:
+                        continue
+                    place = Place(dataset.index, 0, shard, number)
+                    payload = read_record(file, start + HEADER_BYTES, length)
+                    try:
+                        samples = samples_of_record(dataset, mixture.layout, place, payload)
+                    except MalformedRecordError:
+                        continue
+                    if samples is not None:
+                        return samples
+        except OSError:
+            continue
+    return None
+
+
+def _decode(
+    episode: SampleBlock,
+    number: int,
+    decoders: Mapping[str, FrameDecoder],
+    scratch: Mapping[str, np.ndarray],
+) -> tuple[int, int]:
+    """Decode one sample's frames; how many, and their encoded bytes."""
+    rows = episode.frame_row[number][~episode.frame_zeroed[number]]
+    count = size = 0
+    for camera, frames in episode.frames.items():
+        for row in dict.fromkeys(rows.tolist()):
+            decoders[camera].decode_into(frames[row], scratch[camera])
+            count += 1
+            size += len(frames[row])
+    return count, size
+
+
+def _summary(seen: Mapping[str, list[tuple[float, int, int]]]) -> dict[str, DecodeCost]:
+    costs = {}
+    for name, measured in seen.items():
+        counted = measured[1:] or measured
+        if not counted:
+            continue
+        frames = sum(count for _, count, _ in counted)
+        costs[name] = DecodeCost(
+            decode_s=statistics.median(seconds for seconds, _, _ in counted),
+            frames=frames / len(counted),
+            encoded_bytes=sum(size for _, _, size in counted) // max(1, frames),
+            samples=len(counted),
+        )
+    return costs

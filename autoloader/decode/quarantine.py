@@ -1,0 +1,88 @@
+"""Bad records: counted, named, and borne up to the spec's limit.
+
+Not here: finding them (``graph.reader``, ``decode.assembler``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+from autoloader.errors import SourceError
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+NonFinite = Literal["keep", "drop", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """One quarantined record: where it lies and why."""
+
+    dataset: str
+    path: str
+    shard: int
+    record: int
+    reason: str
+
+
+class Quarantine:
+    """Bad records of a mixture; thread-safe."""
+
+    def __init__(self, mixture: ResolvedMixture) -> None:
+        self._mixture = mixture
+        self._lock = threading.Lock()
+        self._bad: dict[tuple[int, int, int], BadRecord] = {}
+        self._counts = [0] * len(mixture.datasets)
+
+    @property
+    def non_finite(self) -> NonFinite:
+        """What becomes of a sample with values that are not finite."""
+        return self._mixture.spec.errors.non_finite
+
+    def add(self, place: Place, reason: str) -> None:
+        """Quarantine a record; again and again is once.
+
+        Raises:
+            SourceError: the dataset has more bad records than ``errors.max_corrupt_ratio`` (one
+                is always borne).
+        """
+        dataset = self._mixture.datasets[place.dataset]
+        piece = dataset.slices[place.shard]
+        with self._lock:
+            key = (place.dataset, place.shard, place.record)
+            if key in self._bad:
+                return
+            bad = BadRecord(dataset.name, piece.path, place.shard, place.record, reason)
+            self._bad[key] = bad
+            self._counts[place.dataset] += 1
+            count = self._counts[place.dataset]
+        logger.warning(
+            "dataset %s: record %d of %s is quarantined: %s",
+            bad.dataset,
+            bad.record,
+            bad.path,
+            bad.reason,
+        )
+        ratio = self._mixture.spec.errors.max_corrupt_ratio
+        if count > max(1, int(ratio * dataset.records)):
+            raise SourceError(
+                f"dataset {dataset.name!r}: {count} of {dataset.records} episodes are bad, more "
+                f"than errors.max_corrupt_ratio={ratio}; the last is record {bad.record} of "
+                f"{bad.path}: {reason}",
+                remedy="mend or take out the dataset, or raise errors.max_corrupt_ratio",
+                dataset=dataset.name,
+            )
+
+    def count(self, dataset: int) -> int:
+        """Bad records of a dataset."""
+        return self._counts[dataset]
+
+    def records(self) -> tuple[BadRecord, ...]:
+        """All bad records so far."""
+        with self._lock:
+            return tuple(self._bad.values())

@@ -1,0 +1,538 @@
+"""Writes the demo mixture: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
+
+Not here: which datasets there are (``demo_datasets``), what is in an episode (``demo_episodes``),
+how frames are drawn (``demo_frames``), the words of ``mix.yaml`` (``demo_spec``).
+
+Theory of operation. TensorFlow must not enter the caller's process, so the work is done by child
+processes (``python -m autoloader.demo.build --child ...``) that share the datasets out by cost
+and report over their stdout, one JSON object a line: ``{"episodes": 1}`` for progress,
+``{"dataset": {...}}`` when one is complete. A child ends when its stdin does: whatever ends the
+caller ends them. Each dataset is written by TFDS's ``SequentialWriter``.
+The mixture is built in a folder beside its place and renamed when it is whole, so that a folder
+with a ``demo.json`` is always complete.
+
+The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
+name, split and episode. (Record bytes may differ: protocol buffers do not fix the order of a map.)
+
+What it holds at scale 1 and seed 0 (``demo.json`` beside ``mix.yaml`` has this too, and a row for
+each dataset): 848 episodes of 31,821 frames, 46,076 images with the other cameras, 770 MB. Small
+frames flatter a loader, so the sizes of the encoded images (kB, 10³ bytes):
+
+    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
+    kB       0–5   5–10   10–15   15–20   20–25  25–30  30–35  35–40  40–45
+    images  1,619  9,104  11,249  12,802  3,569  2,718  2,678  1,718    619
+    ======  =====  =====  ======  ======  =====  =====  =====  =====  =====
+
+and frames by the size of the primary camera's pictures (height × width):
+
+    ==================  ======  ========
+    pictures            frames  datasets
+    ==================  ======  ========
+    128×128 – 160×160    4,189         6
+    180×240 – 224×224    5,692         6
+    180×320 – 256×320   13,023         9
+    300×300 – 300×400    1,529         2
+    360×640              2,512         2
+    480×640              4,876         4
+    ==================  ======  ========
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import queue
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from autoloader.catalog.cache import cache_root
+from autoloader.demo.datasets import (
+    CODE_POINTS,
+    DATASETS,
+    RANGES_FILE,
+    VERSION,
+    DemoDataset,
+)
+from autoloader.demo.spec import spec_text
+from autoloader.errors import SourceError, UsageError
+from autoloader.supervision.start import start
+
+FORMAT = 2
+"""Raised when the same arguments begin to give other data."""
+
+MARKER = "demo.json"
+SPEC_FILE = "mix.yaml"
+SIZE_BINS_KB = (5, 10, 15, 20, 25, 30, 35, 40, 45)
+"""Upper edges of the histogram of encoded image sizes, in kB (10³ bytes); one more bin is open."""
+
+
+def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
+    """Where the user's cache keeps the demo mixture of these arguments; may not exist yet."""
+    key = hashlib.sha256(json.dumps(_identity(datasets, scale, seed)).encode()).hexdigest()[:12]
+    return cache_root() / "demo" / key
+
+
+def ensure_demo(
+    directory: Path | None = None,
+    *,
+    datasets: int = 29,
+    scale: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The demo mixture's ``mix.yaml``, built now unless it is there. Callers may come at once.
+
+    Args:
+        directory: where it lies; default the user's cache directory.
+        datasets: how many of the 29, the first ones.
+        scale: factor on the number of episodes; about 770 MB at 1.
+        seed: of everything drawn.
+        progress: called with episodes done and in all while it is built.
+
+    Raises:
+        UsageError: an argument is out of range, or ``directory`` holds something else.
+        SourceError: it could not be written.
+    """
+    _check(datasets, scale, seed)
+    place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
+    place = place.resolve()
+    identity = _identity(datasets, scale, seed)
+    if _holds(place, identity):
+        return place / SPEC_FILE
+    with _locked(place):
+        if _holds(place, identity):
+            return place / SPEC_FILE
+        return _build(place, datasets, scale, seed, progress, None)
+
+
+def build_demo(
+    directory: Path,
+    *,
+    datasets: int = 29,
+    scale: float = 1.0,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    processes: int | None = None,
+) -> Path:
+    """Writes the demo mixture into ``directory``, which must be new or empty.
+
+    Args:
+        directory: where it goes.
+        datasets: how many of the 29, the first ones.
+        scale: factor on the number of episodes (at least 2 per dataset are made).
+        seed: of everything drawn.
+        progress: called with episodes done and in all.
+        processes: child processes; default 2, or 1 on a single CPU.
+
+    Returns:
+        The path of its ``mix.yaml``.
+
+    Raises:
+        UsageError: an argument is out of range, or ``directory`` holds something.
+        SourceError: it could not be written.
+    """
+    _check(datasets, scale, seed)
+    directory = directory.resolve()
+    with _locked(directory):
+        return _build(directory, datasets, scale, seed, progress, processes)
+
+
+def _build(
+    directory: Path,
+    datasets: int,
+    scale: float,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+    processes: int | None,
+) -> Path:
+    """``build_demo`` with the lock held."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise UsageError(
+            f"{directory} is there and not empty",
+            remedy="name a new folder, or delete this one if its content is not needed",
+        )
+    chosen = DATASETS[:datasets]
+    partial = directory.with_name(f".{directory.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        rows = _run_children(
+            partial, chosen, scale, seed, progress, processes or min(2, os.cpu_count() or 1)
+        )
+        (partial / SPEC_FILE).write_text(spec_text(chosen, scale, seed), encoding="utf-8")
+        summary = {"identity": _identity(datasets, scale, seed), **_summary(rows)}
+        (partial / MARKER).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        if directory.exists():
+            directory.rmdir()
+        partial.rename(directory)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return directory / SPEC_FILE
+
+
+def _check(datasets: int, scale: float, seed: int) -> None:
+    if not 1 <= datasets <= len(DATASETS):
+        raise UsageError(
+            f"datasets: {datasets} is out of range", remedy=f"choose 1 to {len(DATASETS)}"
+        )
+    if not 0 < scale <= 1000:
+        raise UsageError(
+            f"scale: {scale} is out of range",
+            remedy="choose above 0 and up to 1000; 1 is about 770 MB",
+        )
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed: {seed} is out of range", remedy="choose 0 or a positive integer")
+
+
+def _identity(datasets: int, scale: float, seed: int) -> dict[str, Any]:
+    declared = hashlib.sha256(repr(DATASETS[:datasets]).encode()).hexdigest()[:12]
+    return {
+        "format": FORMAT,
+        "declared": declared,
+        "datasets": datasets,
+        "scale": float(scale),
+        "seed": seed,
+    }
+
+
+def _holds(directory: Path, identity: Mapping[str, Any]) -> bool:
+    """Whether this very mixture lies there; raises where another one does."""
+    try:
+        found = json.loads((directory / MARKER).read_text(encoding="utf-8"))["identity"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if found == identity:
+        return True
+    raise UsageError(
+        f"{directory} holds another demo mixture ({found}), asked for was {dict(identity)}",
+        remedy="delete the folder to have it built anew, or name another one",
+    )
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Holds a lock file beside ``directory``; it is gone afterwards."""
+    path = directory.with_name(f".{directory.name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            lock = path.open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The one before us may have taken the file away while we waited for it.
+            if path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+                break
+            lock.close()
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    with lock:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _unwritable(directory: Path, error: OSError) -> SourceError:
+    return SourceError(
+        f"the demo mixture cannot be written to {directory}: {error}",
+        remedy="name a folder that can be written to and has about 1 GB free",
+    )
+
+
+# --- the caller's side -----------------------------------------------------------------------
+
+
+def _shared_out(chosen: Sequence[DemoDataset], count: int) -> list[list[DemoDataset]]:
+    """Datasets over processes: the dearest first, each to the one with least to do."""
+
+    def cost(dataset: DemoDataset) -> float:
+        height, width = dataset.size
+        pixels = height * width * (6 if dataset.look.encoding == "png" else 1)
+        return dataset.frames * (pixels + 60_000)
+
+    shares: list[list[DemoDataset]] = [[] for _ in range(max(1, min(count, len(chosen))))]
+    loads = [0.0] * len(shares)
+    for dataset in sorted(chosen, key=cost, reverse=True):
+        least = loads.index(min(loads))
+        shares[least].append(dataset)
+        loads[least] += cost(dataset)
+    return shares
+
+
+def _run_children(
+    directory: Path,
+    chosen: Sequence[DemoDataset],
+    scale: float,
+    seed: int,
+    progress: Callable[[int, int], None] | None,
+    processes: int,
+) -> list[dict[str, Any]]:
+    """Starts the children, passes their progress on, and returns a row per dataset, in order."""
+    total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
+    lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
+    rows: dict[str, dict[str, Any]] = {}
+    with contextlib.ExitStack() as stack:
+        children: list[tuple[subprocess.Popen[str], IO[str]]] = []
+        for number, share in enumerate(_shared_out(chosen, processes)):
+            log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+            arguments = ["--child", str(directory), "--only", ",".join(one.name for one in share)]
+            arguments += ["--scale", repr(float(scale)), "--seed", str(seed)]
+            child = start(
+                "autoloader.demo.build",
+                arguments,
+                changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            children.append((child, log))
+            reader = threading.Thread(
+                target=_read_lines, args=(number, child, lines), name=f"demo-{number}", daemon=True
+            )
+            reader.start()
+            # Callbacks run last first: a child has ended when its reader is joined.
+            stack.callback(reader.join)
+            stack.callback(_end, child)
+        done, open_pipes = 0, len(children)
+        while open_pipes:
+            number, line = lines.get()
+            if line is None:
+                open_pipes -= 1
+                child, log = children[number]
+                if child.wait() != 0:
+                    raise _child_failed(child.returncode, log)
+                continue
+            report = json.loads(line)
+            if "dataset" in report:
+                rows[report["dataset"]["name"]] = report["dataset"]
+                continue
+            done += report["episodes"]
+            if progress is not None:
+                progress(done, total)
+    return [rows[one.name] for one in chosen]
+
+
+def _read_lines(
+    number: int, child: subprocess.Popen[str], lines: queue.Queue[tuple[int, str | None]]
+) -> None:
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            lines.put((number, line))
+    lines.put((number, None))
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+    assert child.stdin is not None
+    child.stdin.close()
+
+
+def _child_failed(code: int, log: IO[str]) -> SourceError:
+    log.seek(0)
+    last = [line.strip() for line in log.read().splitlines() if line.strip()][-1:] or ["no message"]
+    return SourceError(
+        f"a process that writes the demo mixture ended with {code}: {last[0]}",
+        remedy="check free disk space and memory, and that tensorflow_datasets can be imported",
+    )
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``demo.json`` says beside the arguments."""
+    bins = [sum(row["histogram"][i] for row in rows) for i in range(len(SIZE_BINS_KB) + 1)]
+    edges = ["0", *map(str, SIZE_BINS_KB), "more"]
+    return {
+        "episodes": sum(row["train_episodes"] + row["val_episodes"] for row in rows),
+        "frames": sum(row["frames"] for row in rows),
+        "images": sum(row["images"] for row in rows),
+        "image_bytes": sum(row["image_bytes"] for row in rows),
+        "histogram_kb": {f"{edges[i]}-{edges[i + 1]}": count for i, count in enumerate(bins)},
+        "datasets": list(rows),
+    }
+
+
+# --- the child's side: the only place that imports TFDS ----------------------------------------
+
+
+def _features(dataset: DemoDataset) -> Any:
+    import tensorflow_datasets as tfds
+
+    from autoloader.demo.episodes import nested
+
+    kinds = tfds.features
+
+    def numbers(width: int, dtype: str) -> Any:
+        return kinds.Tensor(shape=(width,) if width else (), dtype=np.dtype(dtype).type)
+
+    step: dict[str, Any] = {}
+    for path, (height, width) in dataset.cameras:
+        encoding = dataset.look.encoding if dataset.states_encoding else None
+        step[path] = kinds.Image(shape=(height, width, 3), encoding_format=encoding)
+    if dataset.depth:
+        shape = (*dataset.size, 1)
+        step[dataset.depth] = kinds.Image(shape=shape, dtype=np.uint16, encoding_format="png")
+    if dataset.hz:
+        step["observation/timestamp"] = numbers(0, "float64")
+    for path, width in zip(dataset.action_paths, dataset.action.values(), strict=True):
+        step[path] = numbers(width, dataset.action_dtype)
+    for path, width in dataset.state.items():
+        step[path] = numbers(width, "float32")
+    metadata: dict[str, Any] = {"file_path": kinds.Text()}
+    if dataset.idles:
+        metadata["recording_folderpath"] = kinds.Text()
+    for path in dataset.language:
+        if path.startswith("episode_metadata/"):
+            metadata[path.partition("/")[2]] = kinds.Text()
+        elif dataset.language_kind == "codes":
+            step[path] = kinds.Tensor(shape=(CODE_POINTS,), dtype=np.int32)
+        else:
+            step[path] = kinds.Text()
+    step.update(dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_))
+    step.update(dict.fromkeys(("reward", "discount"), np.float32))
+    return kinds.FeaturesDict(
+        {"steps": kinds.Dataset(nested(step)), "episode_metadata": kinds.FeaturesDict(metadata)}
+    )
+
+
+def _write_dataset(
+    directory: Path,
+    dataset: DemoDataset,
+    scale: float,
+    seed: int,
+    report: Callable[[dict[str, Any]], None],
+) -> None:
+    import tensorflow_datasets as tfds
+
+    from autoloader.demo.episodes import draw_demo_episode, kept_ranges, value_at
+
+    place = directory / dataset.name / VERSION
+    place.mkdir(parents=True)
+    info = tfds.core.DatasetInfo(
+        builder=tfds.core.dataset_info.DatasetIdentity(
+            name=dataset.name,
+            version=tfds.core.Version(VERSION),
+            data_dir=str(place),
+            module_name=__name__,
+            release_notes={VERSION: "drawn, not recorded"},
+        ),
+        description="Drawn robot episodes for trying out and measuring a data loader.",
+        features=_features(dataset),
+        disable_shuffling=True,
+    )
+    counts = {"train": dataset.train_episodes(scale), "val": dataset.val_episodes(scale)}
+    train = counts["train"]
+    shards = max(2, min(dataset.shards, train // 3))
+    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=-(-train // shards))
+    sizes: list[int] = []
+    kept: dict[str, Any] = {}
+    frames = 0
+
+    def episodes(split: str) -> Iterator[dict[str, Any]]:
+        nonlocal frames
+        for number in range(counts[split]):
+            episode = draw_demo_episode(dataset, split, number, seed)
+            steps = episode["steps"]
+            frames += len(steps)
+            sizes.extend(len(value_at(step, path)) for step in steps for path, _ in dataset.cameras)
+            if dataset.idles:
+                above = episode["episode_metadata"]
+                key = f"{above['recording_folderpath']}--{above['file_path']}"
+                kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
+            yield episode
+            report({"episodes": 1})
+
+    for split in [split for split, count in counts.items() if count]:
+        writer.initialize_splits([split])
+        writer.add_examples({split: episodes(split)})
+    writer.close_all()
+    if kept:
+        (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    if dataset.standard_names:
+        _give_standard_names(info, place)
+    bins = np.searchsorted(np.array(SIZE_BINS_KB) * 1000, sizes, side="right")
+    low, middle, high = np.percentile(sizes, [10, 50, 90])
+    row = {
+        "name": dataset.name,
+        "size": list(dataset.size),
+        "encoding": dataset.look.encoding,
+        "train_episodes": train,
+        "val_episodes": counts["val"],
+        "frames": frames,
+        "images": len(sizes),
+        "image_bytes": int(sum(sizes)),
+        "image_bytes_p10_p50_p90": [int(low), int(middle), int(high)],
+        "histogram": np.bincount(bins, minlength=len(SIZE_BINS_KB) + 1).tolist(),
+    }
+    report({"dataset": row})
+
+
+def _give_standard_names(info: Any, place: Path) -> None:
+    """Renames shards to ``-00000-of-00008``, as TFDS's builders call them."""
+    import tensorflow_datasets as tfds
+
+    splits = []
+    for name, split in info.splits.items():
+        template = tfds.core.ShardedFileTemplate(
+            dataset_name=info.name, data_dir=place, split=name, filetype_suffix="tfrecord"
+        )
+        for number in range(split.num_shards):
+            old = place / f"{info.name}-{name}.tfrecord-{number:05d}"
+            old.rename(template.sharded_filepath(shard_index=number, num_shards=split.num_shards))
+        splits.append(split.replace(filename_template=template))
+    info.set_splits(tfds.core.splits.SplitDict(splits))
+    info.write_to_directory(place)
+
+
+def main() -> None:
+    """Entry of the child processes; people use ``autoloader demo``."""
+    parser = argparse.ArgumentParser(prog="autoloader.demo.build", description=main.__doc__)
+    parser.add_argument("--child", type=Path, required=True)
+    parser.add_argument("--only", required=True)
+    parser.add_argument("--scale", type=float, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    arguments = parser.parse_args()
+    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
+    import cv2
+
+    cv2.setNumThreads(1)
+    wanted = set(arguments.only.split(","))
+    # Whatever a library prints must not be taken for a report.
+    with os.fdopen(os.dup(1), "w", buffering=1) as reports:
+        os.dup2(2, 1)
+        for dataset in DATASETS:
+            if dataset.name in wanted:
+                _write_dataset(
+                    arguments.child,
+                    dataset,
+                    arguments.scale,
+                    arguments.seed,
+                    lambda line: _send(reports, line),
+                )
+
+
+def _end_with_caller() -> None:
+    os.read(0, 1)  # nothing is ever written: it returns when the caller is gone
+    os._exit(1)
+
+
+def _send(reports: IO[str], line: Mapping[str, Any]) -> None:
+    reports.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Ctrl-C at a safe moment: a step that would be torn by it is finished first.
+
+Python raises ``KeyboardInterrupt`` between any two instructions of the main thread. In the midst of
+taking a message from the child that loses the message, and with it a slot of the ring for good: a
+notebook's cell that was interrupted and run again would wait for ever.
+
+Not here: what a torn step is (``loader``, ``process.client``).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Interrupts:
+    """Keeps SIGINT back within a ``with`` block; its handler is called at the end of the block.
+
+    For the main thread, which alone handles signals; elsewhere it does nothing. May be nested.
+    """
+
+    def __init__(self) -> None:
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._came: tuple[int, FrameType | None] | None = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler):
+                self._handler = handler
+                signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = (number, frame)
+
+    def heed(self) -> None:
+        """Nothing would be torn now: call the handler if a signal came."""
+        if self._came is not None and self._handler is not None:
+            came, self._came = self._came, None
+            self._handler(*came)
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            self.heed()

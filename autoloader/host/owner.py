@@ -1,0 +1,45 @@
+"""Which process something belongs to: the one that made it.
+
+A fork has a copy of everything that its parent had, and shares the parent's sockets, shared memory
+and children. Whoever uses such a copy takes from the parent what the parent waits for. So whatever
+holds one of these asks its owner first.
+
+Not here: what a fork sees of batches that it got (``ring.forks``).
+"""
+
+from __future__ import annotations
+
+import os
+
+from autoloader.errors import UsageError
+
+
+class Owner:
+    """The process that made something.
+
+    Args:
+        what: what it is, for messages.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is that process, and not a fork of it."""
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Refuse a fork.
+
+        Raises:
+            UsageError: this is another process than the one that made it.
+        """
+        if not self.here:
+            raise UsageError(
+                f"{self._what} belongs to process {self._pid}, which made it; process "
+                f"{os.getpid()} is a fork of that one and may not use it",
+                remedy="make an AutoLoader in the process that iterates it; do not wrap it in a "
+                "torch DataLoader (it reads ahead by itself), or give that num_workers=0",
+            )

@@ -1,0 +1,186 @@
+"""How an epoch's positions are dealt to steps, and a step's to ranks.
+
+    positions   │← base                                               epoch's end →│
+    steps       │  0: W·B      │  1: W·B      │ …             │ last: what is left  │
+    ranks       │ B │ B │ … │ B │                             │ evenly, none empty  │
+
+Step s of rank r takes positions [(sW + r)B, (sW + r + 1)B), counted from the base: the position
+that all ranks of the former world size had reached together. How many positions a step takes
+depends on nothing but how many the epoch still has (``step_samples``), so a resume may change W
+and B anywhere.
+
+With ``drop_last`` every step takes W·B positions, and what is left of an epoch is carried into the
+next one. Without it the last step's positions are dealt evenly. Where they are fewer than ranks,
+the step before leaves one for each; where there is no such step, they are carried.
+
+Invariants:
+    1. The steps of an epoch are its positions, each once and in order; the ranks' parts of a step
+       are the step's positions.
+    2. Every rank makes the same number of steps, and no step of a rank is empty.
+    3. What is carried is less than W·B with ``drop_last``, less than W without.
+
+Not here: which sample a position is (``order.plan``), who is which rank (``process.ranks``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoloader.order.mixture import MixtureOrder
+from autoloader.spec import BatchSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Which of how many trainers.
+
+    Attributes:
+        rank: this one, from 0.
+        world_size: of how many.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+
+def step_samples(due: int, *, batch: int, world_size: int, drop_last: bool) -> int:
+    """Positions that the next step takes over all ranks; 0 where the epoch is over.
+
+    Args:
+        due: positions that the epoch still has.
+        batch: rows of a full batch.
+        world_size: number of ranks.
+        drop_last: whether all batches are full.
+    """
+    full = batch * world_size
+    if due >= 2 * full:
+        return full
+    if drop_last or batch == 1:
+        return full if due >= full else 0
+    if due <= full:
+        return due if due >= world_size else 0
+    return min(full, due - world_size)
+
+
+def epoch_steps(due: int, *, batch: int, world_size: int, drop_last: bool) -> int:
+    """Steps that an epoch still has, for every rank; arguments as for ``step_samples``."""
+    full = batch * world_size
+    if drop_last or batch == 1 or due < world_size:
+        return max(0, due) // full
+    return -(-due // full)
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """The steps of one rank from a base on, in constant time and memory.
+
+    Attributes:
+        ranks: who is asking.
+        batch: rows of a full batch.
+        drop_last: whether all batches are full.
+        epoch_samples: positions of an epoch; ``None`` is endless.
+        base: the position that the first step begins at.
+        in_epoch: positions of the epoch that lie behind the base; negative where some were
+            carried into it.
+        first_number: number of the first step.
+    """
+
+    ranks: Ranks
+    batch: int
+    drop_last: bool
+    epoch_samples: int | None
+    base: int = 0
+    in_epoch: int = 0
+    first_number: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        order: MixtureOrder,
+        batch: BatchSpec,
+        ranks: Ranks,
+        *,
+        base: int = 0,
+        in_epoch: int = 0,
+        first_number: int = 0,
+    ) -> Deal:
+        """The deal of a mixture's order."""
+        return cls(
+            ranks, batch.size, batch.drop_last, order.epoch_samples, base, in_epoch, first_number
+        )
+
+    def step(self, number: int) -> tuple[int, int]:
+        """The positions [start, stop) of step ``number``, over all ranks."""
+        k = number - self.first_number
+        full = self.batch * self.ranks.world_size
+        if self.drop_last or self.batch == 1 or self.epoch_samples is None:
+            return self.base + k * full, self.base + (k + 1) * full
+        start, due = self.base, self.epoch_samples - self.in_epoch
+        if due < self.ranks.world_size:
+            due += self.epoch_samples
+        steps = self._steps(due)
+        if k >= steps:
+            start, due, k = start + due, self.epoch_samples, k - steps
+            epochs, k = divmod(k, self._steps(due))
+            start += epochs * due
+        before = min(k * full, due - self.ranks.world_size)
+        return start + before, start + before + self._samples(due - before)
+
+    def positions(self, number: int) -> tuple[int, int]:
+        """This rank's positions [start, stop) of step ``number``."""
+        start, stop = self.step(number)
+        rank, world_size = self.ranks.rank, self.ranks.world_size
+        whole = stop - start
+        return start + whole * rank // world_size, start + whole * (rank + 1) // world_size
+
+    def rows(self, number: int) -> int:
+        """Rows of this rank's batch in step ``number``."""
+        start, stop = self.positions(number)
+        return stop - start
+
+    def _samples(self, due: int) -> int:
+        return step_samples(
+            due, batch=self.batch, world_size=self.ranks.world_size, drop_last=self.drop_last
+        )
+
+    def _steps(self, due: int) -> int:
+        return epoch_steps(
+            due, batch=self.batch, world_size=self.ranks.world_size, drop_last=self.drop_last
+        )
+
+
+class Rounds:
+    """A rank's batches in rounds, for fillers that work side by side; for one thread at a time.
+
+    A round is a run of whole batches for each filler. Its batches go to the fillers in turn, so
+    that all work on neighbouring batches and a short ring keeps every one of them busy, while each
+    reads many samples together. Who fills a batch has no influence on what is in it.
+
+    The first round is one batch each, so that the first batch waits for no other; each further one
+    is as long as all before it, up to what is asked for.
+
+    Args:
+        deal: which positions each batch takes.
+    """
+
+    def __init__(self, deal: Deal) -> None:
+        self._deal = deal
+        self._number = deal.first_number
+        self._begun = 0
+
+    def next(self, fillers: int, samples: int) -> list[list[tuple[int, int]]]:
+        """The positions [start, stop) of each filler's batches; batch k is filler k mod n's.
+
+        Args:
+            fillers: how many.
+            samples: least samples of a filler's run, once begun.
+        """
+        dealt: list[list[tuple[int, int]]] = [[] for _ in range(fillers)]
+        dealt_samples, wanted = 0, min(samples * fillers, max(1, self._begun))
+        while dealt_samples < wanted:
+            for own in dealt:
+                own.append(self._deal.positions(self._number))
+                dealt_samples += own[-1][1] - own[-1][0]
+                self._number += 1
+        self._begun += dealt_samples
+        return dealt

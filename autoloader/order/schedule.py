@@ -1,0 +1,176 @@
+"""The mixing schedule: which dataset gives block i, as a pure function of weights and phases.
+
+Dataset d with share ``w`` and phase ``u`` in [0, 1) has its k-th block due at ``(k + u) / w``; the
+schedule is all blocks in the order they are due (the stride scheduling of Waldspurger and Weihl,
+MIT/LCS/TM-528, 1995, with fixed phases). By any due time v every dataset has had within one
+block of ``v × w``, so shares are exact at any length, and any position is reached without
+walking there: counts before v are arithmetic, and v lies within N blocks of the position.
+
+Invariants:
+    1. ``blocks(a, c)`` is ``blocks(a, b)`` followed by ``blocks(b, c)``.
+    2. ``counts_before(i)`` counts the datasets of ``blocks(0, i)``.
+    3. With ``finite``, dataset d appears exactly ``blocks_of[d]`` times.
+    4. ``numbered`` numbers the blocks of a dataset 0, 1, … in the order they come.
+
+``DrawnSchedule`` deals the same blocks in an order drawn by keyed hashes, window by window: shares
+are exact at the end of every window, and any position is still reached without walking there.
+
+Not here: debts of a dataset that was not ready (``read.mixer``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.samples.draws import ordered
+
+WINDOW = 16_384
+"""Blocks among which ``DrawnSchedule`` draws: many batches, and drawn in about 2 ms."""
+
+
+class Schedule:
+    """Blocks dealt to datasets by share.
+
+    Args:
+        shares: relative weight of each dataset, all above zero.
+        phases: in [0, 1) for each; a keyed draw, so that heavy datasets do not all come first.
+        finite: when given, how many blocks each dataset has; shares are then ignored.
+    """
+
+    def __init__(
+        self,
+        shares: Sequence[float],
+        phases: Sequence[float],
+        *,
+        finite: Sequence[int] | None = None,
+    ) -> None:
+        counts = None if finite is None else np.asarray(finite, dtype=np.int64)
+        weights = np.asarray(shares if counts is None else counts, dtype=np.float64)
+        self._live = np.flatnonzero(weights > 0)
+        self._weights = weights[self._live] / weights.sum()
+        self._phases = np.asarray(phases, dtype=np.float64)[self._live]
+        self._finite = None if counts is None else counts[self._live]
+        self._datasets = len(weights)
+        self.length: int | None = None if counts is None else int(counts.sum())
+
+    def _due(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
+        return np.asarray((k + self._phases) / self._weights)
+
+    def _counts_at(self, v: float) -> NDArray[np.int64]:
+        """Blocks due before time v, per live dataset; exact with respect to ``_due``."""
+        k = np.maximum(np.ceil(v * self._weights - self._phases), 0).astype(np.int64)
+        k += self._due(k) < v
+        k -= (k > 0) & (self._due(k - 1) >= v)
+        return np.asarray(k if self._finite is None else np.minimum(k, self._finite))
+
+    def _window(
+        self, start: int, stop: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """(datasets in order, number of each block in its dataset, counts before them).
+
+        What comes back covers [start, stop); its first block is at the sum of the counts.
+        """
+        margin = 4 * math.isqrt(len(self._live)) + 4
+        low, high = float(max(0, start - margin)), float(stop + margin)
+        before, step = self._counts_at(low), margin
+        while int(before.sum()) > start:
+            low, step = max(0.0, low - step), 2 * step
+            before = self._counts_at(low)
+        after, step = self._counts_at(high), margin
+        while int(after.sum()) < stop:
+            high, step = high + step, 2 * step
+            after = self._counts_at(high)
+        each = after - before
+        dataset = np.repeat(np.arange(len(each)), each)
+        first = np.repeat(np.cumsum(each) - each, each)
+        k = np.arange(len(dataset)) - first + np.repeat(before, each)
+        due = (k + self._phases[dataset]) / self._weights[dataset]
+        order = np.argsort(due, kind="stable")  # ties: by dataset, as they lie
+        return dataset[order], k[order], before
+
+    def numbered(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Dataset of each block in [start, stop), and which of that dataset's blocks it is."""
+        if self.length is not None:
+            stop = min(stop, self.length)
+        if stop <= start:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        sequence, k, before = self._window(start, stop)
+        first = int(before.sum())
+        cut = slice(start - first, stop - first)
+        return np.asarray(self._live[sequence[cut]], dtype=np.int64), k[cut]
+
+    def blocks(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Dataset of each block in [start, stop), as [stop − start] int64."""
+        return self.numbered(start, stop)[0]
+
+    def counts_before(self, position: int) -> NDArray[np.int64]:
+        """Blocks of each dataset before ``position``, as [datasets] int64."""
+        if self.length is not None:
+            position = min(position, self.length)
+        counts = np.zeros(self._datasets, dtype=np.int64)
+        if position > 0:
+            sequence, _, before = self._window(position - 1, position)
+            seen = sequence[: position - int(before.sum())]
+            within = np.bincount(seen, minlength=len(self._live))
+            counts[self._live] = before + within
+        return counts
+
+
+class DrawnSchedule(Schedule):
+    """A schedule whose blocks come in drawn order, without replacement within each window.
+
+    Args:
+        shares, phases, finite: as of ``Schedule``.
+        key: of the draws.
+    """
+
+    def __init__(
+        self,
+        shares: Sequence[float],
+        phases: Sequence[float],
+        *,
+        key: int,
+        finite: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(shares, phases, finite=finite)
+        self._key = key
+        self._last = -1, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+
+    def _drawn(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Dataset and number of every block of a window; the last window asked for is kept."""
+        known, dataset, number = self._last
+        if known != window:
+            start = window * WINDOW
+            due, _ = super().numbered(start, start + WINDOW)
+            places = np.arange(start, start + len(due), dtype=np.int64)
+            dataset = due[ordered(self._key, places) - start]
+            together = np.argsort(dataset, kind="stable")
+            each = np.bincount(dataset, minlength=self._datasets)
+            first = super().counts_before(start) - (np.cumsum(each) - each)
+            number = np.empty_like(dataset)
+            number[together] = np.arange(len(due)) + first[dataset[together]]
+            self._last = window, dataset, number
+        return dataset, number
+
+    def numbered(self, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """See ``Schedule.numbered``."""
+        if self.length is not None:
+            stop = min(stop, self.length)
+        datasets, numbers = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+        for window in range(start // WINDOW, -(-stop // WINDOW)):
+            first = window * WINDOW
+            cut = slice(max(0, start - first), stop - first)
+            dataset, number = self._drawn(window)
+            datasets.append(dataset[cut])
+            numbers.append(number[cut])
+        return np.concatenate(datasets), np.concatenate(numbers)
+
+    def counts_before(self, position: int) -> NDArray[np.int64]:
+        """See ``Schedule.counts_before``."""
+        start = position - position % WINDOW
+        within = np.bincount(self.blocks(start, position), minlength=self._datasets)
+        return super().counts_before(start) + within

@@ -1,0 +1,162 @@
+"""A decode process: a light process that fills batches for the loader's child.
+
+Started by ``supervision`` with two inherited descriptors: its end of a socket pair, and the ring.
+It imports neither TensorFlow nor torch, opens the indexes that the child has built, and ends when
+its socket does; where it cannot even see that, the kernel ends it with the thread that started it.
+
+Not here: the child's side (``pipeline.decode_client``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.quarantine import Quarantine
+from autoloader.errors import AutoloaderError
+from autoloader.host.threads import LoaderThread
+from autoloader.knobs import Knobs
+from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.indexed import IndexedReader
+from autoloader.process.messages import (
+    Activity,
+    Bad,
+    Failed,
+    Filled,
+    FillKnobs,
+    FillRun,
+    FillSlot,
+    FillStart,
+    Message,
+    Park,
+    Wire,
+)
+from autoloader.ring.memory import RingMemory
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture, resolve_plain
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.5
+_TELL_S = 0.5
+
+
+class _Told(Quarantine):
+    """Bad records are the child's to count and judge."""
+
+    def __init__(self, mixture: ResolvedMixture, process: FillProcess) -> None:
+        super().__init__(mixture)
+        self._process = process
+
+    def add(self, place: Place, reason: str) -> None:
+        self._process.send(Bad(0, list(place.numbers()), reason))
+
+
+class FillProcess:
+    """Serves one connection to the child.
+
+    Args:
+        connection: to the child.
+        ring: descriptor of the ring's memory.
+    """
+
+    def __init__(self, connection: socket.socket, ring: int) -> None:
+        self._wire = Wire(connection)
+        self._ring = ring
+        self._sending = threading.Lock()
+        self._builder: BatchBuilder | None = None
+
+    def send(self, message: Message) -> None:
+        """Send to the child; any thread."""
+        try:
+            with self._sending:
+                self._wire.send(message)
+        except OSError:
+            os._exit(0)
+
+    def run(self) -> None:
+        """Serve until the child closes the connection."""
+        while True:
+            try:
+                message = self._wire.receive(None)
+            except EOFError:
+                os._exit(0)
+            if isinstance(message, FillStart):
+                try:
+                    self._start(message)
+                except AutoloaderError as error:
+                    self.send(Failed.of(0, error))
+            elif self._builder is None:
+                continue
+            elif isinstance(message, FillRun):
+                self._builder.assign([(start, stop) for start, stop in message.spans])
+            elif isinstance(message, FillSlot):
+                self._builder.give(message.slot)
+            elif isinstance(message, FillKnobs):
+                self._builder.retune(Knobs.build(message.knobs))
+            elif isinstance(message, Park):
+                self._builder.park(message.parked)
+
+    def _start(self, message: FillStart) -> None:
+        mixture = resolve_plain(message.spec, message.split, message.statistics)
+        reader = IndexedReader(mixture, MixtureOrder.from_plain(message.order))
+        bad = _Told(mixture, self)
+        reader.open(bad)
+        self._builder = BatchBuilder(
+            mixture,
+            lambda knobs, condition, failed: reader.source(knobs, bad, condition, failed),
+            Knobs.build(message.knobs),
+            RingMemory(mixture.layout, descriptor=self._ring),
+            bad,
+        )
+        LoaderThread(target=self._deliver, args=(self._builder,), name="autoloader-deliver").start()
+
+    def _deliver(self, builder: BatchBuilder) -> None:
+        told_s = time.monotonic()
+        try:
+            while True:
+                batch = builder.next(_POLL_S)
+                if batch is not None:
+                    self.send(Filled.of(0, 0, batch))
+                if time.monotonic() - told_s >= _TELL_S:
+                    told_s = time.monotonic()
+                    self.send(Activity(0, 0, dataclasses.asdict(builder.activity()), []))
+        except AutoloaderError as error:
+            self.send(Failed.of(0, error))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the child that started this process."""
+    parser = argparse.ArgumentParser(prog="autoloader.pipeline.decode_process")
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--ring", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    chosen = parser.parse_args(arguments)
+    _end_with(chosen.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text("autoloader-fill")
+    sys.setswitchinterval(0.001)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    FillProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The indexed reader: planned samples over the sidecar index, built here or in decode processes.
+
+There is no mixer and no cursor: the plan names the sample of every position, so where a pipeline
+is, is one number, and no knob moves the order. TensorFlow is not imported.
+
+Not here: the plan and the index (``index``), reading what is planned (``read.planned``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+
+from autoloader.decode.quarantine import Quarantine
+from autoloader.index.dataset import DatasetIndex
+from autoloader.knobs import Knobs
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.plan import SamplePlan
+from autoloader.pipeline.decode_client import RemoteBuilder
+from autoloader.process.messages import FillStart
+from autoloader.read.open_mixture import Compiled, open_planned
+from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
+from autoloader.ring.memory import RingMemory
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture
+
+
+class IndexedReader:
+    """Reads one mixture by index; see ``pipeline.pipeline.Reader``.
+
+    Args:
+        mixture: what is read.
+        order: its order.
+        ranks_here: ranks whose pipelines share this process, and its memory.
+        compiled: keeps the open indexes for the next pipeline.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        *,
+        ranks_here: int = 1,
+        compiled: Compiled | None = None,
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._ranks_here = ranks_here
+        self._compiled = compiled or Compiled()
+        self._sample_bytes = 0.0
+        self._plan: SamplePlan
+        self._indexes: Sequence[DatasetIndex] = ()
+
+    def open(self, quarantine: Quarantine) -> None:
+        """See ``Reader.open``: builds indexes that are missing."""
+        opened = self._compiled.opened = open_planned(self._mixture, self._order)
+        self._indexes, self._plan = opened.indexes, opened.plan
+        for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
+            for slice_, record, reason in index.damaged:
+                quarantine.add(Place(dataset.index, 0, slice_, record), reason)
+        self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> PlannedSource:
+        """See ``Reader.source``."""
+        del quarantine  # what is damaged was found when the index was built
+        return PlannedSource(
+            self._mixture,
+            self._plan,
+            self._indexes,
+            self._order.shares,
+            knobs,
+            condition=condition,
+            failed=failed,
+        )
+
+    def processes(self, knobs: Knobs) -> int:
+        """See ``Reader.processes``."""
+        return knobs.decode_processes
+
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
+        """See ``Reader.remote``."""
+        return RemoteBuilder(
+            FillStart(
+                0,
+                spec=self._mixture.spec.model_dump(mode="json"),
+                split=self._mixture.split,
+                statistics=self._mixture.plain_statistics(),
+                order=dataclasses.asdict(self._order),
+                knobs=knobs.flat(),
+            ),
+            memory.descriptor,
+            datasets=len(self._mixture.datasets),
+            bad=quarantine.add,
+        )
+
+    def run_samples(self, knobs: Knobs) -> int:
+        """See ``Reader.run_samples``."""
+        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes)

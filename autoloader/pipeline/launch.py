@@ -1,0 +1,148 @@
+"""Chooses and makes the pipeline that a mixture, its knobs and its files ask for.
+
+Called in the loader's child, and in the trainer's process with ``isolation="thread"``; the parts
+(TensorFlow among them) are imported only when they are needed.
+
+Not here: the pipelines themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from autoloader.decode.activity import PipelineActivity
+from autoloader.decode.quarantine import BadRecord
+from autoloader.errors import SourceError, UsageError
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import MixtureOrder
+from autoloader.read.open_mixture import Compiled
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.source import EpisodeSource
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.pipeline import Pipeline, Reader
+
+
+class RunningPipeline(Protocol):
+    """What every pipeline does; documented in ``pipeline.pipeline.Pipeline``."""
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        ...
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next batch, in order, or ``None`` where none was ready in time."""
+        ...
+
+    def release(self, slot: int) -> None:
+        """The consumer is done with a slot."""
+        ...
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+        ...
+
+    def park(self, parked: bool) -> None:
+        """Stop admitting reads (True) or go on."""
+        ...
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """Bad records so far."""
+        ...
+
+    def activity(self) -> PipelineActivity:
+        """What every part is doing."""
+        ...
+
+    def close(self) -> None:
+        """End all threads."""
+        ...
+
+
+def open_pipeline(
+    mixture: ResolvedMixture,
+    order: MixtureOrder,
+    knobs: Knobs,
+    memory: RingMemory,
+    *,
+    start: PipelineStart,
+    held: Sequence[int] = (),
+    ranks: Ranks = Ranks(),  # noqa: B008 frozen
+    ranks_here: int = 1,
+    compiled: Compiled | None = None,
+) -> Pipeline:
+    """The pipeline for a rank's part of a mixture; not yet started.
+
+    ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
+
+    Raises:
+        SourceError: TensorFlow is needed and cannot be imported.
+        UsageError: ``start`` was saved under another reader.
+    """
+    deal = Deal.of(
+        order,
+        mixture.spec.batch,
+        ranks,
+        base=start.position,
+        in_epoch=start.in_epoch,
+        first_number=start.first_number,
+    )
+    compiled = compiled or Compiled()
+    reader: Reader
+    if knobs.reader == "indexed":
+        from autoloader.pipeline.indexed import IndexedReader
+
+        _check_reader(start)
+        reader = IndexedReader(mixture, order, ranks_here=ranks_here, compiled=compiled)
+    else:
+        from autoloader.read.streams import StreamsReader
+
+        reader = StreamsReader(mixture, order, partial(_open_stream, mixture, compiled), start)
+    from autoloader.pipeline.pipeline import Pipeline
+
+    return Pipeline(mixture, reader, knobs, memory, deal=deal, held=held)
+
+
+def _check_reader(start: PipelineStart) -> None:
+    if start.mixer is not None and "position" not in start.mixer:
+        raise UsageError(
+            "the saved state is of the stream reader, this loader reads by index",
+            remedy="resume with the reader that the state was saved with: reader: stream",
+        )
+
+
+_importing = threading.Lock()
+
+
+def _open_stream(
+    mixture: ResolvedMixture, compiled: Compiled, dataset: ResolvedDataset
+) -> EpisodeSource:
+    if (kept := compiled.readers.get(dataset.name)) is not None:
+        return kept
+    with _importing:
+        try:
+            from autoloader.graph.reader import StreamReader
+        except ImportError as error:
+            raise _no_tensorflow(error) from error
+    # A mixture that waits promises an order that does not depend on timing.
+    ordered = mixture.spec.mixing.waits
+    reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+    return compiled.readers.setdefault(dataset.name, reader)
+
+
+def _no_tensorflow(error: ImportError) -> SourceError:
+    return SourceError(
+        f"TensorFlow cannot be imported: {error}",
+        remedy="install tensorflow; the stream reader needs it",
+    )

@@ -1,0 +1,399 @@
+"""Runs one mixture: deals batches to builders, gives them slots, hands filled batches out in order.
+
+Theory of operation. After ``start`` a thread opens the reader (which may build an index), then
+deals batches to the builders (``order.dealing``) and gives each batch a slot as slots become
+free. With ``decode_processes`` 1, and for streams, there is one builder, in this process; with more
+there are as many light processes. A change of their number applies from the next round on: builders
+that get no more rounds are closed when their last batch is handed out.
+
+The same pipeline runs in the loader's child (``worker``) and, for debugging, in the trainer's own
+process. Whoever holds it calls ``next`` and gives slots back by ``release``.
+
+Invariants:
+    1. An exception in any thread comes out of ``next``, with dataset and stage.
+    2. ``close`` returns; it waits for threads at most ``CLOSE_S``, and threads are daemons.
+
+Not here: what the readers read (``read.streams``, ``read.planned``), building a batch
+(``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from autoloader.clock import Clock
+from autoloader.decode.activity import BuilderActivity, PipelineActivity
+from autoloader.decode.batch_builder import BatchBuilder
+from autoloader.decode.quarantine import BadRecord, Quarantine
+from autoloader.decode.source import SampleSource, Spans
+from autoloader.errors import AutoloaderError, as_fault
+from autoloader.host.threads import LoaderThread
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Deal, Rounds
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import FilledBatch
+from autoloader.ring.slots import SlotBook
+from autoloader.samples.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+CLOSE_S = 1.5
+
+
+class Builder(Protocol):
+    """Builds batches, here or in another process; see ``batch_builder.BatchBuilder``."""
+
+    here: bool
+    """Whether it works in this process."""
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 where it works here, or has not been started yet."""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Whether it works with the knobs in force."""
+        ...
+
+    @property
+    def filled(self) -> int:
+        """Batches ready to be handed out."""
+        ...
+
+    def assign(self, spans: Spans) -> None:
+        """A run to fill, after those assigned before."""
+        ...
+
+    def give(self, slot: int) -> None:
+        """A slot for the next batch that has none."""
+        ...
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next filled batch, ``None`` where none is ready in time."""
+        ...
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs."""
+        ...
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        ...
+
+    def drop(self) -> None:
+        """Give back what is read ahead."""
+        ...
+
+    def activity(self) -> BuilderActivity:
+        """What it has done so far."""
+        ...
+
+    def close(self, within_s: float) -> bool:
+        """End it; whether it has ended in time."""
+        ...
+
+
+class Reader(Protocol):
+    """What a pipeline asks of the reader of its mixture."""
+
+    def open(self, quarantine: Quarantine) -> None:
+        """Open what must be there before anything is read; may take long, and is called once."""
+        ...
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> SampleSource:
+        """What gives the samples to a builder in this process."""
+        ...
+
+    def processes(self, knobs: Knobs) -> int:
+        """How many processes build batches: 1 is this one."""
+        ...
+
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine, /) -> Builder:
+        """A builder in a process of its own."""
+        ...
+
+    def run_samples(self, knobs: Knobs) -> int:
+        """Samples that a builder should read together."""
+        ...
+
+
+class Pipeline:
+    """Runs one mixture.
+
+    Args:
+        mixture: what to run.
+        reader: reads it.
+        knobs: values to begin with; checked by the caller.
+        memory: the ring's memory.
+        deal: which positions each batch takes.
+        held: slots that the consumer still has from an earlier pipeline.
+        clock: for stalls.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        reader: Reader,
+        knobs: Knobs,
+        memory: RingMemory,
+        *,
+        deal: Deal,
+        held: Sequence[int] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        self._mixture = mixture
+        self._reader = reader
+        self._knobs = knobs
+        self._memory = memory
+        self._number = deal.first_number
+        self._rounds = Rounds(deal)
+        self._clock = clock
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._parked = False
+        self._lock = threading.Lock()
+        self._dealt = threading.Condition(self._lock)
+        self._quarantine = Quarantine(mixture)
+        self._slots = SlotBook(memory, knobs.ring_slots, held=held)
+        self._builders: list[Builder] = []
+        self._leaving: list[Builder] = []
+        self._unslotted: collections.deque[Builder] = collections.deque()
+        self._under_way: collections.deque[Builder] = collections.deque()
+        self._round_batches = 0
+        self._over = BuilderActivity.none(len(mixture.datasets))
+        self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
+
+    def start(self) -> None:
+        """Open the reader, then read and fill batches."""
+        self._dealing.start()
+
+    def _run(self) -> None:
+        try:
+            self._reader.open(self._quarantine)
+            with self._lock:
+                if not self._closed:
+                    self._deal()
+            while (slot := self._slots.acquire()) is not None:
+                with self._dealt:
+                    if self._closed:
+                        return
+                    self._deal()
+                    builder = self._unslotted.popleft()
+                    builder.give(slot)
+                    self._under_way.append(builder)
+                    self._dealt.notify_all()
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            self._fail(error)
+
+    def _deal(self) -> None:
+        """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
+        if len(self._builders) != self._reader.processes(self._knobs):
+            self._staff()
+        samples = self._reader.run_samples(self._knobs)
+        while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
+            runs = self._rounds.next(len(self._builders), samples)
+            for builder, spans in zip(self._builders, runs, strict=True):
+                builder.assign(spans)
+            self._round_batches = sum(map(len, runs))
+            self._unslotted += [self._builders[k % len(runs)] for k in range(self._round_batches)]
+
+    def _staff(self) -> None:
+        """Have as many builders as the knobs say; under the lock."""
+        wanted = self._reader.processes(self._knobs)
+        here = wanted == 1
+        kept = [one for one in self._builders if one.here is here][:wanted]
+        shares = self._shares(wanted)
+        for share in shares[len(kept) :]:
+            builder = self._local(share) if here else self._remote(share)
+            builder.park(self._parked)
+            kept.append(builder)
+        self._leaving += [one for one in self._builders if one not in kept]
+        self._builders = kept
+        self._share_knobs()
+
+    def _local(self, knobs: Knobs) -> Builder:
+        def source(
+            knobs: Knobs,
+            condition: threading.Condition,
+            failed: Callable[[BaseException], None],
+        ) -> SampleSource:
+            return self._reader.source(knobs, self._quarantine, condition, failed)
+
+        return BatchBuilder(
+            self._mixture, source, knobs, self._memory, self._quarantine, clock=self._clock
+        )
+
+    def _remote(self, knobs: Knobs) -> Builder:
+        return self._reader.remote(knobs, self._memory, self._quarantine)
+
+    def _shares(self, builders: int) -> list[Knobs]:
+        """The knobs of each builder: the threads are spread over them, at least one each."""
+        knobs = self._knobs
+        if builders == 1:
+            return [knobs]
+        return [
+            Knobs.build(
+                {
+                    "decode_threads": max(1, (knobs.decode_threads + k) // builders),
+                    "io_threads": max(1, (knobs.io_threads + k) // builders),
+                },
+                base=knobs,
+            )
+            for k in range(builders)
+        ]
+
+    def _share_knobs(self) -> None:
+        shares = self._shares(len(self._builders))
+        for builder, share in zip(self._builders, shares, strict=True):
+            builder.retune(share)
+
+    def next(self, timeout_s: float) -> FilledBatch | None:
+        """The next batch, in order, or ``None`` where none was ready in time.
+
+        Raises:
+            AutoloaderError: a background part failed; names dataset and stage.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._dealt:
+            self._dealt.wait_for(lambda: self._under_way or self._failure, timeout_s)
+            builder = self._under_way[0] if self._under_way else None
+        if self._failure is None and builder is not None:
+            try:
+                batch = builder.next(max(0.0, deadline - time.monotonic()))
+            except AutoloaderError as error:
+                self._fail(error)
+            else:
+                if batch is not None:
+                    self._slots.hand_out(batch.slot)
+                    batch.number = self._number
+                    self._number += 1
+                    self._hand_out(builder)
+                return batch
+        if self._failure is not None:
+            raise as_fault(self._failure, "read")
+        return None
+
+    def _hand_out(self, builder: Builder) -> None:
+        """A builder's batch goes out; one that leaves and has no other is closed."""
+        with self._lock:
+            self._under_way.popleft()
+            over = (
+                builder in self._leaving
+                and builder not in self._under_way
+                and builder not in self._unslotted
+            )
+            if over:
+                self._leaving.remove(builder)
+                self._over = self._over.plus(builder.activity().over())
+        if over:
+            builder.close(CLOSE_S)
+
+    def release(self, slot: int) -> None:
+        """The consumer is done with a slot."""
+        self._slots.release(slot)
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        return self._knobs
+
+    def retune(self, knobs: Knobs) -> None:
+        """Move to other knobs; each takes effect as its row in the knob table says."""
+        with self._lock:
+            self._knobs = knobs
+            if len(self._builders) == self._reader.processes(knobs):
+                self._share_knobs()
+        self._slots.resize(knobs.ring_slots)
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on; the ring keeps what it has."""
+        with self._lock:
+            self._parked = parked
+            for builder in self._all():
+                builder.park(parked)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all builders, and as many as the knobs say, work with the knobs in force."""
+        with self._lock:
+            wanted = self._reader.processes(self._knobs)
+            as_many = not self._leaving and len(self._builders) in (0, wanted)
+            return as_many and all(builder.settled for builder in self._builders)
+
+    @property
+    def ready_batches(self) -> int:
+        """Batches that are filled and not taken, wherever they lie."""
+        with self._lock:
+            builders = self._all()
+        return sum(builder.filled for builder in builders) + self._slots.untaken
+
+    def drop(self) -> None:
+        """Give back what can be read again, and the pages of free slots; does not wait."""
+        with self._lock:
+            builders = self._all()
+        for builder in builders:
+            builder.drop()
+        self._slots.punch_free()
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """Bad records so far."""
+        return self._quarantine.records()
+
+    def activity(self) -> PipelineActivity:
+        """What every part is doing."""
+        with self._lock:
+            builders = self._all()
+            done = self._over
+        for builder in builders:
+            done = done.plus(builder.activity())
+        return PipelineActivity(
+            datasets={
+                dataset.name: dataclasses.replace(own, quarantined=self._quarantine.count(k))
+                for k, (dataset, own) in enumerate(
+                    zip(self._mixture.datasets, done.datasets, strict=True)
+                )
+            },
+            ring_slots=self._slots.slots,
+            ring_out=self._slots.out,
+            ring_filled=self.ready_batches,
+            decode_waiting=done.waiting,
+            mix_wait_s=done.wait_s,
+            run_bytes=done.run_bytes,
+            processes=[one.pid for one in builders if one.pid],
+        )
+
+    def close(self) -> None:
+        """End all threads; drops what is under way. May be called twice."""
+        with self._dealt:
+            if self._closed:
+                return
+            self._closed = True
+            builders = self._all()
+            self._dealt.notify_all()
+        self._slots.close()
+        deadline = time.monotonic() + CLOSE_S
+        late = [one for one in builders if not one.close(max(0.0, deadline - time.monotonic()))]
+        if late:
+            logger.warning("threads that read are still waiting for their source")
+
+    def _all(self) -> list[Builder]:
+        return [*self._builders, *self._leaving]
+
+    def _fail(self, error: BaseException) -> None:
+        with self._dealt:
+            if self._failure is None and not self._closed:
+                self._failure = error
+            self._dealt.notify_all()

@@ -1,0 +1,226 @@
+"""What has been handed out, to the sample: the one source of every restart and resume.
+
+Not here: the cursors themselves (``order.cursor``), saving the state (``loader``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from autoloader.errors import UsageError
+from autoloader.order.cursor import DatasetCursor
+from autoloader.order.dealing import Ranks, epoch_steps, step_samples
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.parts import part_of
+from autoloader.read.mixer import renamed
+from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.samples.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+
+class _Dealt(TypedDict):
+    batch: int
+    world_size: int
+    drop_last: bool
+
+
+class Progress:
+    """The fold of all batches handed out.
+
+    Args:
+        mixture: what is read, over all ranks.
+        order: its order.
+        ranks: whose batches they are. Places and epochs are those of all ranks together: each
+            rank's step stands for the step of all.
+        planned: whether the order is planned (indexed reader): then a position says all, the
+            cursors stay at the beginning, and any rank's state is the state of all. Else the
+            cursors are of the rank's part, and all ranks' states together are (``join_states``).
+    """
+
+    def __init__(
+        self, mixture: ResolvedMixture, order: MixtureOrder, ranks: Ranks, *, planned: bool
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._ranks = ranks
+        self._planned = planned
+        self._cursors = self._cursors_of(ranks)
+        self._mixer: dict[str, Any] | None = None
+        self._taken = [0] * len(mixture.datasets)
+        self.non_finite = [0] * len(mixture.datasets)
+        self._batches = 0
+        self.position = 0
+        self.in_epoch = 0
+        self.epoch_steps = 0
+
+    def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
+        """At the beginning of what one of so many ranks reads."""
+        if not self._planned:
+            return [DatasetCursor.of(part_of(one, ranks)) for one in self._mixture.datasets]
+        return [DatasetCursor.of(one) for one in self._mixture.datasets]
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that the epoch still has; ``None`` where it is endless."""
+        due = self._due
+        return None if due is None else epoch_steps(due, **self._dealt)
+
+    def next_epoch(self) -> None:
+        """The epoch is over; what it could not deal is carried into the next one."""
+        self.in_epoch = -(self._due or 0)
+        self.epoch_steps = 0
+
+    def deliver(self, filled: FilledBatch, ledger: Any) -> None:
+        """A batch is handed out; ``ledger`` [B, 6] says which samples it stands for."""
+        for place in filled.empties:
+            self._cursors[place.dataset].close(place)
+        for dataset, pass_, shard, record, _, total in ledger[: filled.rows].tolist():
+            if not self._planned:
+                self._cursors[dataset].take(pass_, shard, record, total)
+            self._taken[dataset] += 1
+        for row in filled.non_finite:
+            self._note_non_finite(*ledger[row].tolist())
+        due = self._due
+        self._batches = filled.number + 1
+        step = self._full if due is None else step_samples(due, **self._dealt)
+        self.position += step
+        self.in_epoch += step
+        self.epoch_steps += 1
+        self._mixer = {"position": self.position} if self._planned else filled.mixer
+
+    def _note_non_finite(
+        self, dataset: int, pass_: int, shard: int, record: int, t: int, total: int
+    ) -> None:
+        del pass_, total
+        self.non_finite[dataset] += 1
+        if self.non_finite[dataset] == 1:
+            how = self._mixture.spec.errors.non_finite
+            logger.warning(
+                "dataset %s: the sample at t = %d of record %d of %s holds NaN or an infinite "
+                "value in its action or state; each such sample is %s (errors.non_finite: %s) and "
+                "counted by statistics()",
+                self._mixture.names[dataset],
+                t,
+                record,
+                self._mixture.datasets[dataset].slices[shard].path,
+                "handed out as it is" if how == "keep" else "replaced by a repeat of another one",
+                how,
+            )
+
+    def share(self, dataset: int) -> float | None:
+        """A dataset's share of what was handed out."""
+        every = sum(self._taken)
+        return self._taken[dataset] / every if every else None
+
+    def start(self) -> PipelineStart:
+        """Where a pipeline must begin to go on from here."""
+        return PipelineStart(
+            tuple(cursor.copy() for cursor in self._cursors),
+            self._mixer,
+            self._batches,
+            self.position,
+            self.in_epoch,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """Plain values."""
+        part = {} if self._planned else {"part": [self._ranks.rank, self._ranks.world_size]}
+        return {
+            **part,
+            "position": self.position,
+            "in_epoch": self.in_epoch,
+            "epoch_steps": self.epoch_steps,
+            "batches": self._batches,
+            "taken": dict(zip(self._mixture.names, self._taken, strict=True)),
+            "mixer": renamed(self._mixer, self._mixture.names.__getitem__),
+            "cursors": {
+                name: cursor.state()
+                for name, cursor in zip(self._mixture.names, self._cursors, strict=True)
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any], rebased: bool = False) -> None:
+        """Go to a saved place; where it is refused, stay.
+
+        Args:
+            state: a state, as ``checkpoint.read_state`` returns it.
+            rebased: it is of other weights or fewer datasets: the schedule begins anew.
+
+        Raises:
+            UsageError: it is of other files, or of a part that is not this rank's.
+        """
+        if self._planned:
+            self._cursors, self._mixer = self._own(state, self._ranks), state["mixer"]
+        else:
+            self._cursors, self._mixer = self._of_part(state)
+        for index, name in enumerate(self._mixture.names):
+            self._taken[index] = int(state["taken"].get(name, 0))
+        if rebased and not self._planned:
+            self._mixer = None
+        self._batches = int(state["batches"])
+        self.position = int(state["position"])
+        epoch = self._order.epoch_samples
+        # Where epochs have become shorter, this one is over.
+        self.in_epoch = min(state["in_epoch"], state["in_epoch"] if epoch is None else epoch)
+        self.epoch_steps = int(state["epoch_steps"])
+
+    def _own(self, saved: Mapping[str, Any], ranks: Ranks) -> list[DatasetCursor]:
+        """The cursors of one of so many ranks, where they were saved."""
+        cursors = self._cursors_of(ranks)
+        for name, cursor in zip(self._mixture.names, cursors, strict=True):
+            if name in saved["cursors"]:
+                try:
+                    cursor.restore(saved["cursors"][name])
+                except UsageError as error:
+                    raise UsageError(f"cursors.{name}: {error.what}", remedy=error.remedy) from None
+        return cursors
+
+    def _of_part(
+        self, state: Mapping[str, Any]
+    ) -> tuple[list[DatasetCursor], dict[str, Any] | None]:
+        rank, world_size = state["part"]
+        parts = state.get("parts") or {str(rank): state}
+        own = parts.get(str(self._ranks.rank))
+        if world_size == self._ranks.world_size and own is not None:
+            return self._own(own, self._ranks), renamed(own["mixer"], self._mixture.names.index)
+        if len(parts) < world_size:
+            raise UsageError(
+                f"the state says where rank {rank} of {world_size} was, and this is rank "
+                f"{self._ranks.rank} of {self._ranks.world_size}: a stream's rank knows nothing of "
+                "the others",
+                remedy="save autoloader.join_states of the states of all ranks (the Lightning data "
+                "module does), or use reader: indexed, where any rank's state serves all",
+            )
+        others = [
+            self._own(parts[str(number)], Ranks(number, world_size)) for number in range(world_size)
+        ]
+        mine = self._cursors_of(self._ranks)
+        most = max(world_size, self._ranks.world_size)
+        for index, dataset in enumerate(self._mixture.datasets):
+            theirs = [cursors[index] for cursors in others]
+            if dataset.records >= most:
+                mine[index].take_over(theirs)
+            else:  # dealt by samples, then or now: its pass begins again
+                mine[index].pass_ = min(cursor.pass_ for cursor in theirs)
+        return mine, None
+
+    @property
+    def _due(self) -> int | None:
+        samples = self._order.epoch_samples
+        return None if samples is None else samples - self.in_epoch
+
+    @property
+    def _full(self) -> int:
+        return self._mixture.spec.batch.size * self._ranks.world_size
+
+    @property
+    def _dealt(self) -> _Dealt:
+        batch = self._mixture.spec.batch
+        return {
+            "batch": batch.size,
+            "world_size": self._ranks.world_size,
+            "drop_last": batch.drop_last,
+        }

@@ -1,0 +1,69 @@
+"""The arguments of the Python interface, held against what each may be before anything starts.
+
+Not here: what they mean together (``planning``, ``process.ranks``), knobs (``knobs``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Any
+
+from autoloader.errors import UsageError, shown
+from autoloader.spec import PipelineSpec
+from autoloader.units import parse_bytes
+
+_PATH = (str, os.PathLike)
+_ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "spec": (
+        (PipelineSpec, *_PATH),
+        "a PipelineSpec, or the path of one; PipelineSpec.from_mapping makes one of a dict",
+    ),
+    "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
+    "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB" or "5GiB", bytes, or None'),
+    "split": ((str,), 'a name of one of the spec\'s splits, such as "train"'),
+    "knobs": ((Mapping, NoneType), 'a mapping of knobs such as {"decode_threads": 2}, or None'),
+    "isolation": ((str,), "'process' or 'thread'"),
+    "controller": ((bool,), "True or False"),
+    "rank": ((int, NoneType), "a whole number from 0, or None"),
+    "world_size": ((int, NoneType), "a whole number from 1, or None"),
+    "output": ((str,), "'torch' or 'numpy'"),
+    "reproducible": ((bool,), "True or False"),
+    "batch_size": ((int, NoneType), "a whole number from 1, or None"),
+}
+_WORDS = {"isolation": ("process", "thread"), "output": ("torch", "numpy")}
+
+
+def check_arguments(given: Mapping[str, Any]) -> None:
+    """Refuse an argument (by name) of the wrong type; a bool is no number.
+
+    Raises:
+        UsageError: names the argument, the value found and what is allowed.
+    """
+    for name, value in given.items():
+        kinds, allowed = _ALLOWED[name]
+        wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
+        if wrong or value not in _WORDS.get(name, (value,)):
+            raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
+    if given.get("ram_floor") is not None:
+        parse_bytes(given["ram_floor"], name="ram_floor")
+    for key in given.get("knobs") or ():
+        if not isinstance(key, str):
+            raise UsageError(
+                f"knobs: {shown(key)} is no name of a knob",
+                remedy='write a name, such as {"decode_threads": 2}',
+            )
+
+
+def check_keywords(call: str, positional: Iterable[object]) -> None:
+    """Refuse values without a name.
+
+    Raises:
+        UsageError: says how it is called.
+    """
+    for value in positional:
+        raise UsageError(
+            f"{call}({shown(value)}): it takes knobs by their names",
+            remedy=f"write {call}(decode_threads=2), or {call}(**knobs) of a mapping",
+        )

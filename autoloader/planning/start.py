@@ -1,0 +1,395 @@
+"""Everything decided before a loader starts: files, reader, knobs, order, whether memory suffices.
+
+Starts nothing and imports no framework; ``autoloader plan`` shows the result.
+
+Not here: running it (``loader``, ``worker``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.probes.headroom import HeadroomProbe, HeadroomSource
+from autoloader.errors import SpecError
+from autoloader.host.processors import CgroupProcessors
+from autoloader.index.counting import count_mixture
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.order.chains import why_unchained
+from autoloader.order.dealing import Ranks, epoch_steps
+from autoloader.order.mixture import MixtureOrder, mixture_order
+from autoloader.order.parts import check_parts
+from autoloader.planning.preemption import Beside
+from autoloader.profile import ResolvedProfile, host_facts, load_profile
+from autoloader.samples.counts import DatasetCount
+from autoloader.samples.resolve import (
+    ResolvedMixture,
+    normalised,
+    resolve,
+)
+from autoloader.spec import PipelineSpec
+from autoloader.statistics import statistics_of
+from autoloader.units import MIB, parse_bytes
+
+logger = logging.getLogger(__name__)
+
+_MINIMUM_SLOTS = 4
+REMOTE_BUFFER_BYTES = 16 * MIB
+"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderPlan:
+    """Everything decided before a pipeline starts: what ``autoloader plan`` shows.
+
+    Attributes:
+        mixture: datasets, fields, layout.
+        counts: what each dataset holds.
+        order: shares and epoch.
+        profile: where the knobs come from.
+        ram_floor_bytes: what must stay free.
+        knobs: the values to begin with.
+        notes: what had to be clamped or chosen, for people.
+        limits: what the knobs were held against.
+        reader_reason: why the reader is the one it is.
+    """
+
+    mixture: ResolvedMixture
+    counts: Mapping[str, DatasetCount]
+    order: MixtureOrder
+    profile: ResolvedProfile
+    ram_floor_bytes: int
+    knobs: Knobs
+    notes: tuple[str, ...]
+    limits: KnobLimits
+    reader_reason: str
+
+
+def plan_loader(
+    spec: PipelineSpec,
+    *,
+    profile: str | Path | None = None,
+    ram_floor: str | int | None = None,
+    split: str = "train",
+    knobs: Mapping[str, Any] | None = None,
+    headroom: HeadroomSource | None = None,
+    probe_only: bool = False,
+    ranks_here: int = 1,
+    joining: bool = False,
+    beside: Beside | None = None,
+) -> LoaderPlan:
+    """Decide everything a loader needs, without starting anything.
+
+    Args:
+        spec: the mixture.
+        profile: a host profile's name or path.
+        ram_floor: memory that must stay free.
+        split: which of the spec's splits.
+        knobs: values over the profile's.
+        headroom: what the machine can still give.
+        probe_only: read no more than a small part of each dataset.
+        ranks_here: ranks of this machine that the memory and the cores must do for.
+        joining: one of them has started their child already, when there was room for all.
+        beside: loaders that this process has open, whose memory is of the same budget.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
+    """
+    probe = headroom or HeadroomProbe()
+    mixture = resolve(spec, split)
+    limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
+    found = load_profile(profile, host=host_facts(limit))
+    notes = list(found.notes)
+    floor = parse_bytes(ram_floor, name="ram_floor") if ram_floor is not None else None
+    if floor is None:
+        floor = found.profile.limits.ram_floor
+    base = _profile_knobs(found, mixture, notes)
+    wanted = Knobs.build(_plain(knobs or {}), base=base).flat()
+    if "reader" not in (knobs or {}):
+        wanted["reader"] = _reader_of_profile(mixture, base.reader, notes)
+    reader, why = choose_reader(mixture, str(wanted["reader"]))
+    left = _admitted(
+        mixture,
+        probe,
+        floor,
+        reader=reader,
+        ranks=1 if joining else ranks_here,
+        joining=joining,
+        beside=beside or Beside(),
+    )
+    limits = KnobLimits(
+        cpus=cores_of_rank(ranks_here),
+        shards=mixture.shards,
+        block_length=spec.mixing.block_length,
+        batch_bytes=mixture.layout.slot_bytes,
+        budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
+        + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+    )
+    legal, clamps = base.clamp(limits)
+    notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
+    chosen = Knobs.build({**complete(dict(knobs or {}), legal), "reader": reader}, base=legal)
+    chosen.check(limits)
+    if spec.normalize is not None:
+        statistics = statistics_of(spec, split, cached_only=probe_only)
+        if statistics is None:
+            notes.append("normalisation statistics are computed, and kept, at the first start")
+        else:
+            mixture = normalised(mixture, statistics)
+    counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
+    for name, count in counts.items():
+        notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
+    notes += _transform_notes(mixture, chosen.reader)
+    notes += _chain_notes(mixture, chosen.reader, why)
+    order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
+    notes += _size_notes(mixture, counts, order)
+    return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
+
+
+def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
+    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
+
+    Raises:
+        SpecError: the indexed reader is asked for where the data is far away.
+    """
+    spec = mixture.spec
+    pinned = spec.reader if spec.reader != "auto" else knob
+    away = [dataset for dataset in mixture.datasets if dataset.remote]
+    if away:
+        why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
+        if pinned == "indexed":
+            field = "reader" if spec.reader != "auto" else "knobs.reader"
+            raise SpecError(
+                f"{field}: indexed, but {why}: an index reads local files",
+                remedy="use reader: stream (or auto), or copy the data to a local disk",
+                path=field,
+            )
+        return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
+    if pinned in ("stream", "indexed"):
+        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
+        return ("stream" if pinned == "stream" else "indexed"), who
+    return "indexed", "all files are local"
+
+
+def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
+    """The profile's reader, or auto: what a profile says gives way to the spec, with a note."""
+    spec = mixture.spec
+    if reader != "auto" and spec.reader not in ("auto", reader):
+        why = f"the spec's reader: {spec.reader}"
+    elif reader == "indexed" and any(one.remote for one in mixture.datasets):
+        why = "the spec's remote data, since an index reads local files"
+    elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
+        why = "the spec's mixing.chain, which needs an index"
+    else:
+        return reader
+    notes.append(f"reader: {reader} of the profile gives way to {why}")
+    return "auto"
+
+
+def why_no_batch(plan: LoaderPlan, world_size: int = 1) -> str | None:
+    """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
+    batch, samples = plan.mixture.spec.batch, plan.order.epoch_samples
+    if samples is None or epoch_steps(
+        samples, batch=batch.size, world_size=world_size, drop_last=batch.drop_last
+    ):
+        return None
+    ranks = f" for each of {world_size} ranks" if world_size > 1 else ""
+    return (
+        f"the first epoch gives no batch: it has {samples} samples, and a batch takes {batch.size}"
+        f"{ranks}; lower batch.size, set batch.drop_last: false, or make mixing.epoch longer"
+    )
+
+
+def _and_others(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (as {len(names) - 1} more)"
+
+
+def check_ranks(plan: LoaderPlan, world_size: int) -> None:
+    """Refuse what several ranks cannot share.
+
+    Raises:
+        SpecError: samples of this mixture cannot be dealt to so many ranks.
+    """
+    if world_size == 1:
+        return
+    if plan.knobs.reader == "stream":
+        counts = {name: count.samples for name, count in plan.counts.items()}
+        check_parts(plan.mixture, counts, Ranks(0, world_size))
+    samples = plan.order.epoch_samples
+    if samples is not None and samples < world_size:
+        raise SpecError(
+            f"an epoch has {samples} samples, and there are {world_size} ranks",
+            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
+            path="mixing.epoch",
+        )
+
+
+def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
+    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
+    if not mixture.spec.mixing.chain:
+        return []
+    if reader == "stream":
+        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
+    reasons = {
+        why_unchained(dataset.sample, keeps=dataset.keep is not None)
+        for dataset in mixture.datasets
+    }
+    if None in reasons:
+        return []
+    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def _size_notes(
+    mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
+) -> list[str]:
+    """What hangs on sizes that are estimates for good, for people."""
+    guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
+    uses = []
+    if mixture.spec.weights != "explicit":
+        uses.append(f"weights: {mixture.spec.weights}")
+    if order.epoch_samples is not None and not isinstance(mixture.spec.mixing.epoch, int):
+        uses.append("the length of an epoch")
+    if not guessed or not uses:
+        return []
+    return [
+        f"the sizes of {', '.join(guessed)} are estimated from a few episodes, and "
+        f"{' and '.join(uses)} {'hangs' if len(uses) == 1 else 'hang'} on them: set num_samples, "
+        "or weights: explicit with mixing: {epoch: forever} or a number"
+    ]
+
+
+def remote_buffers(mixture: ResolvedMixture) -> dict[str, int]:
+    """Bytes that TensorFlow holds for each open file, by dataset; remote ones alone have any."""
+    return {one.name: REMOTE_BUFFER_BYTES for one in mixture.datasets if one.remote}
+
+
+def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
+    """What transforms cost, for people."""
+    when = "once, when its index is built" if reader == "indexed" else "in every pass"
+    return [
+        f"{dataset.name}: transform {found.spec.call} ({found.spec.framework}) took "
+        f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
+        f"it runs {when}"
+        for dataset in mixture.datasets
+        if (found := dataset.transform) is not None
+    ]
+
+
+def cores_of_rank(ranks_here: int) -> int:
+    """Cores that one of so many ranks may count on: a launcher may have bound it to its own."""
+    return CgroupProcessors().read().shared_by(ranks_here)
+
+
+def price_of(
+    mixture: ResolvedMixture, knobs: Knobs, *, ranks: int = 1, joining: bool = False
+) -> StartPrice:
+    """What a mixture's pipelines hold with these knobs; see ``price_start``."""
+    return price_start(
+        knobs,
+        record_bytes=mixture.record_bytes(),
+        buffer_bytes=remote_buffers(mixture),
+        batch_bytes=mixture.layout.slot_bytes,
+        with_tensorflow=knobs.reader == "stream",
+        ranks=ranks,
+        joining=joining,
+    )
+
+
+def minimum_knobs(block_length: int) -> Knobs:
+    """The smallest knobs a pipeline runs with."""
+    return Knobs.build(
+        {
+            "ring_slots": _MINIMUM_SLOTS,
+            "decode_threads": 1,
+            "cycle_length": 1,
+            "num_parallel_calls": 1,
+            "parse_parallel_calls": 1,
+            "stream_prefetch": 0,
+            "queue_samples": block_length,
+            "shuffle_samples": 0,
+            "io_threads": 1,
+            "read_ahead": 1,
+        }
+    )
+
+
+def controller_limits(plan: LoaderPlan, *, ranks_here: int) -> ControllerLimits:
+    """What the controller of a planned loader may not overstep, as one of so many ranks here."""
+    mixing = plan.mixture.spec.mixing
+    return ControllerLimits(
+        ram_floor_bytes=plan.ram_floor_bytes,
+        knobs=plan.limits,
+        minimum=minimum_knobs(mixing.block_length),
+        order_fixed=mixing.waits,
+        budget_ratio=1 / ranks_here,
+    )
+
+
+def smaller_knobs(knobs: Knobs, *, block_length: int) -> Knobs:
+    """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
+    least = minimum_knobs(block_length)
+    values = least.flat()
+    values["ring_slots"] = max(least.ring_slots, knobs.ring_slots // 2)
+    values["decode_threads"] = max(1, knobs.decode_threads // 2)
+    values["queue_samples"] = max(least.queue_samples, knobs.queue_samples // 2)
+    values["reader"] = knobs.reader
+    smaller = Knobs.build(values)
+    logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
+    return smaller
+
+
+def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in knobs.items() if key == "reader"}
+
+
+def _admitted(
+    mixture: ResolvedMixture,
+    probe: HeadroomSource,
+    floor: int,
+    *,
+    reader: str,
+    ranks: int,
+    joining: bool,
+    beside: Beside,
+) -> int:
+    """Bytes left above the floor after a start at minimum knobs; others give way if they must."""
+    least = minimum_knobs(mixture.spec.mixing.block_length)
+    price = price_of(
+        mixture,
+        Knobs.build({"reader": reader}, base=least),
+        ranks=ranks,
+        joining=joining or beside.have_libraries_of(reader),
+    )
+    missing = floor + MARGIN_BYTES + price.total_bytes + beside.owed_bytes()
+    missing -= probe.read().headroom_bytes
+    if missing > 0:
+        beside.make_room(missing)
+    available = probe.read().headroom_bytes - beside.owed_bytes()
+    return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
+
+
+def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:
+    values = found.profile.knobs.flat()
+    for key in list(values):
+        dataset = key.rpartition(".")[0]
+        if dataset and dataset not in mixture.names:
+            notes.append(f"{key} of the profile is for another mixture and left out")
+            del values[key]
+    return Knobs.build(values)
+
+
+def complete(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
+    """A smaller cycle_length takes an inherited num_parallel_calls down with it."""
+    for key, value in list(wanted.items()):
+        dataset, _, knob = key.rpartition(".")
+        calls = f"{dataset}.num_parallel_calls" if dataset else "num_parallel_calls"
+        if knob == "cycle_length" and calls not in wanted and str(value).isdigit():
+            inherited = base.for_dataset(dataset or None).num_parallel_calls
+            if inherited > int(value):
+                wanted[calls] = int(value)
+    return wanted

@@ -1,0 +1,102 @@
+"""One shared page between trainer and child: heartbeat one way, the consumer's doings the other.
+
+Each number has one writer; a torn read cannot happen (aligned 64-bit words).
+
+Not here: what is made of it (``process.child``, ``controller``).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+
+PAGE_BYTES = 4096
+_HEARTBEAT_NS = 0
+_OOM_KILLS_AT_START = 1
+_BATCHES = 8
+_WAIT_NS = 9
+_WAITING_SINCE_NS = 10
+_LATENCY_P50_NS = 11
+_LATENCY_P99_NS = 12
+_TEXT_AT = 1024
+_WORD = struct.Struct("=q")
+
+
+class ControlPage:
+    """The page; made by the trainer, mapped by the child.
+
+    Args:
+        descriptor: an existing page's memfd; without one a new page is made.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("autoloader-control", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, PAGE_BYTES)
+        self.descriptor = descriptor
+        self._map = mmap.mmap(descriptor, PAGE_BYTES)
+
+    def beat(self, now_ns: int) -> None:
+        """Child: alive at ``now_ns`` (monotonic)."""
+        self._set(_HEARTBEAT_NS, now_ns)
+
+    @property
+    def heartbeat_ns(self) -> int:
+        """When the child was last alive; 0 before it was."""
+        return self._get(_HEARTBEAT_NS)
+
+    def note_cgroup(self, path: str, oom_kills: int) -> None:
+        """Child: its memory cgroup, and the kills counted there when it first looked."""
+        self._set(_OOM_KILLS_AT_START, oom_kills)
+        text = path.encode()[: PAGE_BYTES - _TEXT_AT - 1]
+        self._map[_TEXT_AT : _TEXT_AT + len(text) + 1] = text + b"\0"
+
+    @property
+    def cgroup(self) -> tuple[str, int]:
+        """The child's memory cgroup directory ("" where unknown), and its first count of kills."""
+        text = bytes(self._map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
+        return text, self._get(_OOM_KILLS_AT_START)
+
+    def waiting(self, since_ns: int) -> None:
+        """Trainer: the consumer waits since then; 0 where it does not."""
+        self._set(_WAITING_SINCE_NS, since_ns)
+
+    def delivered(self, wait_ns: int) -> None:
+        """Trainer: one more batch, waited for so long."""
+        self._set(_BATCHES, self._get(_BATCHES) + 1)
+        self._set(_WAIT_NS, self._get(_WAIT_NS) + wait_ns)
+        self._set(_WAITING_SINCE_NS, 0)
+
+    def latency(self, p50_ns: int, p99_ns: int) -> None:
+        """Trainer: from asking for a batch to having it, over its last batches."""
+        self._set(_LATENCY_P50_NS, p50_ns)
+        self._set(_LATENCY_P99_NS, p99_ns)
+
+    @property
+    def latencies(self) -> tuple[int, int]:
+        """(median, 99th percentile) of the consumer's waits, in nanoseconds; 0 before the first."""
+        return self._get(_LATENCY_P50_NS), self._get(_LATENCY_P99_NS)
+
+    @property
+    def consumer(self) -> tuple[int, int, int]:
+        """(batches, nanoseconds waited, waiting since) of the consumer."""
+        return self._get(_BATCHES), self._get(_WAIT_NS), self._get(_WAITING_SINCE_NS)
+
+    def renew(self) -> None:
+        """Trainer: before another child begins."""
+        self._set(_HEARTBEAT_NS, 0)
+        self._map[_TEXT_AT] = 0
+
+    def close(self) -> None:
+        """Unmap the page and close its descriptor."""
+        if self.descriptor >= 0:
+            self._map.close()
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _get(self, word: int) -> int:
+        return int(_WORD.unpack_from(self._map, word * _WORD.size)[0])
+
+    def _set(self, word: int, value: int) -> None:
+        _WORD.pack_into(self._map, word * _WORD.size, value)

@@ -1,0 +1,266 @@
+"""Starts the loader's child, or joins the one that another trainer of this node has started.
+
+Theory of operation. Trainers that share a machine (``process.ranks.Neighbours``) share one child,
+which they find by a socket in the abstract namespace, named after user, job, start and node.
+Whoever comes first binds the name, which the kernel gives to one process only, and starts the child
+with the listening socket inherited; the others find the name taken and connect. The same happens
+when a child has died: whoever notices first starts the next one. So nobody waits for a certain
+rank, which may itself be waiting in a collective. The child holds the socket as long as it lives,
+and the kernel takes the name back with it: nothing can be left over.
+
+A trainer without neighbours takes a name that nobody else can have.
+
+Every connection begins with the child's ``Hello``. A connection that ends before it was made to a
+child on its way out, and is tried again. A child that hangs before it says ``Hello`` is killed by
+whoever finds it so, and another one is started; one that only gets no processor is waited for.
+
+Not here: what is said over the connection (``process.child``), the child's side (``worker``),
+starting and watching a process (``supervision``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import os
+import signal
+import socket
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autoloader.errors import WorkerError
+from autoloader.process.messages import Hello, Wire
+from autoloader.process.ranks import Neighbours
+from autoloader.supervision.supervisor import Supervisor, Watch, waited
+
+_LOOK_S = 1.0
+_RETRY_S = 0.02
+_REAP_S = 0.1
+_KEPT_BYTES = 64 * 2**20
+"""What malloc keeps of what was freed; less than what a few runs read ahead hold."""
+_WORKER = "autoloader.worker"
+_numbers = itertools.count()
+_left: list[subprocess.Popen[bytes]] = []
+"""Children that this process started and that serve others: kept to be waited for."""
+
+
+class Link:
+    """A connection to a child.
+
+    Args:
+        wire: the connection.
+        supervisor: of the child, which this process or another one has started.
+    """
+
+    def __init__(self, wire: Wire, supervisor: Supervisor) -> None:
+        self.wire = wire
+        self.supervisor = supervisor
+
+    @property
+    def started_here(self) -> bool:
+        """Whether this process has started the child."""
+        return self.supervisor.process is not None
+
+    def kill(self) -> None:
+        """End the child for good, whoever started it, and the connection."""
+        self.wire.close()
+        if self.started_here:
+            self.supervisor.end()
+        elif self.supervisor.pid:
+            _kill(self.supervisor.pid)
+
+    def leave(self, timeout_s: float, *, shared: bool) -> bool:
+        """After ``Stop``: wait until the child has let go; whether it did in time."""
+        if shared:
+            gone = _ended(self.wire, timeout_s)
+        else:
+            process = self.supervisor.process
+            gone = process is not None and waited(process, timeout_s)
+        if gone:
+            self.drop()
+        return gone
+
+    def drop(self) -> None:
+        """Close the connection and leave the child to the others."""
+        self.wire.close()
+        process = self.supervisor.process
+        if process is not None and not waited(process, _REAP_S):
+            _left.append(process)
+        _left[:] = [process for process in _left if process.poll() is None]
+
+
+def socket_name(neighbours: Neighbours) -> str:
+    """The abstract socket of a node's child; of nobody else's where there are no neighbours."""
+    if neighbours.local_world_size > 1:
+        digest = hashlib.blake2b(neighbours.job.encode(), digest_size=12).hexdigest()
+        return f"\0autoloader-{os.getuid()}-{digest}"
+    return f"\0autoloader-{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+
+
+def is_up(neighbours: Neighbours) -> bool:
+    """Whether a neighbour has started the child already."""
+    if neighbours.local_world_size == 1:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(socket_name(neighbours)) == 0
+
+
+def attach(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
+    """A connection to the child, which is started where there is none.
+
+    Args:
+        neighbours: who shares it.
+        arguments: of ``autoloader.worker``.
+        supervisor: starts and watches it.
+
+    Raises:
+        WorkerError: whoever has the socket does not answer, or is another user.
+    """
+    name = socket_name(neighbours)
+    silent = Watch("the loader's child, which another rank has started,", 0)
+    while True:
+        link = _start(name, arguments, supervisor) or _join(name, silent, supervisor)
+        if link is not None:
+            return link
+        if reason := silent.hung():
+            if not silent.pid:
+                raise WorkerError(
+                    f"the loader that serves the {neighbours.local_world_size} ranks of this node "
+                    f"does not answer (socket @{name[1:]}): {reason}",
+                    remedy="look whether a process autoloader.worker of this job hangs, end it, "
+                    "and start the job again",
+                )
+            supervisor.try_again(reason)
+            _kill(silent.pid)
+            silent.saw_life()
+        time.sleep(_RETRY_S)
+
+
+def _start(name: str, arguments: Sequence[str], supervisor: Supervisor) -> Link | None:
+    """Start the child under this name; ``None`` where the name is taken."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        try:
+            listener.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return None
+        listener.listen(64)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(name)
+        descriptor = listener.fileno()
+        supervisor.start(
+            ["--listener", str(descriptor), "--parent", str(os.getpid()), *arguments],
+            descriptors=(descriptor,),
+            changes=_environment(),
+        )
+    return Link(Wire(connection), supervisor)
+
+
+def _join(name: str, silent: Watch, supervisor: Supervisor) -> Link | None:
+    """Connect to the child that has the name; ``None`` where it is gone, not there yet, or hangs.
+
+    Args:
+        name: the socket's.
+        silent: watches the child until it says ``Hello``.
+        supervisor: watches it from then on.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(name)
+    except OSError:
+        connection.close()
+        return None
+    starter = _check_peer(connection, name)
+    wire = Wire(connection)
+    with contextlib.ExitStack() as stack:
+        stack.callback(wire.close)
+        stack.enter_context(contextlib.suppress(EOFError))
+        while not silent.hung():
+            hello = wire.receive(_LOOK_S)
+            if isinstance(hello, Hello):
+                if not _is_worker(hello.pid):
+                    raise _held(name, f"process {starter}, which is no loader")
+                supervisor.adopt(hello.pid)
+                stack.pop_all()
+                return Link(wire, supervisor)
+            silent.pid = _child_of(starter)
+    return None
+
+
+def _child_of(starter: int) -> int:
+    """The child that a trainer has started; 0 where it is not to be seen."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(starter).children():
+            if _WORKER in process.cmdline():
+                return process.pid
+    return 0
+
+
+def _ended(wire: Wire, timeout_s: float) -> bool:
+    """Whether the other side closes the connection in time; what it still says is dropped."""
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            wire.receive(left)
+    except EOFError:
+        return True
+    return False
+
+
+def _is_worker(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return _WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if _is_worker(pid):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _check_peer(connection: socket.socket, name: str) -> int:
+    """The process that made the socket (SO_PEERCRED); one of another user is refused."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", raw)
+    if uid != os.getuid():
+        connection.close()
+        raise _held(name, f"process {pid} of user {uid}")
+    return int(pid)
+
+
+def _held(name: str, by: str) -> WorkerError:
+    return WorkerError(
+        f"the socket @{name[1:]} of this node's loader is held by {by}",
+        remedy="end that process, or start the job under another id (TORCHELASTIC_RUN_ID, "
+        "MASTER_PORT), which gives the socket another name",
+    )
+
+
+def _environment() -> Mapping[str, str]:
+    """What the child's environment changes: no GPU, memory that malloc does not hand to and fro.
+
+    Runs of frames are allocated and freed all the time; without the threshold malloc would give
+    their pages back and fault them in anew, a fifth of what reading costs. What is really to go
+    back is given back by hand (``control``). No linear algebra is done there: NumPy's BLAS would
+    only start a thread and a buffer for every core.
+    """
+    return {
+        "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
+        "CUDA_VISIBLE_DEVICES": "",
+        "MALLOC_ARENA_MAX": "2",
+        "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
+        "PYTHONFAULTHANDLER": "1",
+    }

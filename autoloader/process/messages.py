@@ -1,0 +1,385 @@
+"""What trainer, child and decode processes say to each other: typed messages.
+
+A message is JSON with a length before it.
+
+No pickle: a message can hold numbers, text, lists and mappings, and descriptors beside it.
+
+Not here: who sends what when (``process.child``, ``worker``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import struct
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from autoloader import errors
+from autoloader.errors import AutoloaderError, PipelineError, SourceError, WorkerError
+from autoloader.ring.message import FilledBatch
+from autoloader.samples.block import Place
+
+_LENGTH = struct.Struct("<I")
+_LARGEST_BYTES = 256 * 2**20
+_SHORT_BYTES = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Base of all messages; ``pipeline`` says which one it is about."""
+
+    pipeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Message):
+    """Child → trainer: the first message of a connection; its process id."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Message):
+    """Trainer → child: run a mixture. Its ring and control page come along as descriptors.
+
+    Also sent again to begin elsewhere: the old generation is dropped.
+    """
+
+    generation: int
+    spec: dict[str, Any]
+    split: str
+    statistics: dict[str, Any] | None
+    knobs: dict[str, Any]
+    order: dict[str, Any]
+    cursors: list[dict[str, Any]]
+    mixer: dict[str, Any] | None
+    first_number: int
+    position: int
+    in_epoch: int
+    rank: int
+    world_size: int
+    ranks_here: int
+    held_slots: list[int]
+    control: dict[str, Any]
+    import_path: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Release(Message):
+    """Trainer → child: slots are free again."""
+
+    slots: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Retune(Message):
+    """Trainer → child: other knobs."""
+
+    knobs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Park(Message):
+    """Trainer → child: stop admitting reads, or go on."""
+
+    parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AskActivity(Message):
+    """Trainer → child: what is every part doing?"""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Message):
+    """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child.
+
+    The ring may be wanted again: with ``held_slots`` the pages of all other slots are given back.
+    """
+
+    held_slots: list[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled(Message):
+    """Child → trainer: a batch is in a slot."""
+
+    generation: int
+    slot: int
+    rows: int
+    batch: int
+    replaced: int
+    non_finite: list[int]
+    texts: dict[str, str]
+    empties: list[list[int]]
+    mixer: dict[str, Any]
+
+    @classmethod
+    def of(cls, pipeline: int, generation: int, batch: FilledBatch) -> Filled:
+        """The message about a batch."""
+        return cls(
+            pipeline,
+            generation=generation,
+            slot=batch.slot,
+            rows=batch.rows,
+            batch=batch.number,
+            replaced=batch.replaced,
+            non_finite=batch.non_finite,
+            texts={
+                str(row): text.decode("utf-8", "surrogateescape")
+                for row, text in batch.texts.items()
+            },
+            empties=[[e.dataset, e.pass_, e.shard, e.record] for e in batch.empties],
+            mixer=batch.mixer,
+        )
+
+    def to_batch(self) -> FilledBatch:
+        """The batch that it is about."""
+        return FilledBatch(
+            slot=self.slot,
+            rows=self.rows,
+            number=self.batch,
+            texts={
+                int(row): text.encode("utf-8", "surrogateescape")
+                for row, text in self.texts.items()
+            },
+            empties=[Place(*place) for place in self.empties],
+            mixer=self.mixer,
+            replaced=self.replaced,
+            non_finite=self.non_finite,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Activity(Message):
+    """Child → trainer: the answer to ``AskActivity``, with what the controller counted."""
+
+    request: int
+    activity: dict[str, Any]
+    quarantined: list[dict[str, Any]]
+    control: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Message):
+    """Child → trainer: this pipeline failed; the error's class and parts."""
+
+    kind: str
+    what: str
+    remedy: str
+    dataset: str = ""
+    stage: str = ""
+
+    @classmethod
+    def of(cls, pipeline: int, error: AutoloaderError) -> Failed:
+        """The message about an error."""
+        return cls(
+            pipeline,
+            kind=type(error).__name__,
+            what=error.what,
+            remedy=error.remedy,
+            dataset=getattr(error, "dataset", ""),
+            stage=getattr(error, "stage", ""),
+        )
+
+    def to_error(self) -> AutoloaderError:
+        """The error as the same class here."""
+        kind = getattr(errors, self.kind, PipelineError)
+        if not issubclass(kind, AutoloaderError):
+            kind = PipelineError
+        error: AutoloaderError
+        if issubclass(kind, SourceError):
+            error = kind(self.what, remedy=self.remedy, dataset=self.dataset)
+        elif issubclass(kind, PipelineError):
+            error = kind(self.what, remedy=self.remedy, dataset=self.dataset, stage=self.stage)
+        else:
+            error = kind(self.what, remedy=self.remedy)
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class Retuned(Message):
+    """Child → trainer: these knobs are in force now, and this is the controller's state."""
+
+    knobs: dict[str, Any]
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Logged(Message):
+    """Child → trainer: a log record."""
+
+    level: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FillStart(Message):
+    """Child → decode process: what is read, and how. Its ring came as an inherited descriptor."""
+
+    spec: dict[str, Any]
+    split: str
+    statistics: dict[str, Any] | None
+    order: dict[str, Any]
+    knobs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FillRun(Message):
+    """Child → decode process: the positions [start, stop) of batches to fill."""
+
+    spans: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FillSlot(Message):
+    """Child → decode process: the slot of the next batch that has none."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class FillKnobs(Message):
+    """Child → decode process: its share of the knobs."""
+
+    knobs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bad(Message):
+    """Decode process → child: a record is to be quarantined."""
+
+    place: list[int]
+    reason: str
+
+
+_TYPES = {
+    kind.__name__: kind
+    for kind in (
+        Hello, Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
+        Retuned,
+        FillStart, FillRun, FillSlot, FillKnobs, Bad,
+    )
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Wire:
+    """One end of the connection; sending is for any thread under the owner's lock.
+
+    Attributes:
+        socket: a connected stream socket.
+    """
+
+    socket: socket.socket
+    _buffer: bytearray = field(default_factory=bytearray)
+    _descriptors: list[int] = field(default_factory=list)
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Send one message.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        data = _packed(message)
+        if descriptors:
+            sent = socket.send_fds(self.socket, [data], list(descriptors))
+            data = data[sent:]
+        self.socket.sendall(data)
+
+    def send_now(self, message: Message) -> bool:
+        """Send a short message where there is room for it, else drop it; whether it was sent.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        poll = select.poll()
+        poll.register(self.socket, select.POLLOUT)
+        data = _packed(message)
+        # A stream socket is writable while three quarters of its buffer are free.
+        if len(data) > _SHORT_BYTES or not any(e & select.POLLOUT for _, e in poll.poll(0)):
+            return False
+        self.socket.sendall(data)
+        return True
+
+    def shut_down(self) -> None:
+        """End both directions: whoever waits on either side wakes up."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def receive(self, timeout_s: float | None) -> Message | None:
+        """The next message; ``None`` where none came in time.
+
+        Raises:
+            EOFError: the other side is gone.
+            WorkerError: what came is no message.
+        """
+        while (message := self._take()) is None:
+            if not _readable(self.socket, timeout_s):
+                return None
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 4)
+            except (ConnectionError, OSError) as error:
+                raise EOFError from error
+            self._descriptors += descriptors
+            if not data:
+                raise EOFError
+            self._buffer += data
+        return message
+
+    def descriptors(self, count: int) -> list[int]:
+        """The next ``count`` descriptors that came beside messages."""
+        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return taken
+
+    def _take(self) -> Message | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > _LARGEST_BYTES:
+            raise _no_message(f"one of {length} bytes")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        try:
+            plain = json.loads(body)
+            kind = _TYPES[plain.pop("type")]
+            known = {f.name for f in fields(kind)}
+            return kind(**{name: value for name, value in plain.items() if name in known})
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise _no_message(str(body[:60])) from error
+
+    def close(self) -> None:
+        """Close the socket and whatever descriptors were not taken."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+        self.socket.close()
+
+
+def _no_message(what: str) -> WorkerError:
+    return WorkerError(
+        f"what came over the loader's socket is no message of a loader: {what}",
+        remedy="look which other process listens on, or connects to, sockets named @autoloader-… "
+        "(`ss -xlp`), and end it",
+    )
+
+
+def _packed(message: Message) -> bytes:
+    body = json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+def _readable(connection: socket.socket, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))

@@ -1,0 +1,158 @@
+"""Which trainer of how many this process is, and which of them share its machine.
+
+The first of these that is plainly there decides:
+
+1. the arguments ``rank`` and ``world_size``;
+2. an initialised ``torch.distributed`` process group (looked at only where torch is imported);
+3. ``RANK`` and ``WORLD_SIZE``, as torchrun sets them;
+4. ``LOCAL_RANK``, ``NODE_RANK`` and ``WORLD_SIZE``, as Lightning's launcher sets them;
+5. ``SLURM_PROCID`` and ``SLURM_NTASKS`` of a step that srun started (a batch script has them too,
+   and is one process);
+6. else this is the only one.
+
+Which trainers share the machine is read from the same environment (``LOCAL_RANK`` and
+``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's), also where ``rank`` and ``world_size`` are given;
+where it does not say, a process is taken to be alone.
+
+Not here: what a rank reads (``order.dealing``).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from autoloader.errors import UsageError
+from autoloader.order.dealing import Ranks
+
+ALONE = Ranks()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The trainers of one machine.
+
+    Attributes:
+        local_rank: which of them this is, from 0.
+        local_world_size: how many there are.
+        job: what tells this job, this start of it and this node of it from others on the machine.
+    """
+
+    local_rank: int = 0
+    local_world_size: int = 1
+    job: str = ""
+
+
+def find_ranks(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Ranks:
+    """Which rank of how many this process is.
+
+    Raises:
+        UsageError: only one of the two is given, or they, or the environment, make no sense.
+    """
+    if (rank is None) != (world_size is None):
+        raise UsageError(
+            f"rank={rank}, world_size={world_size}: one without the other",
+            remedy="give both, or neither: then the environment is read",
+        )
+    if rank is not None and world_size is not None:
+        return _checked((rank, world_size), "arguments")
+    if (group := _process_group()) is not None:
+        return _checked(group, "torch.distributed")
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return _checked(_numbers(environment, "RANK", "WORLD_SIZE"), "RANK and WORLD_SIZE")
+    if {"LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"} <= environment.keys():
+        local, node, size = _numbers(environment, "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+        if node > 0:
+            raise UsageError(
+                f"NODE_RANK={node} and LOCAL_RANK={local} do not say which of {size} ranks this is",
+                remedy="initialise torch.distributed before the loader, or give rank and "
+                "world_size",
+            )
+        return _checked((local, size), "LOCAL_RANK and WORLD_SIZE")
+    if _in_slurm_step(environment):
+        return _checked(
+            _numbers(environment, "SLURM_PROCID", "SLURM_NTASKS"), "SLURM_PROCID and SLURM_NTASKS"
+        )
+    return ALONE
+
+
+def find_neighbours(ranks: Ranks, environment: Mapping[str, str]) -> Neighbours:
+    """Which of the ranks share this machine; alone where the environment does not say."""
+    if ranks.world_size == 1:
+        return Neighbours()
+    port = environment.get("MASTER_PORT", "")
+    if {"LOCAL_RANK", "LOCAL_WORLD_SIZE"} <= environment.keys():
+        local, size = _numbers(environment, "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        parts = [
+            "torchrun", environment.get("TORCHELASTIC_RUN_ID", ""), port,
+            environment.get("TORCHELASTIC_RESTART_COUNT", ""), environment.get("GROUP_RANK", ""),
+        ]  # fmt: skip
+    elif {"LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"} <= environment.keys():
+        local, node, world_size = _numbers(environment, "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+        if world_size != ranks.world_size:
+            return Neighbours()
+        # How many a node has is not said. The first one cannot know of others: it counts all.
+        size, rest = divmod(ranks.rank - local, node) if node else (world_size, local - ranks.rank)
+        if rest:
+            return Neighbours()
+        parts = ["lightning", environment.get("MASTER_ADDR", ""), port, str(node)]
+    elif _in_slurm_step(environment) and "SLURM_LOCALID" in environment:
+        (local,) = _numbers(environment, "SLURM_LOCALID")
+        size = _slurm_tasks_here(environment)
+        parts = [
+            "slurm", environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", ""),
+            environment.get("SLURM_NODEID", ""), environment.get("SLURM_RESTART_COUNT", ""),
+        ]  # fmt: skip
+    else:
+        return Neighbours()
+    if not 0 <= local < size <= ranks.world_size:
+        return Neighbours()
+    return Neighbours(local, size, ":".join(parts))
+
+
+def _process_group() -> tuple[int, int] | None:
+    """(rank, world size) of an initialised process group; imports nothing."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _in_slurm_step(environment: Mapping[str, str]) -> bool:
+    if not {"SLURM_PROCID", "SLURM_NTASKS"} <= environment.keys():
+        return False
+    steps = ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NUM_TASKS")
+    return environment["SLURM_PROCID"] != "0" or any(name in environment for name in steps)
+
+
+def _slurm_tasks_here(environment: Mapping[str, str]) -> int:
+    """Tasks of this node, of a list like ``4(x2),3``; 0 where it is not given."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE")
+    node = int(environment.get("SLURM_NODEID", "0"))
+    for tasks, _, times in re.findall(r"(\d+)(\(x(\d+)\))?", text or ""):
+        node -= int(times or 1)
+        if node < 0:
+            return int(tasks)
+    return 0
+
+
+def _numbers(environment: Mapping[str, str], *names: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(environment[name]) for name in names)
+    except ValueError as error:
+        found = ", ".join(f"{name}={environment[name]!r}" for name in names)
+        raise UsageError(
+            f"the environment's {found} are not numbers", remedy="give rank and world_size"
+        ) from error
+
+
+def _checked(found: tuple[int, ...], source: str) -> Ranks:
+    rank, world_size = found
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"rank={rank}, world_size={world_size} (from {source}): there is no such rank",
+            remedy=f"rank is one of 0 to {max(0, world_size - 1)}",
+        )
+    return Ranks(rank, world_size)

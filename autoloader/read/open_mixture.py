@@ -1,0 +1,91 @@
+"""What a mixture is compiled to and what is open of it, held once for all pipelines that use it.
+
+A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
+mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
+most of a pipeline's start is spent on, so the next pipeline takes them over (``Compiled``).
+
+The ranks of a node have a pipeline each in one child, over the same files in the same order: the
+columns of an index and the running counts of a plan are the larger part of what a pipeline needs
+before it reads, and neither is ever written to. They are let go with the last pipeline.
+
+Not here: the indexes and the plan (``index``), reading (``read.planned``).
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import weakref
+from dataclasses import asdict, dataclass, field
+
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.opening import open_indexes
+from autoloader.index.tables import plan_of
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.plan import SamplePlan
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.source import EpisodeSource
+
+
+class Opened:
+    """One mixture's indexes and plan; for any number of threads, which only read.
+
+    Whoever holds it can be joined; whoever is done with it lets go of it, and with the last one
+    the next pipeline looks at the files anew.
+
+    Attributes:
+        indexes: of every dataset.
+        plan: over these indexes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_open = False
+        self.indexes: tuple[DatasetIndex, ...] = ()
+        self.plan: SamplePlan
+
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
+        """Open what is not open; waits where somebody else is at it."""
+        with self._lock:
+            if not self._is_open:
+                self.indexes = open_indexes(mixture.datasets)
+                self.plan = plan_of(mixture, order, self.indexes)
+                self._is_open = True
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Parts of pipelines over one mixture; for any number of threads.
+
+    Attributes:
+        readers: the stream reader of each dataset, by name.
+        opened: the indexes and the plan over them.
+    """
+
+    readers: dict[str, EpisodeSource] = field(default_factory=dict)
+    opened: Opened | None = None
+
+
+_lock = threading.Lock()
+_opened: weakref.WeakValueDictionary[str, Opened] = weakref.WeakValueDictionary()
+
+
+def open_planned(mixture: ResolvedMixture, order: MixtureOrder) -> Opened:
+    """The indexes and the plan of a mixture, built where they are missing.
+
+    Raises:
+        SourceError: as ``open_indexes``.
+    """
+    what = [
+        mixture.spec.model_dump(mode="json"),
+        mixture.split,
+        mixture.plain_statistics(),
+        asdict(order),
+    ]
+    key = json.dumps(what, sort_keys=True)
+    with _lock:
+        opened = _opened.get(key)
+        if opened is None:
+            opened = _opened[key] = Opened()
+    opened.open(mixture, order)
+    return opened

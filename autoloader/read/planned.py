@@ -1,0 +1,393 @@
+"""The source of planned samples: which ones come is known beforehand, so runs are read ahead.
+
+Theory of operation. The owner assigns runs: spans of positions, some ``run_samples`` samples in
+all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
+its samples in the plan, computes their windows over the index's columns, and reads their frames
+with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
+that runs before them have left (``read.run_memory``). Finished runs wait, at most ``read_ahead``
+of them, until the assembler has taken the runs before.
+
+What the samples of a run hold beside their frames lies in columns over the whole run, in the order
+of the positions, padded to the mixture's widths.
+
+Invariants:
+    1. Samples come in the order in which their positions were assigned, whatever the threads do.
+    2. No knob changes which sample a position names.
+
+Not here: the plan and the index (``index``), who fills which batch (``order.dealing``), decoding
+(``decode.assembler``).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import heapq
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence, Set
+from itertools import pairwise
+
+import numpy as np
+
+from autoloader.catalog.descriptors import (
+    OUT_OF_DESCRIPTORS,
+    OpenFile,
+    descriptors,
+    too_many_open,
+)
+from autoloader.decode.source import SourceActivity, Spans
+from autoloader.errors import SourceError
+from autoloader.host.threads import LoaderThread
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.shard import ShardIndex
+from autoloader.knobs import Knobs
+from autoloader.order.plan import SamplePlan
+from autoloader.read.run_memory import RunMemory
+from autoloader.ring.message import FilledBatch
+from autoloader.samples.block import Encoded, SampleBlock
+from autoloader.samples.planned import PlannedReads, RunPlanner
+from autoloader.samples.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+RUN_SAMPLES = 256
+"""Samples read together at most, or somewhat more: a run is whole batches."""
+SAMPLES_A_THREAD = 48
+"""As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
+
+LEAST_RUN_SAMPLES = 32
+RUN_BYTES = 16 * 2**20
+"""Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
+_LOOKED_AT = 4
+_MERGE_GAP_BYTES = 16_384
+_FILE_BITS = 44
+"""Room for an offset in a file: 16 TiB."""
+
+
+def run_samples(decode_threads: int, ranks_here: int, sample_bytes: float) -> int:
+    """Samples of a run, at least 1 (a run is whole batches, however few).
+
+    Planning a run costs its time, whatever its length, and all of it lies in memory until its last
+    sample is decoded: so it is long where many threads decode, and short where few do.
+
+    Args:
+        decode_threads: that decode it.
+        ranks_here: so many read ahead in one process: together about as much as one.
+        sample_bytes: mean of encoded frames.
+    """
+    many = min(RUN_SAMPLES, SAMPLES_A_THREAD * max(2, decode_threads))
+    many = max(LEAST_RUN_SAMPLES, many // ranks_here)
+    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes))))
+
+
+def sample_bytes(
+    mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
+) -> float:
+    """Mean bytes of a sample's encoded frames, told from first frames of a few episodes of each."""
+    found = 0.0
+    for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
+        whole = np.flatnonzero(index.steps)  # a transform may leave an episode without steps
+        if not len(whole):
+            continue
+        some = whole[np.linspace(0, len(whole) - 1, _LOOKED_AT).astype(np.int64)]
+        episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
+        for features in dataset.cameras.values():
+            lengths = [episodes.frames(feature.path, first)[1].mean() for feature in features]
+            found += share * mixture.layout.frames * float(np.mean(lengths))
+    return found
+
+
+class PlannedSource:
+    """Reads runs ahead; see ``decode.source.SampleSource``.
+
+    Args:
+        mixture: what is read.
+        plan: which sample each position names.
+        indexes: of every dataset.
+        shares: of the datasets in the mixture.
+        knobs: ``io_threads`` and ``read_ahead`` are heeded.
+        condition: told when a run is ready.
+        failed: told of the exception that ends a thread.
+    """
+
+    settled = True
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        plan: SamplePlan,
+        indexes: Sequence[DatasetIndex],
+        shares: Sequence[float],
+        knobs: Knobs,
+        *,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._datasets = mixture.datasets
+        self._indexes = tuple(indexes)
+        self._plan = plan
+        self._planner = RunPlanner(
+            mixture.datasets,
+            mixture.layout,
+            lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+            plan.chained,
+        )
+        self.chained = any(plan.chained)
+        self._shares = shares
+        self._memory = RunMemory(_pieces(knobs.read_ahead))
+        self._condition = condition
+        self._room = threading.Condition()
+        self._failed = failed
+        self._closed = False
+        self._parked = False
+        self._threads: list[threading.Thread] = []
+        self._knobs = knobs
+        self._io_threads = 0
+        self._read_ahead = knobs.read_ahead
+        self._assigned: collections.deque[Spans] = collections.deque()
+        self._claimed = 0
+        self._read_once = 0
+        self._ready: dict[int, SampleBlock] = {}
+        self._wanted = 0
+        self._run: SampleBlock | None = None
+        self._at = 0
+        self._spans: dict[int, Spans] = {}
+        self._again: list[tuple[int, Spans]] = []
+        self.busy_s = 0.0
+        self.bytes_read = 0
+        self.run_bytes = 0
+        self.reads = 0
+        self._entered = True
+        descriptors.enter()
+
+    def start(self) -> None:
+        """Begin to read what is assigned."""
+        self.retune(self._knobs)
+
+    def assign(self, spans: Spans) -> None:
+        """Have a run read, after those assigned before."""
+        with self._room:
+            self._assigned.append(spans)
+            self._room.notify()
+
+    def retune(self, knobs: Knobs) -> None:
+        """Have so many threads, and so many runs ahead, from now on."""
+        with self._room:
+            self._read_ahead = knobs.read_ahead
+            self._memory.release(_pieces(knobs.read_ahead))
+            grow = knobs.io_threads - self._io_threads
+            self._io_threads = knobs.io_threads
+            self._room.notify_all()
+        for _ in range(grow):
+            thread = LoaderThread(target=self._work, name="autoloader-read")
+            self._threads.append(thread)
+            thread.start()
+
+    def park(self, parked: bool) -> None:
+        """Stop reading (True) or go on."""
+        with self._room:
+            self._parked = parked
+            self._room.notify_all()
+
+    def drop(self) -> None:
+        """Give back what is read and not wanted next; it is read again, in its turn."""
+        with self._room:
+            for number in [n for n in self._ready if n != self._wanted]:
+                del self._ready[number]
+                heapq.heappush(self._again, (number, self._spans.pop(number)))
+            self._memory.release()
+            self._room.notify_all()
+
+    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """See ``SampleSource.take``: all samples of a batch are in one run."""
+        if self._run is None:
+            with self._room:
+                self._run = self._ready.pop(self._wanted, None)
+                if self._run is None:
+                    return None
+                del self._spans[self._wanted]
+                self._wanted += 1
+                self._at = 0
+                self._room.notify_all()
+        run, first = self._run, self._at
+        self._at += count
+        if self._at >= len(run):
+            self._run = None
+        return run, first, count
+
+    def finish(self, batch: FilledBatch) -> None:
+        """Nothing: a position says all."""
+
+    def stalled(self, waited_s: float) -> Sequence[int]:
+        """See ``SampleSource.stalled``."""
+        logger.warning("the files have given nothing for %.0f s", waited_s)
+        return ()
+
+    def activity(self) -> list[SourceActivity]:
+        """What is read ahead and was read, told apart by the datasets' shares."""
+        ahead = sum(len(run) for run in list(self._ready.values()))
+        return [
+            SourceActivity(
+                queue=round(ahead * share),
+                queue_bytes=0,
+                generations=1,
+                read_s=self.busy_s * share,
+                episodes=0,
+                interruptions=0,
+            )
+            for share in self._shares
+        ]
+
+    def close(self) -> None:
+        """End the threads after the run in hand; what is read ahead is let go of at once."""
+        with self._room:
+            self._closed = True
+            self._run = None
+            self._ready.clear()
+            self._memory.release(0)
+            self._room.notify_all()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the threads; whether all have ended."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+        over = not any(thread.is_alive() for thread in self._threads)
+        if over and self._entered:
+            self._entered = False
+            descriptors.leave()
+        return over
+
+    def _work(self) -> None:
+        try:
+            while (claimed := self._claim()) is not None:
+                number, spans = claimed
+                began = time.perf_counter()
+                run = self._read(spans)
+                with self._room:
+                    self.busy_s += time.perf_counter() - began
+                    self._read_once += 1
+                    if not self._closed:
+                        self._ready[number] = run
+                        self._spans[number] = spans
+                    self._room.notify_all()
+                del run
+                with self._condition:
+                    self._condition.notify_all()
+        except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            if not self._closed:
+                self._failed(error)
+
+    def _claim(self) -> tuple[int, Spans] | None:
+        """The next run to read, when there is room for it; ``None`` to end.
+
+        No more are under way than have been read, or one: what is wanted first is read first, as
+        threads that plan take turns at the interpreter.
+        """
+        with self._room:
+            while not self._closed:
+                if threading.current_thread() not in self._threads[: self._io_threads]:
+                    self._threads.remove(threading.current_thread())
+                    return None
+                ahead = self._claimed - self._wanted
+                near = self._again and self._again[0][0] - self._wanted < self._read_ahead
+                if near and not self._parked:
+                    return heapq.heappop(self._again)
+                begun = self._claimed < max(1, 2 * self._read_once)
+                if self._assigned and not self._parked and begun and ahead < self._read_ahead:
+                    self._claimed += 1
+                    return self._claimed - 1, self._assigned.popleft()
+                self._room.wait()
+        return None
+
+    def _read(self, spans: Spans) -> SampleBlock:
+        wanted = self._plan.spans(spans)
+        rebuilt = -1
+        while rebuilt != ShardIndex.rebuilt:  # once, unless an index was overwritten meanwhile
+            rebuilt = ShardIndex.rebuilt
+            try:
+                block, reads = self._planner.run(wanted)
+                self._check_indexes(set(reads.files))
+            except (LookupError, ValueError, OverflowError):
+                self._check_indexes(None)
+                if rebuilt == ShardIndex.rebuilt:
+                    raise
+        for camera, ranges in reads.ranges.items():
+            block.frames[camera] = [None] * len(ranges.file)
+        if block.frames:
+            self._read_frames(list(block.frames.values()), reads)
+        return block
+
+    def _check_indexes(self, paths: Set[str] | None) -> None:
+        for index in self._indexes:
+            index.check_unchanged(paths)
+
+    def _read_frames(self, frames: Sequence[list[Encoded | None]], reads: PlannedReads) -> None:
+        """Fill in every frame's bytes, file by file, neighbours in one read."""
+        wanted = [np.flatnonzero(ranges.file >= 0) for ranges in reads.ranges.values()]
+        camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])
+        pairs = list(zip(reads.ranges.values(), wanted, strict=True))
+        file = np.concatenate([ranges.file[rows] for ranges, rows in pairs])
+        offset = np.concatenate([ranges.offset[rows] for ranges, rows in pairs])
+        length = np.concatenate([ranges.length[rows] for ranges, rows in pairs])
+        if not len(file):
+            return
+        order = np.lexsort((offset, file))
+        file, offset, length = file[order], offset[order], length[order]
+        # Places in one long row of all files, so that one running maximum tells where reads end.
+        base = file.astype(np.int64) << _FILE_BITS
+        reach = np.maximum.accumulate(base + offset + length)
+        apart = base[1:] + offset[1:] > reach[:-1] + _MERGE_GAP_BYTES
+        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(order)]
+        starts, lengths = offset.tolist(), length.tolist()
+        stops, files = (reach - base).tolist(), file.tolist()
+        targets, rows = camera_of[order].tolist(), np.concatenate(wanted)[order].tolist()
+        begins = [starts[begin] for begin in edges[:-1]]
+        sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
+        memory, filled = self._memory.take(sum(sizes)), 0
+        self.run_bytes = len(memory)
+        path = ""
+        try:
+            with contextlib.ExitStack() as held:
+                for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
+                    data = memory[filled : filled + size]
+                    filled += size
+                    if reads.files[files[begin]] != path:
+                        held.close()
+                        path = reads.files[files[begin]]
+                        shared = held.enter_context(descriptors.borrowed(path))
+                    self._read_into(data, shared, first)
+                    for k in range(begin, end):
+                        at = starts[k] - first
+                        frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
+        except OSError as error:
+            raise self._unreadable(error, path) from error
+
+    def _read_into(self, data: memoryview, shared: OpenFile, offset: int) -> None:
+        filled = os.preadv(shared.descriptor, [data], offset)
+        self.reads += 1
+        while filled < len(data):
+            more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
+            if not more:
+                raise OSError(errno.EIO, f"it ends before byte {offset + len(data)}")
+            filled += more
+        self.bytes_read += len(data)
+
+    def _unreadable(self, error: OSError, path: str) -> SourceError:
+        owners = (one for one in self._datasets if any(part.path == path for part in one.slices))
+        name = next(owners).name
+        if error.errno in OUT_OF_DESCRIPTORS:
+            return too_many_open(error, path, dataset=name)
+        return SourceError(
+            f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
+            remedy="put the file back as it was, or take its dataset out",
+            dataset=name,
+        )
+
+
+def _pieces(read_ahead: int) -> int:
+    """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
+    return read_ahead + 1

@@ -1,0 +1,313 @@
+"""The source of samples from streams: a reader and a queue for each dataset, and the mixer.
+
+Theory of operation. All readers open side by side and fill their queues. The mixer says whose turn
+it is; the sample comes from that dataset's queue. The first sample is given out when
+``min_ready_datasets`` have one.
+
+Not here: reading one dataset (``read.stream_reader``), who is next (``read.mixer``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.source import SourceActivity, Spans
+from autoloader.errors import AutoloaderError, SourceError
+from autoloader.host.processors import usable_processors
+from autoloader.index import open_dataset_index
+from autoloader.index.tables import check_count, table_of
+from autoloader.knobs import Knobs
+from autoloader.order.mixture import MixtureOrder
+from autoloader.read.mixer import Mixer
+from autoloader.read.queues import SampleQueue
+from autoloader.read.stream_reader import Reader, opening_at_once
+from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.source import EpisodeSource
+
+logger = logging.getLogger(__name__)
+
+
+class StreamSource:
+    """Gives the samples of one mixture from its streams; see ``decode.source.SampleSource``.
+
+    Args:
+        mixture: what is read.
+        order: its order.
+        knobs: values to begin with.
+        open_stream: makes a dataset's stream; called on that dataset's thread.
+        start: where to begin.
+        quarantine: told of bad records.
+        condition: told when samples are there.
+        failed: told of the exception that ends a reader.
+    """
+
+    chained = False
+    run_bytes = 0
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        knobs: Knobs,
+        open_stream: Callable[[ResolvedDataset], EpisodeSource],
+        *,
+        start: PipelineStart,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._mixture = mixture
+        self._condition = condition
+        self._failed = failed
+        self._min_ready = min(knobs.min_ready_datasets, len(mixture.datasets))
+        self._begun = False
+        self._queues = [
+            SampleQueue(
+                dataset.key,
+                condition,
+                capacity=knobs.for_dataset(dataset.name).queue_samples,
+                shuffle=knobs.for_dataset(dataset.name).shuffle_samples,
+            )
+            for dataset in mixture.datasets
+        ]
+        opening = threading.Semaphore(opening_at_once(usable_processors()))
+        self._readers = [
+            Reader(
+                dataset,
+                open_stream,
+                start.cursors[dataset.index].copy(),
+                self._queues[dataset.index],
+                knobs.for_dataset(dataset.name),
+                quarantine=quarantine,
+                opening=opening,
+                counted=_counted(dataset, order),
+                failed=self._reader_failed,
+            )
+            for dataset in mixture.datasets
+        ]
+        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits)
+        if start.mixer is not None:
+            self._mixer.restore(start.mixer)
+
+    def start(self) -> None:
+        """Open all streams side by side, the heaviest first."""
+        for dataset in sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight):
+            self._readers[dataset.index].start()
+
+    def assign(self, spans: Spans) -> None:
+        """A stream goes on from its cursor, whatever the positions are called."""
+
+    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+        """See ``SampleSource.take``."""
+        del count
+        if not self._begun:
+            ready = sum(queue.pending > 0 for queue in self._queues)
+            if ready < min(self._min_ready, self._live()):
+                return None
+            self._begun = True
+        dataset = self._mixer.next(self._is_ready)
+        if dataset is None:
+            return None
+        return (*self._queues[dataset].take(), 1)
+
+    def _is_ready(self, dataset: int, samples: int) -> bool:
+        return self._queues[dataset].pending >= samples
+
+    def finish(self, batch: FilledBatch) -> None:
+        """See ``SampleSource.finish``."""
+        batch.empties = [place for queue in self._queues for place in queue.take_empties()]
+        batch.mixer = self._mixer.snapshot()
+
+    def stalled(self, waited_s: float) -> Sequence[int] | None:
+        """See ``SampleSource.stalled``."""
+        names = self._mixture.names
+        if not self._begun:
+            late = [
+                name for name, queue in zip(names, self._queues, strict=True) if not queue.pending
+            ]
+            logger.warning(
+                "%d/%d datasets ready, %d wanted to begin; waiting for %s",
+                len(names) - len(late),
+                len(names),
+                self._min_ready,
+                ", ".join(late[:5]) + (" …" if len(late) > 5 else ""),
+            )
+            return ()
+        dataset = self._mixer.waiting_for
+        if dataset is None:
+            return None
+        logger.warning(
+            "dataset %s has given nothing for %.0f s; the mixture waits for it",
+            names[dataset],
+            waited_s,
+        )
+        return (dataset,)
+
+    def retune(self, knobs: Knobs) -> None:
+        """See ``SampleSource.retune``."""
+        for dataset in self._mixture.datasets:
+            own = knobs.for_dataset(dataset.name)
+            self._queues[dataset.index].limit(
+                capacity=own.queue_samples, shuffle=own.shuffle_samples
+            )
+            self._readers[dataset.index].retune(own)
+
+    def park(self, parked: bool) -> None:
+        """See ``SampleSource.park``."""
+        for queue in self._queues:
+            queue.park(parked)
+
+    def drop(self) -> None:
+        """Queues drain by themselves while parked."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether every stream runs with the knobs in force."""
+        return all(reader.settled for reader in self._readers)
+
+    def activity(self) -> list[SourceActivity]:
+        """See ``SampleSource.activity``."""
+        return [
+            SourceActivity(
+                queue=queue.pending,
+                queue_bytes=queue.held_bytes,
+                generations=reader.generations,
+                read_s=reader.read_s,
+                episodes=reader.episodes,
+                interruptions=reader.interruptions,
+            )
+            for queue, reader in zip(self._queues, self._readers, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Stop all readers after the episode in hand; does not wait."""
+        for reader in self._readers:
+            reader.close()
+        for queue in self._queues:
+            queue.close()
+
+    def join(self, timeout_s: float) -> bool:
+        """See ``SampleSource.join``."""
+        deadline = time.monotonic() + timeout_s
+        return all(reader.join(max(0.0, deadline - time.monotonic())) for reader in self._readers)
+
+    def _reader_failed(self, dataset: int, error: AutoloaderError) -> None:
+        drop = self._mixture.spec.errors.dead_dataset == "drop"
+        if drop and isinstance(error, SourceError) and self._live() > 1:
+            logger.error("going on without dataset %s: %s", self._mixture.names[dataset], error)
+            with self._condition:
+                self._queues[dataset].park(True)
+                self._mixer.drop(dataset)
+                self._condition.notify_all()
+            return
+        self._failed(error)
+
+    def _live(self) -> int:
+        return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
+
+
+class StreamsReader:
+    """Reads one mixture by streams; see ``pipeline.pipeline.Reader``.
+
+    Args:
+        mixture: what is read.
+        order: its order.
+        open_stream: makes a dataset's stream; called on that dataset's thread.
+        start: where to begin.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        open_stream: Callable[[ResolvedDataset], EpisodeSource],
+        start: PipelineStart,
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._open_stream = open_stream
+        self._start = start
+
+    def open(self, quarantine: Quarantine) -> None:
+        """Nothing: every stream opens on a thread of its own."""
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> StreamSource:
+        """See ``Reader.source``."""
+        return StreamSource(
+            self._mixture,
+            self._order,
+            knobs,
+            self._open_stream,
+            start=self._start,
+            quarantine=quarantine,
+            condition=condition,
+            failed=failed,
+        )
+
+    def processes(self, knobs: Knobs) -> int:
+        """One: streams live in this process."""
+        del knobs
+        return 1
+
+    def remote(self, *_: object) -> NoReturn:
+        """Never asked."""
+        raise AssertionError("streams have no builders elsewhere")
+
+    def run_samples(self, knobs: Knobs) -> int:
+        """One: a batch at a time, as its samples come."""
+        del knobs
+        return 1
+
+
+def _counted(dataset: ResolvedDataset, order: MixtureOrder) -> _Counted | None:
+    """The count that a pass is held to, where an epoch is one pass and the index made the count."""
+    if order.pass_samples is None or dataset.remote or dataset.num_samples is not None:
+        return None
+    return _Counted(dataset, order.pass_samples[dataset.index])
+
+
+class _Counted:
+    """What the index says of a dataset's records; opened when first asked.
+
+    Args:
+        dataset: whose records.
+        samples: of a pass, as the run was planned.
+    """
+
+    def __init__(self, dataset: ResolvedDataset, samples: int) -> None:
+        self._dataset = dataset
+        self._samples = samples
+        self._of: dict[tuple[int, int], int] = {}
+        self._damage: dict[tuple[int, int], str] = {}
+
+    def samples(self, place: Place) -> int:
+        """Samples that a pass takes of a record."""
+        return self._looked_up().get((place.shard, place.record), 0)
+
+    def damage(self, place: Place) -> str | None:
+        """Why a record was not counted; ``None`` where it was."""
+        self._looked_up()
+        return self._damage.get((place.shard, place.record))
+
+    def _looked_up(self) -> dict[tuple[int, int], int]:
+        if not self._of:
+            index = open_dataset_index(self._dataset)
+            table = table_of(self._dataset, index)
+            check_count(self._dataset, table.samples, self._samples)
+            places = zip(table.slice_of.tolist(), table.record_of.tolist(), strict=True)
+            self._damage = {(slice_, record): why for slice_, record, why in index.damaged}
+            self._of = dict(zip(places, table.counts.tolist(), strict=True))
+        return self._of

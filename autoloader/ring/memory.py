@@ -1,0 +1,239 @@
+"""The batch ring: slots of one memfd, filled by the decode pool, lent to the consumer.
+
+Theory of operation. A slot holds one whole batch (``BatchLayout``). The producing side takes free
+slots and fills them; the consuming side lends a filled slot out as NumPy arrays and learns that
+it is free again when the last array over it is gone. Both sides map the same descriptor, so in
+one process or two the bytes are written once and never copied.
+
+Pages of a slot that is retired, or of all free slots on demand, go back to the kernel
+(MADV_REMOVE punches them out of the memfd); the file is never shrunk (a seal forbids it), because
+a shrunk mapping turns a reader's access into SIGBUS. When the ring is closed the pages of all slots
+but the lent ones go back, and each lent one's when the last array over it is gone; with the last
+of them the mapping goes.
+
+A slot that the consumer has registered with a device's driver is flagged in a page that both
+sides map, and is neither punched nor lent to anybody but the transfer that registered it.
+
+Invariants:
+    1. A slot is in one hand at a time: free, filling, filled or lent.
+    2. A finalizer takes no lock, and does nothing in a forked child.
+    3. Memory under live arrays outlives the ring, and nothing else does: by counting references
+       alone, without the garbage collector.
+
+Not here: which slot holds which batch (``pipeline.pipeline``), torch (``batch``), what a fork sees
+of lent slots (``ring.forks``).
+"""
+
+from __future__ import annotations
+
+import collections
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from autoloader.host.owner import Owner
+from autoloader.ring.forks import keep_in_forks, lending
+from autoloader.samples.layout import BatchLayout
+
+MADV_REMOVE = 9
+_F_ADD_SEALS = 1033
+_F_SEAL_SHRINK = 0x0002
+MAX_SLOTS = 64
+_FLAGS_BYTES = 4096
+"""A page behind the slots: one byte for each, whether it is pinned."""
+COPY_RESERVE = 2
+"""Slots that lending leaves alone; past that the consumer gets a copy."""
+
+
+class _Pages:
+    """The mapping of a ring's file: held by the ring while it is open, and by every lent slot."""
+
+    def __init__(self, descriptor: int, slot_bytes: int) -> None:
+        self.slot_bytes = slot_bytes
+        self.map = mmap.mmap(descriptor, slot_bytes * MAX_SLOTS + _FLAGS_BYTES, mmap.MAP_SHARED)
+        self.pinned = np.frombuffer(self.map, np.uint8, MAX_SLOTS, slot_bytes * MAX_SLOTS)
+        self.address = int(self.pinned.ctypes.data) - slot_bytes * MAX_SLOTS
+
+    def base(self, slot: int) -> np.ndarray:
+        return np.frombuffer(self.map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
+
+    def punch(self, slot: int) -> None:
+        self.map.madvise(MADV_REMOVE, slot * self.slot_bytes, self.slot_bytes)
+
+
+class RingMemory:
+    """The memory of a ring: ``MAX_SLOTS`` slots of address space, pages only where written.
+
+    Args:
+        layout: of the batches.
+        descriptor: an existing ring's memfd; without one a new ring is made.
+        name: shown by ``ls -l /proc/PID/fd``.
+    """
+
+    def __init__(
+        self, layout: BatchLayout, *, descriptor: int | None = None, name: str = "autoloader"
+    ) -> None:
+        self.layout = layout
+        size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
+        new = descriptor is None
+        if descriptor is None:
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+        self.descriptor = descriptor
+        self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
+        if new:  # the flags' page is there from the start, so that it can be left uncounted
+            self._pages.pinned[:] = 0
+        self.address = self._pages.address
+        self.slots = MAX_SLOTS
+        self.unpin: Callable[[int], bool] | None = None
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of a slot; whole pages."""
+        return self.layout.slot_bytes
+
+    @property
+    def pages(self) -> _Pages:
+        """The mapping.
+
+        Raises:
+            ValueError: the ring is closed.
+        """
+        if self._pages is None:
+            raise ValueError("the ring is closed")
+        return self._pages
+
+    def base(self, slot: int) -> np.ndarray:
+        """A new uint8 array over a slot; all arrays made from it keep it alive."""
+        return self.pages.base(slot)
+
+    def note_pinned(self, slot: int, pinned: bool) -> None:
+        """A slot is registered with a device's driver, or no longer; both processes see it."""
+        self.pages.pinned[slot] = pinned
+
+    def make_pageable(self, slot: int) -> bool:
+        """Unregister a slot that is in nobody's hand but ours; whether it is pageable now."""
+        if self.pages.pinned[slot] and self.unpin is not None:
+            self.unpin(slot)
+        return not self.pages.pinned[slot]
+
+    def punch(self, slot: int) -> bool:
+        """Give a slot's pages back to the kernel; it reads as zeros afterwards.
+
+        False, and nothing is done, where it is registered with a device and this process cannot
+        change that: the device would go on using the old pages. Of a closed ring nothing is left
+        to give.
+        """
+        pages = self._pages
+        if pages is None:
+            return True
+        if not self.make_pageable(slot):
+            return False
+        pages.punch(slot)
+        return True
+
+    def allocated_bytes(self) -> int:
+        """Bytes of pages the kernel really holds for the ring; 0 once it is closed."""
+        if self.descriptor < 0:
+            return 0
+        return os.fstat(self.descriptor).st_blocks * 512 - _FLAGS_BYTES
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with the last array over it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self._pages = self.unpin = None
+
+
+class Lender:
+    """Lends filled slots to the consumer and collects those it is done with.
+
+    Used by the consuming thread only, except for the finalizers, which may run anywhere.
+    """
+
+    def __init__(self, memory: RingMemory) -> None:
+        self._memory = memory
+        self._pages = memory.pages
+        self._owner = Owner("a batch")
+        self._returned: collections.deque[int] = collections.deque()
+        self._lent: set[int] = set()
+        self._back: list[int] = []
+        self._closed = False
+        self.copies = 0
+        keep_in_forks(self)
+
+    @property
+    def lent(self) -> frozenset[int]:
+        """Slots under live arrays."""
+        return frozenset(self._lent)
+
+    def lent_bytes(self) -> Iterator[tuple[int, bytes]]:
+        """See ``forks.Lends``."""
+        for slot in self.lent:
+            base = self._pages.base(slot)
+            yield int(base.ctypes.data), base.tobytes()
+
+    def lend(
+        self, slot: int, slots: int, *, pinned: bool = False
+    ) -> tuple[dict[str, np.ndarray], bool]:
+        """A filled slot's arrays, and whether they are a copy (the slot is then free again).
+
+        Args:
+            slot: the filled slot.
+            slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
+            pinned: the consumer is the library's own transfer and may have it pinned.
+        """
+        self._drain()
+        pageable = pinned or self._memory.make_pageable(slot)
+        if len(self._lent) + 1 > slots - COPY_RESERVE or not pageable:
+            self.copies += 1
+            memory = self._memory.base(slot).copy()
+            self._back.append(slot)
+            return self._memory.layout.views(memory), True
+        with lending:
+            base = self._memory.base(slot)
+            self._lent.add(slot)
+            done = weakref.finalize(base, self._give_back, slot)
+            done.atexit = False
+        return self._memory.layout.views(base), False
+
+    def collect(self) -> list[int]:
+        """Slots that are free again since the last call."""
+        self._drain()
+        back, self._back = self._back, []
+        return back
+
+    def close(self) -> None:
+        """Give the pages of all free slots back, and from now on those of each that comes back.
+
+        Nobody may fill the ring any more, and no device have its slots registered.
+        """
+        self._closed = True
+        self._drain()
+        for slot in set(range(MAX_SLOTS)) - self._lent:
+            self._pages.punch(slot)
+
+    def _give_back(self, slot: int) -> None:
+        """The last array over a slot is gone; any thread."""
+        if self._owner.here:
+            self._returned.append(slot)
+            if self._closed:
+                self._drain()
+
+    def _drain(self) -> None:
+        while True:
+            try:
+                slot = self._returned.popleft()
+            except IndexError:
+                return
+            self._lent.discard(slot)
+            if self._closed:
+                self._pages.punch(slot)
+            else:
+                self._back.append(slot)

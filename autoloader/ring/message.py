@@ -1,0 +1,74 @@
+"""What crosses from a pipeline to its consumer, and where a pipeline begins.
+
+Not here: filling batches (``decode.assembler``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoloader.order.cursor import DatasetCursor
+from autoloader.samples.block import Place
+from autoloader.samples.resolve import ResolvedMixture
+
+
+@dataclass(slots=True)
+class FilledBatch:
+    """A batch in a slot, on its way to the consumer.
+
+    Attributes:
+        slot: where it lies.
+        rows: samples in it.
+        number: its number since the pipeline began, from 0.
+        texts: languages too long for the slot, by row.
+        empties: records without samples that were passed over since the last batch.
+        mixer: the mixer's place after this batch.
+        replaced: how many rows repeat another one because their own sample could not be used.
+        non_finite: rows whose own action or state holds a value that is not finite.
+    """
+
+    slot: int
+    rows: int
+    number: int
+    texts: dict[int, bytes] = field(default_factory=dict)
+    empties: list[Place] = field(default_factory=list)
+    mixer: dict[str, Any] = field(default_factory=dict)
+    replaced: int = 0
+    non_finite: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStart:
+    """Where a pipeline begins.
+
+    Attributes:
+        cursors: one for each dataset.
+        mixer: the mixer's place, or ``None`` for the start.
+        first_number: number of the first batch.
+        position: samples handed out before, over all ranks.
+        in_epoch: how many of them are of the epoch that goes on; negative where some of the one
+            before were carried into it.
+    """
+
+    cursors: tuple[DatasetCursor, ...]
+    mixer: dict[str, Any] | None
+    first_number: int = 0
+    position: int = 0
+    in_epoch: int = 0
+
+    @classmethod
+    def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
+        """The first sample of everything."""
+        return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
+
+
+def languages(views: dict[str, np.ndarray], batch: FilledBatch) -> list[bytes]:
+    """UTF-8 language of every row of a filled batch."""
+    ends = views["language_end"][: batch.rows].tolist()
+    text = views["language_text"][: ends[-1] if ends else 0].tobytes()
+    starts = [0, *ends[:-1]]
+    bounds = zip(starts, ends, strict=True)
+    return [batch.texts.get(row, text[a:b]) for row, (a, b) in enumerate(bounds)]

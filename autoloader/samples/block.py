@@ -1,0 +1,235 @@
+"""A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
+
+The windows of all samples of an episode are computed in one go, so that a sample costs array copies
+only. ``planned`` makes blocks of samples of many episodes.
+
+Not here: where the bytes come from (``graph``), decoding (``decode``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.samples import windows
+from autoloader.samples.draws import PURPOSE_ORDER, fold
+from autoloader.samples.layout import PROVENANCE, BatchLayout
+from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.spec import SampleSpec
+
+Encoded = bytes | memoryview
+"""A frame as it lies in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an episode lies: dataset index, pass, shard (slice) and record in the shard's file."""
+
+    dataset: int
+    pass_: int
+    shard: int
+    record: int
+
+    def numbers(self) -> tuple[int, int, int, int]:
+        """(dataset, pass, shard, record)."""
+        return self.dataset, self.pass_, self.shard, self.record
+
+
+@dataclass(slots=True)
+class SampleBlock:
+    """n samples that were read together: those of one episode, or those of a planned run.
+
+    Frames stay encoded and are held once, however many of the samples show them. All numbers are
+    ready to be copied into a batch, column by column.
+
+    Attributes:
+        columns: name of a batch's array → [n, …] its values for these samples. ``ledger`` [n, 6]
+            is always among them: dataset, pass, shard, episode, t and how many samples the episode
+            gives in this pass. ``provenance`` [n, 5] differs from it only where a sample stands in
+            for one of a broken record.
+        texts: n UTF-8 languages, or one for all samples.
+        frames: camera → its encoded frames. A camera that no sample of the block has is left out;
+            a frame is ``None`` where the dataset of its sample has no such camera.
+        frame_row: [n, F] int64, which of ``frames`` each sample shows.
+        frame_zeroed: [n, F] bool, frames that are shown as zeros.
+        datasets: [n] index of each sample's dataset.
+        linked: [n] whether a sample shares a frame with the one before it; ``None`` where no
+            dataset is chained.
+        nbytes: bytes held by frames and numbers; 0 where nobody asks.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    texts: Sequence[bytes]
+    frames: dict[str, list[Encoded | None]]
+    frame_row: NDArray[np.int64]
+    frame_zeroed: NDArray[np.bool_]
+    datasets: Sequence[int]
+    linked: list[bool] | None = None
+    nbytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.frame_row)
+
+    @property
+    def place(self) -> Place:
+        """Where the episode of the first sample lies."""
+        return self.place_at(0)
+
+    @property
+    def t(self) -> NDArray[np.int64]:
+        """[n] int64, in (strided) frames of each sample's episode."""
+        return self.columns["ledger"][:, 4]
+
+    def place_at(self, k: int) -> Place:
+        """Where the episode of sample k lies."""
+        return Place(*self.columns["ledger"][k, :4].tolist())
+
+    def text(self, k: int) -> bytes:
+        """UTF-8 language of sample k."""
+        return self.texts[k if len(self.texts) > 1 else 0]
+
+
+def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
+    """``count`` samples for the record at ``place``: those of ``block``, again and again."""
+    at = np.arange(count) % len(block)
+    columns = {name: column[at] for name, column in block.columns.items()}
+    columns["ledger"] = _ledger(place, columns["ledger"][:, 4])
+    return SampleBlock(
+        columns=columns,
+        texts=[block.texts[k] for k in at.tolist()] if len(block.texts) > 1 else block.texts,
+        frames=block.frames,
+        frame_row=block.frame_row[at],
+        frame_zeroed=block.frame_zeroed[at],
+        datasets=[place.dataset] * count,
+        nbytes=block.nbytes,
+    )
+
+
+def _ledger(place: Place, t: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n, 6] int64 of all samples of an episode."""
+    ledger = np.empty((len(t), len(PROVENANCE) + 1), np.int64)
+    ledger[:, :4] = place.numbers()
+    ledger[:, 4] = t
+    ledger[:, 5] = len(t)
+    return ledger
+
+
+def episode_key(dataset: ResolvedDataset, place: Place) -> int:
+    """The key of all draws of one episode in one pass."""
+    return fold(dataset.key, PURPOSE_ORDER, place.pass_, place.shard, place.record)
+
+
+def build_samples(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    place: Place,
+    *,
+    steps: int,
+    t: NDArray[np.int64],
+    frames: Mapping[str, Sequence[bytes]],
+    frame_row: NDArray[np.int64],
+    columns: Mapping[str, NDArray[np.float32]],
+    language: Sequence[bytes],
+) -> SampleBlock:
+    """The samples of an episode: computes all their windows from the episode's columns.
+
+    Args:
+        dataset: whose episode it is.
+        layout: widths to pad to.
+        place: where it lies.
+        steps: (strided) frames of the episode.
+        t: [n] int64, in the order in which samples come.
+        frames: camera → encoded frames.
+        frame_row: [n, F] int64 into ``frames``.
+        columns: feature path → [steps, width] float32.
+        language: one text, or one for each sample, UTF-8.
+    """
+    keys = np.full(len(t), episode_key(dataset, place), dtype=np.uint64)
+    window = windows.frame_rows(t, steps, dataset.sample, keys)
+    action, action_mask = _field(dataset, layout, "action", t, steps, columns)
+    state, state_mask = _field(dataset, layout, "state", t, steps, columns)
+    ledger = _ledger(place, t)
+    nowhere = np.zeros_like(window.inside)
+    rows: dict[str, NDArray[Any]] = {
+        "ledger": ledger,
+        "provenance": ledger[:, : len(PROVENANCE)],
+        "dataset_index": ledger[:, 0],
+        "frame_offset": window.offset,
+        "action": action,
+        "action_mask": action_mask,
+        "state": state,
+        "state_mask": state_mask,
+    }
+    for camera in layout.cameras:
+        rows[f"frame_mask/{camera}"] = window.inside if camera in frames else nowhere
+    held = sum(len(frame) for encoded in frames.values() for frame in encoded)
+    held += action.nbytes + state.nbytes + action_mask.nbytes + state_mask.nbytes
+    return SampleBlock(
+        columns=rows,
+        texts=language or (b"",),
+        frames={camera: list(encoded) for camera, encoded in frames.items()},
+        frame_row=frame_row,
+        frame_zeroed=window.zeroed,
+        datasets=[place.dataset] * len(t),
+        nbytes=held,
+    )
+
+
+def _field(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    name: FieldName,
+    t: NDArray[np.int64],
+    steps: int,
+    columns: Mapping[str, NDArray[np.float32]],
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    width = layout.action_width if name == "action" else layout.state_width
+    rows = layout.action_rows if name == "action" else layout.state_rows
+    if dataset.bound(name) is None:
+        shape = (len(t), rows, width)
+        return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
+    return field_rows(dataset, name, t, steps, columns, width)
+
+
+def field_rows(
+    dataset: ResolvedDataset,
+    name: FieldName,
+    t: NDArray[np.int64],
+    steps: int,
+    columns: Mapping[str, NDArray[np.float32]],
+    width: int,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """A field's final rows [n, R, width] float32 and their mask, for the samples at ``t`` [n].
+
+    Args:
+        dataset: has the field.
+        name: which one.
+        t: [n] int64.
+        steps: (strided) frames of the episode.
+        columns: feature path → [steps, feature width] float32.
+        width: to pad to.
+    """
+    sample = dataset.sample
+    bound = dataset.bound(name)
+    assert bound is not None
+    values = bound.evaluate(columns, steps)
+    window = windows.rows(t, field_offsets(sample, name), steps, sample)
+    dims, base = sample.action_relative_to_state if name == "action" else (), None
+    if dims and dataset.state is not None:
+        base = dataset.state.evaluate(columns, steps)[t]
+    summed = name == "action" and sample.action_reduce == "sum"
+    found, mask = windows.window_values(values, window, width, dims=dims, base=base, summed=summed)
+    if name in dataset.scaling:
+        dataset.scaling[name].apply(found, ~mask[..., 0] if summed else window.zeroed)
+    return found, mask
+
+
+def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:
+    """[R] int64: which rows relative to t a field takes, before any sum."""
+    if name == "state":
+        return np.asarray(sample.state_offsets, dtype=np.int64)
+    return sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)

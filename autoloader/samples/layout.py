@@ -1,0 +1,92 @@
+"""The batch's layout: names, shapes and types of every array, and their places in one slot.
+
+A slot is one block of memory that holds a whole batch; every array starts on a 64-byte boundary.
+The same layout serves the ring, the decode pool and the trainer's side. ``ledger`` is internal: the
+sample that each row stands for (a provenance, and the samples of its episode), also where the row
+repeats another because its own frame could not be decoded.
+
+Not here: the memory itself (``ring.memory``), torch tensors (``batch``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+ALIGNMENT = 64
+PROVENANCE = ("dataset", "pass", "shard", "episode", "t")
+LANGUAGE_BYTES_PER_SAMPLE = 1024
+"""Room for text in a slot; longer text travels beside the slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLayout:
+    """One array of a batch: its dtype, shape and byte offset in the slot."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.dtype(self.dtype).itemsize * math.prod(self.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLayout:
+    """Shapes of a mixture's batches.
+
+    Attributes:
+        batch_size: samples of a batch (B).
+        cameras: camera → (height, width).
+        frames: frames of a sample (F).
+        action_rows, action_width: H and A of ``action`` [B, H, A].
+        state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
+    """
+
+    batch_size: int
+    cameras: Mapping[str, tuple[int, int]]
+    frames: int
+    action_rows: int
+    action_width: int
+    state_rows: int
+    state_width: int
+    arrays: Mapping[str, ArrayLayout] = field(init=False)
+    slot_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        b, f = self.batch_size, self.frames
+        wanted: list[tuple[str, str, tuple[int, ...]]] = []
+        for camera, (height, width) in self.cameras.items():
+            wanted.append((f"images/{camera}", "uint8", (b, f, height, width, 3)))
+        wanted += [(f"frame_mask/{camera}", "bool", (b, f)) for camera in self.cameras]
+        wanted += [
+            ("frame_offset", "int32", (b, f)),
+            ("action", "float32", (b, self.action_rows, self.action_width)),
+            ("action_mask", "bool", (b, self.action_rows, self.action_width)),
+            ("state", "float32", (b, self.state_rows, self.state_width)),
+            ("state_mask", "bool", (b, self.state_rows, self.state_width)),
+            ("dataset_index", "int64", (b,)),
+            ("provenance", "int64", (b, len(PROVENANCE))),
+            ("ledger", "int64", (b, len(PROVENANCE) + 1)),
+            ("language_end", "int32", (b,)),
+            ("language_text", "uint8", (b * LANGUAGE_BYTES_PER_SAMPLE,)),
+        ]
+        arrays: dict[str, ArrayLayout] = {}
+        offset = 0
+        for name, dtype, shape in wanted:
+            arrays[name] = ArrayLayout(dtype, shape, offset)
+            offset += -(-arrays[name].nbytes // ALIGNMENT) * ALIGNMENT
+        object.__setattr__(self, "arrays", arrays)
+        object.__setattr__(self, "slot_bytes", -(-offset // 4096) * 4096)
+
+    def views(self, memory: memoryview | np.ndarray) -> dict[str, np.ndarray]:
+        """NumPy arrays over one slot's ``memory`` (``slot_bytes`` long), by name."""
+        return {
+            name: np.ndarray(array.shape, array.dtype, memory, array.offset)
+            for name, array in self.arrays.items()
+        }

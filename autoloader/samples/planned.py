@@ -1,0 +1,439 @@
+"""The samples of a planned run: where their frames lie, and all else that a batch holds of them.
+
+What ``samples.block`` does for one episode's samples, this does for samples of many episodes of
+many datasets at once, over the index's columns.
+
+Theory of operation. Samples are put in the order of their dataset and episode, and datasets with
+the same ``sample`` settings side by side, so that windows are computed once for each setting and
+every dataset's values are a slice. What depends on a dataset's own features (which columns, which
+camera, which text) is gathered dataset by dataset, shard by shard. At the end the rows go back to
+the order of the positions. Nothing is done sample by sample but looking up its text.
+
+Of a dataset whose samples are chained, a frame that several samples use is listed, read and held
+once.
+
+Not here: which samples are drawn (``order.plan``), their bytes (``read.planned``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.samples import windows
+from autoloader.samples.block import SampleBlock, field_offsets
+from autoloader.samples.draws import (
+    PURPOSE_CAMERA,
+    PURPOSE_LANGUAGE,
+    PURPOSE_ORDER,
+    choose_array,
+    fold,
+    fold_array,
+)
+from autoloader.samples.layout import PROVENANCE, BatchLayout
+from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.spec import SampleSpec
+from autoloader.transforms.fields import NumericField
+
+Ints = NDArray[np.int64]
+
+_FIELDS: tuple[FieldName, ...] = ("action", "state")
+
+
+class IndexedEpisodes(Protocol):
+    """n episodes of one dataset as the index holds them; see ``index.episodes.EpisodesView``."""
+
+    @property
+    def steps(self) -> Ints:
+        """[n] raw steps."""
+        ...
+
+    @property
+    def slice_of(self) -> Ints:
+        """[n] number of the slice."""
+        ...
+
+    @property
+    def record_of(self) -> Ints:
+        """[n] number in the file."""
+        ...
+
+    def frames(self, feature_path: str, raw: Ints) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Byte offsets and lengths in the files at raw steps [n, F], [n, F] each."""
+        ...
+
+    def files(self) -> Iterator[tuple[slice, str]]:
+        """Which of the n lie in which file."""
+        ...
+
+    def column(self, feature_path: str, raw: Ints) -> NDArray[np.float32]:
+        """[n, R, width] at raw steps [n, R]."""
+        ...
+
+    def language(self, feature_path: str, raw: Ints) -> list[bytes]:
+        """UTF-8 texts at raw steps [n]; the episode's where it has but one."""
+        ...
+
+
+class Samples(Protocol):
+    """n planned samples; see ``order.plan.PlannedSamples``."""
+
+    @property
+    def dataset(self) -> NDArray[np.int32]:
+        """[n] which dataset."""
+        ...
+
+    @property
+    def pass_(self) -> Ints:
+        """[n] its pass."""
+        ...
+
+    @property
+    def episode(self) -> Ints:
+        """[n] number in the dataset's index."""
+        ...
+
+    @property
+    def t(self) -> Ints:
+        """[n] in the strided episode."""
+        ...
+
+
+@dataclass(slots=True)
+class FrameRanges:
+    """Where m encoded frames of a camera lie; file -1 where a dataset has no such camera.
+
+    Attributes:
+        file: [m] int32, into ``PlannedReads.files``.
+        offset: [m] int64 bytes.
+        length: [m] int32 bytes.
+    """
+
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class PlannedReads:
+    """Which bytes the frames of a block are.
+
+    Attributes:
+        files: shard files that frames lie in.
+        ranges: camera → where its m frames lie.
+    """
+
+    files: list[str]
+    ranges: dict[str, FrameRanges]
+
+
+class RunPlanner:
+    """Works out the samples of runs of one mixture; for any number of threads.
+
+    Args:
+        datasets: of the mixture.
+        layout: of its batches.
+        episodes: gives episodes of a dataset by its number and theirs [n], which ascend.
+        chained: [D] of which datasets neighbours are likely to share frames.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[ResolvedDataset],
+        layout: BatchLayout,
+        episodes: Callable[[int, Ints], IndexedEpisodes],
+        chained: Sequence[bool],
+    ) -> None:
+        self._datasets = datasets
+        self._layout = layout
+        self._episodes = episodes
+        self._chained = np.asarray(chained, dtype=np.bool_)
+        settings: list[SampleSpec] = []
+        for dataset in datasets:
+            if dataset.sample not in settings:
+                settings.append(dataset.sample)
+        self._settings = settings
+        self._setting_of = np.asarray([settings.index(d.sample) for d in datasets], dtype=np.int64)
+        self._stride = np.asarray([d.stride for d in datasets], dtype=np.int64)
+        keys = [fold(dataset.key, PURPOSE_ORDER) for dataset in datasets]
+        self._keys = np.asarray(keys, dtype=np.uint64)
+        self._has = {
+            camera: np.asarray([camera in d.cameras for d in datasets], dtype=np.bool_)
+            for camera in layout.cameras
+        }
+
+    def run(self, planned: Samples) -> tuple[SampleBlock, PlannedReads]:
+        """The samples, and where the frames lie that the caller has yet to read into them."""
+        work = self._sorted(planned)
+        columns = _columns(self._layout, len(planned.t))
+        columns["ledger"][:] = work.ledger
+        window = self._windows(work, columns)
+        columns["frame_offset"][:] = window.offset
+        for camera, has in self._has.items():
+            columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
+        raw = window.index * work.stride[:, None]
+        files, ranges = _ranges(work, list(self._has), raw)
+        texts = [text for part in work.parts for text in _texts(work, part)]
+        return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)
+
+    def _sorted(self, planned: Samples) -> _SortedSamples:
+        of = planned.dataset.astype(np.int64)
+        order = np.lexsort((planned.episode, of, self._setting_of[of]))
+        dataset, episode = of[order], planned.episode[order]
+        edges = [0, *(np.flatnonzero(dataset[1:] != dataset[:-1]) + 1).tolist(), len(order)]
+        parts = []
+        ledger = np.ones((len(order), len(PROVENANCE) + 1), np.int64)
+        ledger[:, 0], ledger[:, 1] = dataset, planned.pass_[order]
+        ledger[:, 4] = planned.t[order]
+        steps = np.empty(len(order), np.int64)
+        for start, stop in pairwise(edges):
+            rows, number = slice(start, stop), int(dataset[start])
+            episodes = self._episodes(number, episode[rows])
+            ledger[rows, 2], ledger[rows, 3] = episodes.slice_of, episodes.record_of
+            steps[rows] = episodes.steps
+            setting = int(self._setting_of[number])
+            parts.append(_Part(rows, setting, self._datasets[number], episodes))
+        stride = self._stride[dataset]
+        return _SortedSamples(
+            order, parts, dataset, ledger, stride, -(-steps // stride), self._keys[dataset]
+        )
+
+    def _windows(self, work: _SortedSamples, columns: dict[str, NDArray[Any]]) -> windows.Rows:
+        """The frames' rows; puts actions and states into the columns."""
+        found = []
+        for setting, group in groupby(work.parts, key=lambda part: part.setting):
+            parts, sample = list(group), self._settings[setting]
+            rows = slice(parts[0].rows.start, parts[-1].rows.stop)
+            t, steps = work.ledger[rows, 4], work.steps[rows, None]
+            keys = work.keys[rows] if sample.goal == "none" else work.episode_keys(rows)
+            found.append(windows.frame_rows(t, steps, sample, keys))
+            for name in _FIELDS:
+                if any(part.dataset.bound(name) is not None for part in parts):
+                    values, mask = self._values(work, parts, rows, name, sample)
+                    columns[name][rows], columns[f"{name}_mask"][rows] = values, mask
+        if len(found) == 1:
+            return found[0]
+        return windows.Rows(
+            np.concatenate([one.index for one in found]),
+            np.concatenate([one.inside for one in found]),
+            np.concatenate([one.zeroed for one in found]),
+            np.concatenate([one.offset for one in found]),
+        )
+
+    def _values(
+        self,
+        work: _SortedSamples,
+        parts: Sequence[_Part],
+        rows: slice,
+        name: FieldName,
+        sample: SampleSpec,
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """A field's final rows for the samples ``rows``, whose settings are the same."""
+        layout = self._layout
+        width = layout.action_width if name == "action" else layout.state_width
+        t = work.ledger[rows, 4]
+        window = windows.rows(t, field_offsets(sample, name), work.steps[rows, None], sample)
+        raw, raw_t = window.index * work.stride[rows, None], (t * work.stride[rows])[:, None]
+        values = np.zeros((*raw.shape, width), np.float32)
+        mask = np.zeros(values.shape, np.bool_)
+        dims, base = sample.action_relative_to_state if name == "action" else (), None
+        if dims:
+            base = np.zeros((len(t), max(width, layout.state_width)), np.float32)
+        for part in parts:
+            own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
+            field, state = part.dataset.bound(name), part.dataset.state
+            if field is None:
+                continue
+            values[own, :, : field.width] = _evaluated(field, part.episodes, raw[own])
+            mask[own, :, : field.width] = window.inside[own, :, None]
+            if base is not None and state is not None:
+                base[own, : state.width] = _evaluated(state, part.episodes, raw_t[own])[:, 0]
+        summed = name == "action" and sample.action_reduce == "sum"
+        values, mask = windows.finished_values(
+            values, mask, window, dims=dims, base=base, summed=summed
+        )
+        for part in parts:
+            if name in part.dataset.scaling:
+                own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
+                nothing = ~mask[own, :, 0] if summed else window.zeroed[own]
+                part.dataset.scaling[name].apply(values[own], nothing)
+        return values, mask
+
+    def _in_order(
+        self,
+        planned: Samples,
+        work: _SortedSamples,
+        zeroed: NDArray[np.bool_],
+        raw: Ints,
+        files: list[str],
+        ranges: dict[str, FrameRanges],
+        columns: dict[str, NDArray[Any]],
+        texts: list[bytes],
+    ) -> tuple[SampleBlock, PlannedReads]:
+        """Back to the order of the positions."""
+        row_of = np.empty(len(work.order), np.int64)
+        row_of[work.order] = np.arange(len(row_of))
+        columns = {name: column[row_of] for name, column in columns.items()}
+        columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
+        columns["dataset_index"] = columns["ledger"][:, 0]
+        frame_row = np.arange(raw.size, dtype=np.int64).reshape(raw.shape)[row_of]
+        linked = None
+        on = self._chained[columns["dataset_index"]]
+        if on.any():
+            frame_row, first = _shared_frames(columns["ledger"], raw[row_of], frame_row, on)
+            linked = _linked(frame_row)
+            ranges = {
+                camera: FrameRanges(found.file[first], found.offset[first], found.length[first])
+                for camera, found in ranges.items()
+            }
+        block = SampleBlock(
+            columns=columns,
+            texts=[texts[row] for row in row_of.tolist()],
+            frames={},
+            frame_row=frame_row,
+            frame_zeroed=zeroed[row_of],
+            datasets=planned.dataset.tolist(),
+            linked=linked,
+        )
+        return block, PlannedReads(files, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The samples of one dataset: where they are among the sorted ones."""
+
+    rows: slice
+    setting: int
+    dataset: ResolvedDataset
+    episodes: IndexedEpisodes
+
+
+@dataclass(frozen=True, slots=True)
+class _SortedSamples:
+    """n samples sorted by settings and dataset.
+
+    Attributes:
+        order: [n] where each is among the positions.
+        dataset: [n] int64.
+        ledger: [n, 6] int64, see ``samples.layout``.
+        stride: [n] int64.
+        steps: [n] int64, of the strided episode.
+        keys: [n] uint64, of each sample's dataset.
+    """
+
+    order: Ints
+    parts: list[_Part]
+    dataset: Ints
+    ledger: Ints
+    stride: Ints
+    steps: Ints
+    keys: NDArray[np.uint64]
+
+    def episode_keys(self, rows: slice) -> NDArray[np.uint64]:
+        """``block.episode_key`` of each of these samples."""
+        return fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
+
+
+def _evaluated(field: NumericField, episodes: IndexedEpisodes, raw: Ints) -> NDArray[np.float32]:
+    """[n, R, width] a field at raw steps [n, R]."""
+    columns = {path: episodes.column(path, raw) for path in field.paths()}
+    flat = {path: column.reshape(raw.size, -1) for path, column in columns.items()}
+    return field.evaluate(flat, raw.size).reshape(*raw.shape, field.width)
+
+
+def _ranges(
+    work: _SortedSamples, cameras: Sequence[str], raw: Ints
+) -> tuple[list[str], dict[str, FrameRanges]]:
+    """Where the frames at raw steps [n, F] lie, row by row."""
+    numbers: dict[str, int] = {}
+    file = np.empty(len(raw), np.int32)
+    for part in work.parts:
+        place = file[part.rows]
+        for rows, path in part.episodes.files():
+            place[rows] = numbers.setdefault(path, len(numbers))
+    ranges = {}
+    for camera in cameras:
+        files = np.full(raw.shape, -1, np.int32)
+        offsets, lengths = np.zeros(raw.shape, np.int64), np.zeros(raw.shape, np.int32)
+        for part in work.parts:
+            features = part.dataset.cameras.get(camera, ())
+            number = sorted(part.dataset.cameras).index(camera) if features else 0
+            drawn = _drawn(work, part, len(features), PURPOSE_CAMERA, number)
+            for k, feature in enumerate(features):
+                own: Any = slice(None) if drawn is None else drawn == k
+                offset, length = part.episodes.frames(feature.path, raw[part.rows])
+                files[part.rows] = file[part.rows, None]
+                offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
+        ranges[camera] = FrameRanges(files.ravel(), offsets.ravel(), lengths.ravel())
+    return list(numbers), ranges
+
+
+def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
+    """The language of a dataset's samples, UTF-8."""
+    features = part.dataset.language
+    if not features:
+        return [b""] * len(part.episodes.steps)
+    raw_t = work.ledger[part.rows, 4] * work.stride[part.rows]
+    told = [part.episodes.language(feature.path, raw_t) for feature in features]
+    drawn = _drawn(work, part, len(features), PURPOSE_LANGUAGE)
+    if drawn is None:
+        return told[0]
+    return [told[choice][k] for k, choice in enumerate(drawn.tolist())]
+
+
+def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints | None:
+    """[n] which of ``count`` features each sample's episode has; ``None`` where there is one."""
+    if count < 2:
+        return None
+    keys = work.episode_keys(part.rows)
+    parts = (np.full(len(keys), number, np.int64) for number in purpose)
+    return choose_array(fold_array(keys, *parts), count)
+
+
+def _shared_frames(
+    ledger: Ints, raw: Ints, frame_row: Ints, chained: NDArray[np.bool_]
+) -> tuple[Ints, Ints]:
+    """Numbers of the different frames: of chained samples, those that are the same have one number.
+
+    Args:
+        ledger: [n, 6]; a camera may differ between passes, so a pass is part of a frame.
+        raw: [n, F] raw steps.
+        frame_row: [n, F] numbers of all frames, each its own.
+        chained: [n].
+
+    Returns:
+        [n, F] the number of each different frame, in the order in which they come, and for every
+        such number the first of ``frame_row`` that it stands for.
+    """
+    on = np.flatnonzero(chained)
+    _, episode = np.unique(ledger[on, :4], axis=0, return_inverse=True)
+    same = episode.reshape(-1, 1) * (int(raw.max(initial=0)) + 1) + raw[on]
+    _, first, inverse = np.unique(same.ravel(), return_index=True, return_inverse=True)
+    chosen = frame_row.copy()
+    chosen[on] = frame_row[on].ravel()[first][inverse.reshape(same.shape)]
+    kept, at, number = np.unique(chosen.ravel(), return_index=True, return_inverse=True)
+    order = np.argsort(at)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[number.reshape(chosen.shape)], kept[order]
+
+
+def _linked(frame_row: Ints) -> list[bool]:
+    """Of each sample, whether it shares a frame with the one before."""
+    shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
+    return [False, *shared.tolist()]
+
+
+def _columns(layout: BatchLayout, samples: int) -> dict[str, NDArray[Any]]:
+    """Room for what a batch's rows hold beside pictures, text and copies of the ledger; zero."""
+    left_out = ("images/", "language_", "provenance", "dataset_index")
+    return {
+        name: np.zeros((samples, *array.shape[1:]), array.dtype)
+        for name, array in layout.arrays.items()
+        if not name.startswith(left_out)
+    }

@@ -1,0 +1,175 @@
+"""Which features of a record a spec names, how they are stored, and whether a record has them so.
+
+Both readers and the index hold every record against this, so that none takes for whole what
+another one takes for damaged.
+
+Not here: what the spec's fields mean (``transforms.fields``), the bytes of an index file
+(``index.format``).
+
+Shards indexed for different sets of features live side by side: the fingerprint of the set is in
+the index file's name and header.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from autoloader.catalog import Feature
+from autoloader.catalog.example import FeatureValue
+from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.transforms.fields import is_text
+from autoloader.transforms.transform import VALID_KEY, Transform
+
+MAX_STEPS = 2**31 - 1
+
+Role = Literal["frames", "column", "text", "points", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFeature:
+    """One feature of a record.
+
+    Attributes:
+        role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32), "text"
+            (stored as bytes), "points" (stored as Unicode code points) or
+            "number" (an integer of the episode, taken as decimal text).
+        key: its key in the ``tf.train.Example``.
+        path: as users name it.
+        list_kind: the list that the record must hold: "bytes", "float" or "int64".
+        width: numbers of one step; 1 for frames and text.
+        per_step: whether every step has one, or only the episode.
+    """
+
+    role: Role
+    key: str
+    path: str
+    list_kind: Literal["bytes", "float", "int64"]
+    width: int
+    per_step: bool
+
+
+@dataclass(frozen=True)
+class RecordSchema:
+    """The features that are read of a record: by role, then by key.
+
+    Attributes:
+        features: what is read; an index has its sections in their order.
+        transform: what rewrites an episode first, or ``None``; with one, which steps may be t is
+            a column too (``VALID_KEY``).
+    """
+
+    features: tuple[StoredFeature, ...]
+    transform: Transform | None = None
+
+    @classmethod
+    def of(cls, dataset: ResolvedDataset) -> RecordSchema:
+        """What the spec names of a dataset."""
+        found: set[StoredFeature] = set()
+        for choices in dataset.cameras.values():
+            found |= {_stored(feature, "frames") for feature in choices}
+        found |= {_stored(feature, "column") for feature in dataset.numeric_features().values()}
+        for feature in dataset.language:
+            found.add(_stored(feature, text_role(feature)))
+        for feature in dataset.keep.features if dataset.keep is not None else ():
+            found.add(_stored(feature, text_role(feature)))
+        if dataset.transform is not None:
+            found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
+        features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
+        return cls(features, dataset.transform)
+
+    @cached_property
+    def document(self) -> bytes:
+        """The schema as JSON: what the fingerprint is of, and what an index file carries."""
+        rows: list[dict[str, object]] = [
+            {
+                "role": one.role,
+                "key": one.key,
+                "list": one.list_kind,
+                "width": one.width,
+                "per_step": one.per_step,
+            }
+            for one in self.features
+        ]
+        if self.transform is not None:
+            rows.append({"transform": self.transform.identity})
+        return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
+            errors="surrogatepass"
+        )
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of ``document``."""
+        return hashlib.sha256(self.document).digest()
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """Every key that has to be parsed."""
+        return frozenset(one.key for one in self.features)
+
+    def steps(self, found: Mapping[str, FeatureValue]) -> int:
+        """Steps of a record, on which all its features agree.
+
+        Raises:
+            MalformedRecordError: a feature is missing, of another kind, or of another length.
+        """
+        first, steps = "", -1
+        for feature in self.features:
+            count = _count(found.get(feature.key), feature)
+            if not feature.per_step:
+                continue
+            if steps < 0:
+                first, steps = feature.path, count
+            elif count != steps:
+                raise MalformedRecordError(
+                    f"its features differ in their number of steps: {first} has {steps}, "
+                    f"{feature.path} has {count}"
+                )
+        if not 0 <= steps <= MAX_STEPS:
+            raise MalformedRecordError("it has none of the per-step features")
+        return steps
+
+
+def text_role(feature: Feature) -> Role:
+    """How the texts of a feature are stored."""
+    if is_text(feature):
+        return "text"
+    return "points" if feature.shape else "number"
+
+
+def _stored(feature: Feature, role: Role) -> StoredFeature:
+    if role in ("frames", "text"):
+        return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
+    width = math.prod(size or 1 for size in feature.shape)
+    kind: Literal["float", "int64"] = "float" if "float" in feature.dtype else "int64"
+    return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
+
+
+def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
+    """Steps that a value has, or 1 of an episode's text; checks its kind."""
+    if value is None or value.kind == "missing":
+        # An empty list and none at all are the same to those who write Examples, but for numbers
+        # there is no telling, and a feature that the record does not name is not there.
+        if feature.list_kind == "bytes" and (value is not None or feature.role == "text"):
+            return 0
+        raise MalformedRecordError(f"{feature.path} is missing")
+    if value.kind != feature.list_kind:
+        raise MalformedRecordError(
+            f"{feature.path} is stored as {value.kind}, not as {feature.list_kind}"
+        )
+    count = len(value)
+    if count % feature.width:
+        raise MalformedRecordError(
+            f"{feature.path} has {count} values, which is no multiple of the {feature.width} of "
+            "one step"
+        )
+    count //= feature.width
+    if not feature.per_step and (count > 1 or (count == 0 and feature.role != "text")):
+        raise MalformedRecordError(f"{feature.path} has {count} values for one episode")
+    return count

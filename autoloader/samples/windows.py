@@ -1,0 +1,202 @@
+"""Windows: which frames, states and actions the sample at t holds, and what edges do to them.
+
+All indices are of the *strided* episode. ``graph.windows`` does the same arithmetic in TensorFlow
+for the tf.data front door; a property test holds the two together.
+
+A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)
+or zero (``zero``); with ``drop`` no such sample exists. A sum adds the rows inside only.
+
+An action relative to the state is taken row by row, and before rows are zeroed or summed: from
+every row of the window, the state *at t* is taken away.
+
+A goal is one more frame behind those of the offsets: g uniform in t+1 … T−1 by a keyed hash of t,
+or t itself where t is the last. It lies in the episode, so no edge holds for it and no t is lost.
+
+Not here: the t that a dataset's rules take away (``transforms.keep``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.samples.draws import PURPOSE_GOAL, fold_array, splitmix64_array
+from autoloader.spec import SampleSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of an episode for each of n samples.
+
+    Attributes:
+        index: [n, R] int64, inside the episode.
+        inside: [n, R] bool, false where the wanted row lies outside.
+        zeroed: [n, R] bool, true where the value must be zero.
+        offset: [n, R] int32, relative to t, as realised.
+    """
+
+    index: NDArray[np.int64]
+    inside: NDArray[np.bool_]
+    zeroed: NDArray[np.bool_]
+    offset: NDArray[np.int32]
+
+
+def valid_range(sample: SampleSpec, steps: int) -> tuple[int, int]:
+    """First valid t and the one after the last, in an episode of ``steps`` (strided) frames."""
+    offsets = (
+        *sample.frame_offsets,
+        *sample.state_offsets,
+        sample.action_start,
+        sample.action_start + sample.action_horizon - 1,
+    )
+    first = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
+    stop = min(steps, steps - max(offsets)) if sample.edges.end == "drop" else steps
+    return first, max(first, stop)
+
+
+def valid_ranges(
+    sample: SampleSpec, steps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """``valid_range`` of each of many episodes [E], as two arrays [E] int64."""
+    lengths, inverse = np.unique(steps, return_inverse=True)
+    pairs = np.asarray([valid_range(sample, n) for n in lengths.tolist()], dtype=np.int64)
+    found = pairs.reshape(-1, 2)[inverse.reshape(-1)]
+    return found[:, 0], found[:, 1]
+
+
+def valid_count(sample: SampleSpec, steps: int) -> int:
+    """How many samples an episode of ``steps`` (strided) frames gives in a pass."""
+    first, stop = valid_range(sample, steps)
+    count = stop - first
+    return count if sample.per_episode == "all" else min(count, sample.per_episode)
+
+
+def rows(
+    t: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    steps: int | NDArray[np.int64],
+    sample: SampleSpec,
+) -> Rows:
+    """The rows at ``t[:, None] + offsets`` under the sample's edges.
+
+    Args:
+        t: [n] int64.
+        offsets: [R] int64.
+        steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
+        sample: whose edges hold.
+    """
+    wanted = t[:, None] + offsets[None, :]
+    index = np.clip(wanted, 0, steps - 1)
+    before, after = wanted < 0, wanted >= steps
+    zeroed = (before & (sample.edges.start == "zero")) | (after & (sample.edges.end == "zero"))
+    realised = np.where(zeroed, wanted, index) - t[:, None]
+    return Rows(index, ~(before | after), zeroed, realised.astype(np.int32))
+
+
+def frame_rows(
+    t: NDArray[np.int64],
+    steps: int | NDArray[np.int64],
+    sample: SampleSpec,
+    keys: NDArray[np.uint64],
+) -> Rows:
+    """The rows of a sample's frames: at its offsets, then the goal's where there is one.
+
+    Args:
+        t: [n] int64.
+        steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
+        sample: offsets, edges and goal.
+        keys: [n] uint64, of each sample's episode in its pass (``block.episode_key``).
+    """
+    window = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
+    if sample.goal == "none":
+        return window
+    goal = goal_rows(t, steps, keys)[:, None]
+    none = np.zeros_like(goal, dtype=np.bool_)
+    return Rows(
+        np.concatenate([window.index, goal], axis=1),
+        np.concatenate([window.inside, ~none], axis=1),
+        np.concatenate([window.zeroed, none], axis=1),
+        np.concatenate([window.offset, (goal - t[:, None]).astype(np.int32)], axis=1),
+    )
+
+
+def goal_rows(
+    t: NDArray[np.int64], steps: int | NDArray[np.int64], keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """[n] int64 the goal of each sample; arguments as of ``frame_rows``."""
+    hashes = splitmix64_array(fold_array(keys, np.full_like(t, PURPOSE_GOAL), t))
+    left = np.broadcast_to(np.ravel(steps), t.shape) - 1 - t
+    drawn = (hashes % np.maximum(left, 1).astype(np.uint64)).astype(np.int64)
+    return np.asarray(t + np.where(left > 0, drawn + 1, 0), dtype=np.int64)
+
+
+def window_values(
+    column: NDArray[np.float32],
+    window: Rows,
+    width: int,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
+    summed: bool = False,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Values [n, R, width] float32 and mask [n, R, width] bool of a column [T, w], w ≤ width.
+
+    Args:
+        column: the field's values.
+        window: which rows of it.
+        width: columns to pad to.
+        dims: as of ``finished_values``.
+        base: as there.
+        summed: as there.
+    """
+    shape = (*window.index.shape, width)
+    values = np.zeros(shape, dtype=np.float32)
+    mask = np.zeros(shape, dtype=np.bool_)
+    own = column.shape[1]
+    values[..., :own] = column[window.index]
+    mask[..., :own] = window.inside[..., None]
+    return finished_values(values, mask, window, dims=dims, base=base, summed=summed)
+
+
+def summed_values(
+    column: NDArray[np.float32],
+    window: Rows,
+    width: int,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """``window_values`` whose rows inside the episode are added up: [n, 1, width] and its mask."""
+    return window_values(column, window, width, dims=dims, base=base, summed=True)
+
+
+def finished_values(
+    values: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    window: Rows,
+    *,
+    dims: Sequence[int] = (),
+    base: NDArray[np.float32] | None = None,
+    summed: bool = False,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Values as differences, edges and sums leave them, and their mask.
+
+    Args:
+        values: [n, R, width] float32, at the rows of ``window``; written to.
+        mask: [n, R, width] bool, where they lie inside.
+        window: the rows.
+        dims: columns that are differences to ``base``.
+        base: [n, ≥ w] float32, what is taken away from every row of a sample.
+        summed: add a sample's rows inside to one: [n, 1, width]. Differences are summed.
+    """
+    if dims and base is not None:
+        chosen = list(dims)
+        values[..., chosen] -= base[:, None, chosen]
+    values[window.zeroed] = 0.0
+    if not summed:
+        return values, mask
+    values = np.where(mask, values, np.float32(0)).sum(axis=1, keepdims=True, dtype=np.float32)
+    return values, np.asarray(mask.any(axis=1, keepdims=True), dtype=np.bool_)

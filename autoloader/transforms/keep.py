@@ -1,0 +1,267 @@
+"""``keep``: which t of a dataset give samples, beyond what windows allow.
+
+Theory of operation. Every rule becomes a set of steps for each episode (``ranges.Ranges``), from
+the texts that it looks at; the sets are intersected one after the other, so that what each rule
+costs can be told. The index holds the texts of all episodes (``sets_of``); who reads a record on
+its own asks for that one (``allows``).
+
+Rules speak of steps before the stride: t is kept where step t · stride is. With a transform they
+speak of what it gives: its features, its steps.
+
+Not here: the language (``spec.keep``), the texts of all episodes (``autoloader.index``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.spec import KeepSpec
+from autoloader.spec.keep import key_parts, matcher
+from autoloader.spec.regular_files import DocumentError, read_regular
+from autoloader.transforms.fields import check_language, find_feature
+from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.texts import ALL_STEPS, TextRuns, runs_of_episode
+
+Ints = NDArray[np.int64]
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLoss:
+    """What one rule leaves out of what the rules before it have left.
+
+    Attributes:
+        rule: its path in the dataset's spec, such as "keep.language".
+        episodes: that had a valid t and have none any more.
+        samples: valid t of a pass.
+    """
+
+    rule: str
+    episodes: int
+    samples: int
+
+
+class Keep:
+    """The rules of one dataset, bound to its features; immutable.
+
+    Args:
+        spec: the rules.
+        features: of the dataset, or those that its transform gives.
+        language: the features that its language is drawn from.
+        where: path of the dataset in the spec.
+        dataset: its name.
+
+    Raises:
+        SpecError: a feature is missing or holds no text; the ranges' file cannot be read.
+    """
+
+    def __init__(
+        self,
+        spec: KeepSpec,
+        features: Mapping[str, Feature],
+        language: Sequence[Feature],
+        *,
+        where: str,
+        dataset: str,
+    ) -> None:
+        self._identity = ""
+        self._asked: list[Feature] = []
+        self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
+
+        def asked(path: str, field: str) -> Feature:
+            feature = find_feature(features, path, field=f"{where}.{field}", dataset=dataset)
+            self._asked.append(feature)
+            return feature
+
+        if spec.language == "required":
+            self._asked += language
+            self._rules += [
+                ("keep.language", functools.partial(self._matching, one, matcher(r"\S")))
+                for one in language
+            ]
+        for path, pattern in spec.match.items():
+            field = f"keep.match.{path}"
+            looked_at = asked(path, field)
+            check_language(looked_at, field=f"{where}.{field}")
+            self._rules.append(
+                (field, functools.partial(self._matching, looked_at, matcher(pattern)))
+            )
+        if spec.ranges is not None:
+            field = "keep.ranges.key"
+            parts = []
+            for text, named in key_parts(spec.ranges.key):
+                feature = None if named is None else asked(named, field)
+                if feature is not None:
+                    _check_key(feature, field=f"{where}.{field}")
+                parts.append((text, feature))
+            listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
+            plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
+            self._identity = hashlib.sha256(plain.encode()).hexdigest()
+            self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
+
+    @property
+    def identity(self) -> str:
+        """What the rules' files held when they were bound; ranges are not in the spec itself."""
+        return self._identity
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """Those whose texts the rules look at."""
+        return tuple(dict.fromkeys(self._asked))
+
+    def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
+        """(rule, steps that it and those before it leave of each episode), in order; not empty.
+
+        Args:
+            rows: how many episodes.
+            texts: of each of ``features``, by key.
+        """
+        left: Ranges | None = None
+        sets: dict[str, Ranges] = {}
+        for name, rule in self._rules:
+            one = rule(rows, texts)
+            left = sets[name] = one if left is None else left.both(one)
+        return tuple(sets.items())
+
+    def allows(self, steps: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
+        """[T] which of an episode's ``steps`` the rules leave.
+
+        Args:
+            steps: T.
+            values: of each of ``features``, by key: byte strings, or integers, flat.
+        """
+        texts = {one.key: runs_of_episode(values[one.key], one) for one in self.features}
+        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, steps, np.int64))
+        kept = np.zeros(steps, dtype=np.bool_)
+        kept[self.sets_of(1, texts)[-1][1].both(whole).numbers(0)] = True
+        return kept
+
+    @staticmethod
+    def _matching(
+        feature: Feature, matches: Callable[[str], bool], rows: int, texts: Mapping[str, TextRuns]
+    ) -> Ranges:
+        found = texts[feature.key]
+        fits = [matches(one.decode("utf-8", "replace")) for one in found.texts]
+        kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
+        return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
+
+    @staticmethod
+    def _listed(
+        parts: Sequence[tuple[str, Feature | None]],
+        listed: Mapping[str, Pairs],
+        rows: int,
+        texts: Mapping[str, TextRuns],
+    ) -> Ranges:
+        keys = [""] * rows
+        whole = np.ones(rows, dtype=np.bool_)
+        for text, feature in parts:
+            keys = [key + text for key in keys]
+            if feature is None:
+                continue
+            found = texts[feature.key]
+            words = [one.decode("utf-8", "replace") for one in found.texts]
+            there = np.zeros(rows, dtype=np.bool_)
+            for row, word in found.runs[:, [0, 3]].tolist():
+                keys[row] += words[word]
+                there[row] = True
+            whole &= there
+        found_ranges = [
+            (row, start, stop)
+            for row in np.flatnonzero(whole).tolist()
+            for start, stop in listed.get(keys[row], ())
+        ]
+        columns = np.asarray(found_ranges, dtype=np.int64).reshape(-1, 3)
+        return Ranges.of(rows, columns[:, 0], columns[:, 1], columns[:, 2])
+
+
+def left_by_rules(
+    windows: Ranges, sets: Iterable[tuple[str, Ranges]], stride: int
+) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    """What rules leave of t, and what each of them left out.
+
+    Args:
+        windows: the valid t without them.
+        sets: (rule, steps that it and those before it leave), in order.
+        stride: every how many steps.
+    """
+    left, before, losses = windows, windows.counts(), []
+    for rule, steps in sets:
+        left = windows.both(steps.strided(stride))
+        counts = left.counts()
+        episodes = int(((before > 0) & (counts == 0)).sum())
+        losses.append(RuleLoss(rule, episodes, int((before - counts).sum())))
+        before = counts
+    return left, tuple(losses)
+
+
+def _check_key(feature: Feature, *, field: str) -> None:
+    whole = feature.kind == "tensor" and not feature.shape and "int" in feature.dtype
+    if feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is a feature of the steps, and a key is the episode's",
+            remedy="name features of the episode, such as {episode_metadata/file_path}",
+            path=field,
+        )
+    if whole and feature.encoding not in (None, "none"):
+        raise UnsupportedError(
+            f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
+            remedy="name a feature stored as plain numbers or text",
+            path=field,
+        )
+    if not whole:
+        check_language(feature, field=field)
+
+
+def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
+    try:
+        stat = os.stat(path)  # noqa: PTH116
+        return _parsed(path, stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise SpecError(
+            f"{field}: {path}: {error.strerror or error}",
+            remedy="give the path of a readable JSON file; it starts at the spec's folder",
+            path=field,
+        ) from error
+    except ValueError as error:
+        raise SpecError(
+            f"{field}: {path}: {error}",
+            remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
+            path=field,
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
+    del size, mtime_ns  # a file that changes is read again
+    try:
+        document = json.loads(read_regular(path))
+    except DocumentError as error:
+        raise ValueError(error.what) from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"it holds {type(document).__name__}, not an object of keys")  # noqa: TRY004
+    return {key: _pairs(key, value) for key, value in document.items()}
+
+
+def _pairs(key: str, value: object) -> Pairs:
+    if not isinstance(value, list):
+        raise ValueError(f"{key!r} has {value!r}, not a list of ranges")  # noqa: TRY004
+    pairs = []
+    for one in value:
+        whole = isinstance(one, list) and len(one) == 2 and all(type(n) is int for n in one)
+        if not whole or not 0 <= one[0] <= one[1]:
+            raise ValueError(f"{key!r} has the range {one!r}")
+        pairs.append((min(one[0], ALL_STEPS), min(one[1], ALL_STEPS)))
+    return tuple(pairs)

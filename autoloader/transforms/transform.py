@@ -1,0 +1,284 @@
+"""A dataset's transform, bound: which features its function gives, and a record as it leaves it.
+
+Theory of operation. Binding tries the function on the first episode that it does not drop, of at
+most ``TRIED``: its result decides the features that the spec's fields are held against. It is a
+planning step: a function that cannot be found or does not give an episode is refused before a
+process starts. A process that does not call such functions itself takes what another one kept
+(``tried``). Later, a record on which it fails is quarantined like a damaged one.
+
+Both readers ask for the same thing: the record's values after the function, by feature, and which
+frames its pictures are. The index keeps numbers, texts and byte ranges of frames; the stream reader
+has the record written anew (``rewritten``), so that what parses it knows nothing of transforms.
+Which steps may be t goes along as a feature of its own (``VALID_KEY``).
+
+Not here: calling the function (``hook``), what an episode is (``rlds``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autoloader.catalog import Feature, ShardSlice, files
+from autoloader.catalog.example_writing import write_example
+from autoloader.catalog.tfrecord import (
+    HEADER_BYTES,
+    MalformedRecordError,
+    read_record,
+    walk_records,
+)
+from autoloader.errors import SourceError, SpecError
+from autoloader.spec import TransformSpec
+from autoloader.transforms import hook, tried
+from autoloader.transforms.hook import Caller, HookFailedError
+from autoloader.transforms.keep import Keep
+from autoloader.transforms.rlds import (
+    HookResultError,
+    Spans,
+    Transformed,
+    describe,
+    leaves_of,
+    nothing,
+    read_episode,
+    read_result,
+    spans_of,
+    steps_of,
+)
+from autoloader.transforms.tried import Tried
+
+VALID_KEY = "autoloader/valid"
+TRIED = 16
+_bound: dict[tuple[object, ...], Tried] = {}
+_binding = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One dataset's transform; thread-safe.
+
+    Attributes:
+        spec: what the user says.
+        identity: hash of all that decides its results.
+        sources: the dataset's own features, by path.
+        features: those of the transformed episodes, by path.
+        cost_s: what the function took for the episode it was tried on.
+        kept_ratio: steps that it left of that episode.
+    """
+
+    spec: TransformSpec
+    identity: str
+    sources: Mapping[str, Feature] = field(repr=False)
+    features: Mapping[str, Feature] = field(repr=False)
+    cost_s: float
+    kept_ratio: float
+
+    def apply(
+        self, payload: Any, *, stop: int | None = None, only: Collection[str] | None = None
+    ) -> tuple[Transformed, Spans]:
+        """A record's values after the function, and where its frames lie in ``payload``.
+
+        Args:
+            payload: the record, from its first byte on.
+            stop: its bytes; default: all.
+            only: keys of the features that are wanted.
+
+        Raises:
+            MalformedRecordError: the record is damaged, or the function fails on it.
+        """
+        caller = hook.CALLERS.get(self.spec.framework)
+        try:
+            if caller is not None:
+                return apply_here(
+                    self.spec, caller, self.sources, self.features, payload, stop, only
+                )
+            record = bytes(memoryview(payload)[:stop])
+            return _answer("apply", self.spec, self.sources, self.features, record, None, only)  # type: ignore[no-any-return]
+        except (HookFailedError, HookResultError) as error:
+            raise MalformedRecordError(f"transform: {error}") from error
+
+    def rewritten(
+        self, payload: bytes, keys: Collection[str], keep: Keep | None = None
+    ) -> tuple[bytes, bool]:
+        """(the record as the function leaves it, whether it is dropped).
+
+        It holds these keys of the transformed features, and ``VALID_KEY``: which steps may be t, by
+        the function and by the rules of ``keep``.
+
+        Raises:
+            MalformedRecordError: as ``apply``, or a text that the rules look at is missing.
+        """
+        asked = {feature.key for feature in keep.features} if keep is not None else set()
+        found, spans = self.apply(payload, only={*keys, *asked})
+        pictures = {feature.key for feature in self.features.values() if feature.kind == "image"}
+        values = {
+            key: [payload[a:b] for a, b in spans_of(value, spans).tolist()]
+            if key in pictures
+            else value
+            for key, value in found.values.items()
+            if key in keys
+        }
+        valid = found.valid
+        if keep is not None and found.steps:
+            valid = valid & keep.allows(found.steps, found.values)
+        return write_example({**values, VALID_KEY: valid.astype(np.int64)}), not found.steps
+
+    def dropped(self, keys: Collection[str]) -> bytes:
+        """A record without a step."""
+        pictures = {feature.key for feature in self.features.values() if feature.kind == "image"}
+        empty = nothing(self.features, keys).values
+        values = {key: [] if key in pictures else value for key, value in empty.items()}
+        return write_example({**values, VALID_KEY: np.empty(0, np.int64)})
+
+
+def bind_transform(
+    spec: TransformSpec,
+    sources: Mapping[str, Feature],
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+    dataset: str,
+) -> Transform:
+    """The transform of a dataset, tried on one episode.
+
+    Args:
+        spec: what the user says.
+        sources: the dataset's features.
+        slices: records of the split.
+        where: path of the dataset in the spec.
+        dataset: its name.
+
+    Raises:
+        SpecError: the function cannot be found, fails on the episode, or gives none.
+        SourceError: no record can be read, or it drops every one of the first.
+    """
+    identity = hook.hook_identity(spec, where=where)
+    try:
+        key = (identity, slices[0], *files.version_of(slices[0].path))
+        with _binding:
+            if key not in _bound:
+                elsewhere = spec.framework not in hook.CALLERS
+                found = tried.load(key) if elsewhere else None
+                if found is None:
+                    found = _try(spec, sources, slices, where=where, dataset=dataset)
+                    tried.save(key, found)
+                _bound[key] = found
+            return Transform(spec, identity, sources, *_bound[key])
+    except OSError as error:
+        path = error.filename or slices[0].path
+        raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def _try(
+    spec: TransformSpec,
+    sources: Mapping[str, Feature],
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+    dataset: str,
+) -> Tried:
+    """What it gives for the first episode that it does not drop."""
+    field_ = f"{where}.transform"
+    reason, count = "its files hold no whole record", 0
+    for place, payload in _records(slices):
+        if count == TRIED:
+            break
+        count += 1
+        caller = hook.CALLERS.get(spec.framework)
+        try:
+            found = (
+                describe_here(spec, caller, sources, payload)
+                if caller is not None
+                else _answer("describe", spec, sources, payload)
+            )
+        except MalformedRecordError as error:
+            reason = f"{place}: {error}"
+            continue
+        except (HookFailedError, HookResultError) as error:
+            raise SpecError(
+                f"{field_}: tried on {place}: {error}",
+                remedy="mend the function; it is given " + ", ".join(sorted(sources)),
+                path=field_,
+            ) from error
+        if found is not None:
+            return Tried(*found)
+        reason = f"{spec.call} drops every one of the first {count} episodes"
+    raise SourceError(
+        f"dataset {dataset!r}: its transform cannot be tried: {reason}",
+        remedy="let the function return some episode of the split, or take the dataset out",
+        dataset=dataset,
+    )
+
+
+def _records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    """(where it lies, payload) of the records of a split."""
+    for piece in slices:
+        with files.opened_anywhere(piece.path) as file:
+            walk = walk_records(file, files.source_bytes(file), verify=True)
+            for record, (start, length, lost) in enumerate(walk):
+                if lost is not None or record >= piece.stop:
+                    break
+                if record >= piece.start:
+                    payload = read_record(file, start + HEADER_BYTES, length)
+                    yield f"{piece.path}, record {record}", payload
+
+
+def describe_here(
+    spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
+) -> Tried | None:
+    """What the function gives for a record, called in this process; ``None``: it drops it.
+
+    Raises:
+        MalformedRecordError, HookFailedError, HookResultError: it failed.
+    """
+    episode, steps, spans = read_episode(payload, sources)
+    if not steps:
+        return None
+    began = time.perf_counter()
+    result = hook.call_here(spec, caller, episode, steps)
+    cost_s = time.perf_counter() - began
+    if result is None:
+        return None
+    leaves = leaves_of(result)
+    kept = steps_of(leaves)
+    if not kept:
+        return None
+    features = describe(leaves, sources)
+    read_result(result, features, spans)
+    return Tried(features, cost_s, kept / steps)
+
+
+def apply_here(
+    spec: TransformSpec,
+    caller: Caller,
+    sources: Mapping[str, Feature],
+    features: Mapping[str, Feature],
+    payload: Any,
+    stop: int | None,
+    only: Collection[str] | None,
+) -> tuple[Transformed, Spans]:
+    """``Transform.apply`` in this process.
+
+    Raises:
+        MalformedRecordError, HookFailedError, HookResultError: it failed.
+    """
+    episode, steps, spans = read_episode(payload, sources, stop=stop)
+    if not steps:
+        return nothing(features, only), spans
+    return read_result(hook.call_here(spec, caller, episode, steps), features, spans, only), spans
+
+
+def _answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
+    """What the process for other frameworks answers.
+
+    Raises:
+        MalformedRecordError, HookFailedError, HookResultError: it failed there.
+    """
+    answer = hook.ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
