@@ -1,4 +1,4 @@
-"""Compiles a resolved dataset into its tf.data stream, and the mixtures that live in the graph.
+"""Compiles a resolved dataset into its tf.data stream.
 
 The only package that imports TensorFlow. Foreign errors are translated here.
 
