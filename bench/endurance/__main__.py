@@ -22,6 +22,7 @@ from bench.endurance.control import control
 from bench.endurance.interpreter import interpreter
 from bench.endurance.lifecycle import open_and_close, ring, state_size
 from bench.endurance.memory import by_datasets, memory, soak, trainer_memory
+from bench.endurance.supervision import starved, stops
 from bench.endurance.survival import decode_kills, kills, retunes
 from bench.endurance.validations import validation
 from bench.endurance.work import work
@@ -38,6 +39,8 @@ CHECKS: dict[str, Check] = {
     "datasets": by_datasets,
     "soak": soak,
     "decode-kills": decode_kills,
+    "stops": stops,
+    "starved": starved,
     "interpreter": interpreter,
     "validation": validation,
     "control": control,
