@@ -11,6 +11,8 @@ import mmap
 import os
 import struct
 
+from autoloader.host.memory_files import memory_file
+
 PAGE_BYTES = 4096
 _HEARTBEAT_NS = 0
 _OOM_KILLS_AT_START = 1
@@ -32,8 +34,7 @@ class ControlPage:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            descriptor = os.memfd_create("autoloader-control", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, PAGE_BYTES)
+            descriptor = memory_file("autoloader-control", PAGE_BYTES)
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, PAGE_BYTES)
 

@@ -1,8 +1,8 @@
 """The batch ring: slots of one memfd, filled by the decode pool, lent to the consumer.
 
 Theory of operation. A slot holds one whole batch (``BatchLayout``). The producing side takes free
-slots and fills them; the consuming side lends a filled slot out as NumPy arrays and learns that
-it is free again when the last array over it is gone. Both sides map the same descriptor, so in
+slots and fills them; the consuming side lends a filled slot out as NumPy arrays, and finds it free
+again when the last array over it is gone. Both sides map the same descriptor, so in
 one process or two the bytes are written once and never copied.
 
 Pages of a slot that is retired, or of all free slots on demand, go back to the kernel
@@ -16,7 +16,8 @@ sides map, and is neither punched nor lent to anybody but the transfer that regi
 
 Invariants:
     1. A slot is in one hand at a time: free, filling, filled or lent.
-    2. A finalizer takes no lock, and does nothing in a forked child.
+    2. While the ring is open no code runs when an array dies: the consumer looks whose arrays are
+       gone. A finalizer could be interrupted (Ctrl-C), and the slot would be lost.
     3. Memory under live arrays outlives the ring, and nothing else does: by counting references
        alone, without the garbage collector.
 
@@ -26,7 +27,6 @@ of lent slots (``ring.forks``).
 
 from __future__ import annotations
 
-import collections
 import fcntl
 import mmap
 import os
@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from autoloader.host.memory_files import memory_file
 from autoloader.host.owner import Owner
 from autoloader.ring.forks import keep_in_forks, lending
 from autoloader.samples.layout import BatchLayout
@@ -81,8 +82,7 @@ class RingMemory:
         size = layout.slot_bytes * MAX_SLOTS + _FLAGS_BYTES
         new = descriptor is None
         if descriptor is None:
-            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(descriptor, size)
+            descriptor = memory_file(name, size, os.MFD_ALLOW_SEALING)
             fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
         self.descriptor = descriptor
         self._pages: _Pages | None = _Pages(descriptor, layout.slot_bytes)
@@ -152,25 +152,23 @@ class RingMemory:
 
 
 class Lender:
-    """Lends filled slots to the consumer and collects those it is done with.
+    """Lends filled slots to the consumer and finds those whose arrays are gone.
 
-    Used by the consuming thread only, except for the finalizers, which may run anywhere.
+    Used by the consuming thread only; ``lent`` by any thread.
     """
 
     def __init__(self, memory: RingMemory) -> None:
         self._memory = memory
         self._pages = memory.pages
         self._owner = Owner("a batch")
-        self._returned: collections.deque[int] = collections.deque()
-        self._lent: set[int] = set()
-        self._back: list[int] = []
-        self._closed = False
+        self._lent: dict[int, weakref.ref[np.ndarray]] = {}
+        self._copied: list[int] = []
         self.copies = 0
         keep_in_forks(self)
 
     @property
     def lent(self) -> frozenset[int]:
-        """Slots under live arrays."""
+        """Slots under live arrays, and those whose arrays are gone since the last ``collect``."""
         return frozenset(self._lent)
 
     def lent_bytes(self) -> Iterator[tuple[int, bytes]]:
@@ -189,51 +187,45 @@ class Lender:
             slots: slots in the ring now; lending always leaves ``COPY_RESERVE`` of them.
             pinned: the consumer is the library's own transfer and may have it pinned.
         """
-        self._drain()
         pageable = pinned or self._memory.make_pageable(slot)
-        if len(self._lent) + 1 > slots - COPY_RESERVE or not pageable:
+        live = len(self._lent) - len(self._gone())
+        if live + 1 > slots - COPY_RESERVE or not pageable:
             self.copies += 1
             memory = self._memory.base(slot).copy()
-            self._back.append(slot)
+            self._copied.append(slot)
             return self._memory.layout.views(memory), True
         with lending:
             base = self._memory.base(slot)
-            self._lent.add(slot)
-            done = weakref.finalize(base, self._give_back, slot)
-            done.atexit = False
+            self._lent[slot] = weakref.ref(base)
         return self._memory.layout.views(base), False
 
     def collect(self) -> list[int]:
-        """Slots that are free again since the last call."""
-        self._drain()
-        back, self._back = self._back, []
-        return back
+        """Slots that are free again since the last call; none in a fork of this process."""
+        if not self._owner.here:
+            return []
+        free, self._copied = [*self._copied, *self._gone()], []
+        for slot in free:
+            self._lent.pop(slot, None)
+        return free
 
     def close(self) -> None:
         """Give the pages of all free slots back, and from now on those of each that comes back.
 
         Nobody may fill the ring any more, and no device have its slots registered.
         """
-        self._closed = True
-        self._drain()
-        for slot in set(range(MAX_SLOTS)) - self._lent:
-            self._pages.punch(slot)
-
-    def _give_back(self, slot: int) -> None:
-        """The last array over a slot is gone; any thread."""
-        if self._owner.here:
-            self._returned.append(slot)
-            if self._closed:
-                self._drain()
-
-    def _drain(self) -> None:
-        while True:
-            try:
-                slot = self._returned.popleft()
-            except IndexError:
-                return
-            self._lent.discard(slot)
-            if self._closed:
-                self._pages.punch(slot)
+        for slot in range(MAX_SLOTS):
+            base = self._lent[slot]() if slot in self._lent else None
+            if base is None:
+                self._punch(slot)
             else:
-                self._back.append(slot)
+                weakref.finalize(base, self._punch, slot).atexit = False
+
+    def _gone(self) -> list[int]:
+        """Lent slots whose last array is gone."""
+        return [slot for slot, base in list(self._lent.items()) if base() is None]
+
+    def _punch(self, slot: int) -> None:
+        """Give a slot's pages back; any thread, and not from a fork of this process."""
+        if self._owner.here:
+            self._pages.punch(slot)
+            self._lent.pop(slot, None)

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from autoloader.errors import WorkerError
+from autoloader.host.memory_files import memory_file
 from autoloader.supervision.start import start
 from autoloader.supervision.vitals import Kind, Reading, Silence, kind_of, read_vitals
 
@@ -97,7 +98,7 @@ class Supervisor:
         self._in_a_row = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.watch = Watch(what, 0)
-        self._log = os.memfd_create("autoloader-log", os.MFD_CLOEXEC)
+        self._log = memory_file("autoloader-log")
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import random
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -143,6 +144,20 @@ def test_a_finalizer_does_nothing_in_a_forked_child(memory: RingMemory) -> None:
     assert lender.collect() == []
     del views
     gc.collect()
+    assert lender.collect() == [3]
+
+
+def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory) -> None:
+    lender = Lender(memory)
+    views, _ = lender.lend(3, 8)
+    before = sys.gettrace()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    sys.settrace(interrupt)  # heard as soon as any Python function begins
+    del views
+    sys.settrace(before)
     assert lender.collect() == [3]
 
 

@@ -1,0 +1,49 @@
+"""A kernel that refuses files in memory is told in words, wherever they are made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from autoloader.errors import PipelineError
+from autoloader.host.memory_files import memory_file
+from autoloader.process.control_page import ControlPage
+from autoloader.supervision.supervisor import Supervisor
+
+
+def refuse(*_: object) -> int:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [ControlPage, lambda: Supervisor("one", "autoloader.worker", remedy="none"),
+     lambda: memory_file("ring", 8)],
+)  # fmt: skip
+def test_where_memfd_create_is_refused_the_error_says_what_to_allow(
+    make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(PipelineError, match="Operation not permitted") as caught:
+        make()
+    assert "seccomp" in caught.value.remedy
+
+
+def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
+    script = (
+        "import resource, signal\n"
+        "from autoloader.errors import PipelineError\n"
+        "from autoloader.process.control_page import ControlPage\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "try:\n    ControlPage()\nexcept PipelineError as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "ulimit -f" in done.stdout
