@@ -11,23 +11,61 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoloader.checkpoint.state import join_states
     from autoloader.device.augmentation import augment
+    from autoloader.errors import (
+        AutoloaderError,
+        BudgetInfeasibleError,
+        KnobError,
+        PipelineError,
+        ProfileError,
+        SourceError,
+        SpecError,
+        UnsupportedError,
+        UsageError,
+        WorkerError,
+    )
     from autoloader.loader import AutoLoader
     from autoloader.spec import PipelineSpec
+    from autoloader.validation import ValidationLoader, validation_loaders
 
 __version__ = "0.1.0"
-__all__ = ["AutoLoader", "PipelineSpec", "__version__", "augment", "join_states"]
+__all__ = [
+    "AutoLoader",
+    "AutoloaderError",
+    "BudgetInfeasibleError",
+    "KnobError",
+    "PipelineError",
+    "PipelineSpec",
+    "ProfileError",
+    "SourceError",
+    "SpecError",
+    "UnsupportedError",
+    "UsageError",
+    "ValidationLoader",
+    "WorkerError",
+    "__version__",
+    "augment",
+    "join_states",
+    "validation_loaders",
+]
 
 _HOME = {
     "AutoLoader": "autoloader.loader",
     "PipelineSpec": "autoloader.spec",
+    "ValidationLoader": "autoloader.validation",
     "augment": "autoloader.device.augmentation",
     "join_states": "autoloader.checkpoint.state",
+    "validation_loaders": "autoloader.validation",
 }
+"""Where a name of ``__all__`` is declared, if not in ``autoloader.errors``."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
+    if name in __all__:
         import importlib
 
-        return getattr(importlib.import_module(_HOME[name]), name)
+        return getattr(importlib.import_module(_HOME.get(name, "autoloader.errors")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

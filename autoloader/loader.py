@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
@@ -44,8 +45,8 @@ from autoloader.host.owner import Owner
 from autoloader.knobs import STREAM_KNOBS, Knobs
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.pipeline.progress import Progress
-from autoloader.planning.arguments import check_arguments, check_keywords
-from autoloader.planning.preemption import Beside, OpenLoader
+from autoloader.planning.arguments import check_arguments, check_retune
+from autoloader.planning.preemption import LoaderInChild, OpenLoaders
 from autoloader.planning.start import (
     check_ranks,
     complete,
@@ -176,7 +177,7 @@ class AutoLoader:
                 headroom=self._headroom,
                 ranks_here=neighbours.local_world_size,
                 joining=joining,
-                beside=Beside.of_this_process() if isolation == "process" else None,
+                open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,
             )
             check_ranks(self.plan, self._ranks.world_size)
             self._spec = spec
@@ -234,14 +235,14 @@ class AutoLoader:
         self._pipeline = self._open_pipeline(self.plan.knobs)
         if self._child is not None and isinstance(self._pipeline, ChildPipeline):
             in_child = self._pipeline  # its only one
-            self._beside = OpenLoader(
+            self._preemptible = LoaderInChild(
                 self._child,
                 self._memory,
                 self._lender,
                 pipeline=in_child,
-                least=self._control_order().limits.least,
+                minimum=self._control_order().limits.least,
                 price=partial(price_of, self.plan.mixture),
-                moves=self._controller,
+                preemptible=self._controller,
             )
 
     def _start(self) -> None:
@@ -448,19 +449,23 @@ class AutoLoader:
             else:  # nobody fills the ring
                 self._memory.punch(slot)
 
-    def retune(self, *nameless: object, **values: Any) -> Knobs:
-        """Change knobs while running; returns those now in force.
+    def retune(self, values: Mapping[str, Any] = MappingProxyType({}), /, **named: Any) -> Knobs:
+        """Change knobs while running; returns all that are now in force.
+
+        Args:
+            values: as ``--set`` names them: ``{"ring_slots": 6, "bridge.cycle_length": 4}``.
+            named: the same as keyword arguments: ``ring_slots=6, bridge__cycle_length=4``.
 
         Raises:
             KnobError: an unknown knob or an illegal combination; nothing is changed.
         """
         self._check_open()
-        check_keywords("retune", nameless)
-        names = {}
-        for key, value in values.items():
+        check_retune(values)
+        wanted = dict(values)
+        for key, value in named.items():
             dataset, _, knob = key.rpartition("__")
-            names[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
-        knobs = Knobs.build(complete(names, self.knobs), base=self.knobs)
+            wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
+        knobs = Knobs.build(complete(wanted, self.knobs), base=self.knobs)
         if "reader" in knobs.changed(self.knobs):
             raise UsageError(
                 "reader is fixed for a run", remedy="make a new AutoLoader to change it"
@@ -603,16 +608,16 @@ class AutoLoader:
         if self._started:
             self._begin()
 
-    def park(self) -> None:
+    def _park(self) -> None:
         """Stop reading for now (another loader is in use); the ring keeps what it has."""
         self._set_parked(True)
         self._meter.pause()
 
-    def unpark(self) -> None:
-        """Go on after ``park``; nothing is rebuilt."""
+    def _unpark(self) -> None:
+        """Go on after ``_park``; nothing is rebuilt."""
         self._set_parked(False)
 
-    def prepare(self) -> None:
+    def _prepare(self) -> None:
         """Fill the ring, while another loader is in use, and then wait for the first ``next``."""
         self._check_open()
         if isinstance(self._pipeline, ChildPipeline):
@@ -621,10 +626,10 @@ class AutoLoader:
             self._set_parked(False)
         self._start()
 
-    def suspend(self) -> None:
-        """Let go of ring, buffers and streams until the next batch is asked for, or ``prepare``.
+    def _suspend(self) -> None:
+        """Let go of ring, buffers and streams until the next batch is asked for, or ``_prepare``.
 
-        The place is kept. Unlike ``park`` it costs a start. Batches handed out stay valid; their
+        The place is kept. Unlike ``_park`` it costs a start. Batches handed out stay valid; their
         memory goes back with the next call.
         """
         self._check_open()
@@ -682,7 +687,7 @@ class AutoLoader:
 
 
 class IdleLoader(AutoLoader):
-    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``prepare``."""
+    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``_prepare``."""
 
     _starts_at_once = False
 

@@ -19,7 +19,7 @@ Invariants:
     2. Shares sum to at most the whole.
     3. Unknown headroom has no room.
 
-Not here: prices (``admission``), which change (``policy``), who gives way to a loader that opens
+Not here: prices (``admission``), which change (``policy``), who shrinks for a loader that opens
 (``autoloader.planning.preemption``).
 """
 

@@ -188,13 +188,13 @@ class TrainStream:
         self._going = False
         if not self._parked:
             self._parked = True
-            self.loader.park()
+            self.loader._park()  # noqa: SLF001 a public name would be an offer
 
     def unpark(self) -> None:
         """Go on."""
         if self._parked:
             self._parked = False
-            self.loader.unpark()
+            self.loader._unpark()  # noqa: SLF001 a public name would be an offer
 
 
 class ValidationStream:
@@ -251,11 +251,11 @@ class ValidationStream:
     def prepare(self) -> None:
         """Have the first batches ready for the next validation, while training goes on."""
         self._rewind()
-        self.loader.prepare()
+        self.loader._prepare()  # noqa: SLF001 a public name would be an offer
 
     def rest(self) -> None:
         """Hold nothing until it is this one's turn."""
-        self.loader.suspend()
+        self.loader._suspend()  # noqa: SLF001 a public name would be an offer
         self._rewind()
 
     def _rewind(self) -> None:

@@ -6,7 +6,7 @@ Not here: what they mean together (``planning``, ``process.ranks``), knobs (``kn
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
@@ -48,22 +48,27 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
     if given.get("ram_floor") is not None:
         parse_bytes(given["ram_floor"], name="ram_floor")
-    for key in given.get("knobs") or ():
+    _check_names(given.get("knobs") or {})
+
+
+def check_retune(values: object) -> None:
+    """Refuse values of ``retune`` that are no mapping of knobs by name.
+
+    Raises:
+        UsageError: says how it is called.
+    """
+    if not isinstance(values, Mapping):
+        raise UsageError(
+            f"retune({shown(values)}): it takes knobs by their names",
+            remedy='write retune({"decode_threads": 2}), or retune(decode_threads=2)',
+        )
+    _check_names(values)
+
+
+def _check_names(knobs: Mapping[Any, Any]) -> None:
+    for key in knobs:
         if not isinstance(key, str):
             raise UsageError(
                 f"knobs: {shown(key)} is no name of a knob",
                 remedy='write a name, such as {"decode_threads": 2}',
             )
-
-
-def check_keywords(call: str, positional: Iterable[object]) -> None:
-    """Refuse values without a name.
-
-    Raises:
-        UsageError: says how it is called.
-    """
-    for value in positional:
-        raise UsageError(
-            f"{call}({shown(value)}): it takes knobs by their names",
-            remedy=f"write {call}(decode_threads=2), or {call}(**knobs) of a mapping",
-        )

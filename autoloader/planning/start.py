@@ -24,7 +24,7 @@ from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
-from autoloader.planning.preemption import Beside
+from autoloader.planning.preemption import OpenLoaders
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import (
@@ -81,7 +81,7 @@ def plan_loader(
     probe_only: bool = False,
     ranks_here: int = 1,
     joining: bool = False,
-    beside: Beside | None = None,
+    open_loaders: OpenLoaders | None = None,
 ) -> LoaderPlan:
     """Decide everything a loader needs, without starting anything.
 
@@ -95,7 +95,7 @@ def plan_loader(
         probe_only: read no more than a small part of each dataset.
         ranks_here: ranks of this machine that the memory and the cores must do for.
         joining: one of them has started their child already, when there was room for all.
-        beside: loaders that this process has open, whose memory is of the same budget.
+        open_loaders: those of this process, which share the memory budget.
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError: as their input deserves.
@@ -121,7 +121,7 @@ def plan_loader(
         reader=reader,
         ranks=1 if joining else ranks_here,
         joining=joining,
-        beside=beside or Beside(),
+        open_loaders=open_loaders or OpenLoaders(),
     )
     limits = KnobLimits(
         cpus=cores_of_rank(ranks_here),
@@ -355,21 +355,21 @@ def _admitted(
     reader: str,
     ranks: int,
     joining: bool,
-    beside: Beside,
+    open_loaders: OpenLoaders,
 ) -> int:
-    """Bytes left above the floor after a start at minimum knobs; others give way if they must."""
+    """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
     least = minimum_knobs(mixture.spec.mixing.block_length)
     price = price_of(
         mixture,
         Knobs.build({"reader": reader}, base=least),
         ranks=ranks,
-        joining=joining or beside.have_libraries_of(reader),
+        joining=joining or open_loaders.have_libraries_of(reader),
     )
-    missing = floor + MARGIN_BYTES + price.total_bytes + beside.owed_bytes()
+    missing = floor + MARGIN_BYTES + price.total_bytes + open_loaders.reserved_bytes()
     missing -= probe.read().headroom_bytes
     if missing > 0:
-        beside.make_room(missing)
-    available = probe.read().headroom_bytes - beside.owed_bytes()
+        open_loaders.preempt(missing)
+    available = probe.read().headroom_bytes - open_loaders.reserved_bytes()
     return admit_start(price, headroom_bytes=available, ram_floor_bytes=floor)
 
 

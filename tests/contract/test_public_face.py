@@ -24,14 +24,32 @@ FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna
 
 
 def test_the_front_door_has_these_names_and_no_others() -> None:
-    assert autoloader.__all__ == [
-        "AutoLoader", "PipelineSpec", "__version__", "augment", "join_states",
+    errors_of_users = [
+        "AutoloaderError", "BudgetInfeasibleError", "KnobError", "PipelineError", "ProfileError",
+        "SourceError", "SpecError", "UnsupportedError", "UsageError", "WorkerError",
     ]  # fmt: skip
+    others = [
+        "AutoLoader", "PipelineSpec", "ValidationLoader", "__version__", "augment", "join_states",
+        "validation_loaders",
+    ]  # fmt: skip
+    assert sorted(autoloader.__all__) == sorted(errors_of_users + others)
+    assert set(autoloader.__all__) <= set(dir(autoloader))
     for name in autoloader.__all__:
         assert getattr(autoloader, name) is not None
     assert autoloader.PipelineSpec.__module__.startswith("autoloader.spec")
     with pytest.raises(AttributeError, match="Autoloader"):
         _ = autoloader.Autoloader
+
+
+def test_every_error_is_at_the_front_door() -> None:
+    assert {kind.__name__ for kind in every_error()} <= set(autoloader.__all__)
+
+
+def test_a_loader_has_these_public_names_and_no_others() -> None:
+    assert {name for name in vars(autoloader.AutoLoader) if not name.startswith("_")} == {
+        "close", "dataset_names", "knobs", "load_state_dict", "locate", "normalization",
+        "quarantined", "rank", "retune", "state_dict", "statistics", "transfer", "world_size",
+    }  # fmt: skip
 
 
 def test_the_arguments_of_the_front_door_are_the_designs() -> None:

@@ -146,12 +146,12 @@ def test_parking_and_the_gate_do_not_open_for_each_other(
         seen: list[bool] = []
         controlled.pipeline.park = seen.append  # type: ignore[method-assign]
         take(iter(loader), 1)
-        loader.park()
+        loader._park()
         loop.react_once()
         assert seen[-1] is True
         loop.govern_once()
         assert loader.statistics().state == State.PARKED.value
-        loader.unpark()
+        loader._unpark()
         assert seen[-1] is False
 
 
@@ -306,7 +306,7 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         rooms = [each.observe(0.0, 0).room_bytes or 0 for each in (first, second)]
         assert min(rooms) > 0
         assert sum(rooms) <= left
-        two.park()
+        two._park()
         assert second.observe(0.0, 0).room_bytes == 0
         assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
     with load(written) as alone:

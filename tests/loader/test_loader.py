@@ -425,6 +425,22 @@ def test_retuning_changes_the_values_in_force_and_loses_nothing(
         assert len(own) == len(set(own)) == TOTAL
 
 
+def test_a_retune_takes_the_mapping_that_set_takes(pair: tuple[Written, Written]) -> None:
+    with load(spec_of(*pair)) as loader:
+        loader.retune({"a.cycle_length": "3", "ring_slots": "6"}, decode_threads=1)
+        assert loader.knobs.for_dataset("a").cycle_length == 3
+        assert loader.knobs.for_dataset("b").cycle_length == 1
+        assert (loader.knobs.ring_slots, loader.knobs.decode_threads) == (6, 1)
+        before = loader.knobs
+        assert loader.retune({}) == before
+        for wrong in ({"z.cycle_length": 1}, {"a.ring_slots": 4}, {"ring_slot": 4}):
+            with pytest.raises(KnobError):
+                loader.retune(wrong)
+        with pytest.raises(UsageError, match="knobs: 1 is no name"):
+            loader.retune({1: 2})  # type: ignore[dict-item]
+        assert loader.knobs == before
+
+
 @pytest.mark.parametrize(
     ("values", "error"),
     [({"cycle_lenght": 2}, KnobError), ({"cycle_length": 9}, KnobError),
