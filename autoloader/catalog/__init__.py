@@ -7,14 +7,13 @@ TensorFlow. Not here: what a user asks for (``autoloader.spec``) and how it is s
 
 from __future__ import annotations
 
+from autoloader.catalog.directories import check_version, locate_version
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.lengths import mean_frames
 from autoloader.catalog.metadata import (
     Shard,
     ShardSlice,
     VersionDirectory,
-    check_version,
-    locate_version,
     open_version,
 )
 

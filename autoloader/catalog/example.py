@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 Buffer = Any
-"""Anything that gives integers by index and a NumPy view: bytes, memoryview of bytes, mmap."""
+"""Anything that has a length, gives an integer by index and bytes by slice: bytes, mmap, …"""
 
 MAX_STRINGS = 2**22
 """More byte strings in one list are malformed: an episode of days, or a hostile record."""
@@ -295,7 +295,7 @@ def _float_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.float32]
                 parts.append(np.array(single, dtype=np.float32))
                 single = array("f")
             if length:
-                parts.append(np.frombuffer(buffer, "<f4", length // 4, position))
+                parts.append(np.frombuffer(buffer[position : position + length], "<f4"))
             position += length
         else:
             raise MalformedRecordError(f"unexpected field 0x{tag:02x} in a float list")
@@ -321,7 +321,8 @@ def _int64_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.int64]:
                 parts.append(np.array(single, dtype=np.uint64).view(np.int64))
                 single = array("Q")
             if length:
-                parts.append(decode_varints(np.frombuffer(buffer, np.uint8, length, position)))
+                packed = np.frombuffer(buffer[position : position + length], np.uint8)
+                parts.append(decode_varints(packed))
             position += length
         else:
             raise MalformedRecordError(f"unexpected field 0x{tag:02x} in an integer list")

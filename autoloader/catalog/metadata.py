@@ -1,7 +1,8 @@
 """A TFDS version directory: its name, features, splits and shard files, read from plain JSON.
 
-Not here: the feature tree (``autoloader.catalog.features``), split expressions
-(``autoloader.catalog.splits``), what is in the shards (``autoloader.catalog.lengths``).
+Not here: finding the directory (``autoloader.catalog.directories``), the feature tree
+(``autoloader.catalog.features``), split expressions (``autoloader.catalog.splits``), what is in the
+shards (``autoloader.catalog.lengths``).
 
 A version directory holds ``dataset_info.json``, ``features.json`` and the shard files, and lies at
 ``<data_dir>/<name>[/<config>]/<major.minor.patch>``. The number of shards of a split is the number
@@ -25,24 +26,25 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files
+from autoloader.catalog.directories import (
+    INFO_FILE,
+    VERSION,
+    check_version,
+    existing_directory,
+    not_a_version,
+)
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
 from autoloader.catalog.tfrecord import FOOTER_BYTES, HEADER_BYTES, scan_records
-from autoloader.errors import SourceError, SpecError, nearest
+from autoloader.errors import SourceError
 from autoloader.spec.regular_files import kind_of
 
-INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
 MOST_RECORDS = 10**8
 """In one shard; what says more is damaged."""
 _FEW_RECORDS = 10_000
 _LONGEST_NAME = 255
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
-_TFDS_NAME = re.compile(
-    r"(?P<name>\w[\w-]*)(/(?P<config>[\w.+=-]+(/[\w.+=-]+)*?))?(:(?P<version>[\d.*]+))?"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,25 +125,6 @@ class VersionDirectory:
         return sum(part.records for part in self.resolve(split, field=field))
 
 
-def check_version(path: str | Path, *, dataset: str) -> str:
-    """``path``, normal; where it is local, after a look that costs next to nothing.
-
-    Raises:
-        SourceError: it is local, and does not exist, may not be read or is not a TFDS version
-            directory.
-    """
-    if files.is_remote(path):
-        return files.normal(path)
-    try:
-        directory = _directory(path, dataset=dataset)
-        there = Path(files.join(directory, INFO_FILE)).is_file()
-    except OSError as error:
-        raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
-    if not there:
-        raise _not_a_version(directory, dataset=dataset)
-    return directory
-
-
 def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     """Reads the metadata of a TFDS version directory.
 
@@ -159,8 +142,8 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
         info = _read_json(info_file, dataset=dataset)
     except SourceError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            _directory(directory, dataset=dataset)
-            raise _not_a_version(directory, dataset=dataset) from error
+            existing_directory(directory, dataset=dataset)
+            raise not_a_version(directory, dataset=dataset) from error
         raise
     features = parse_features(
         _read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
@@ -169,7 +152,7 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     name = str(info.get("name") or _name_from_place(directory))
     config = info.get("configName")
     version = str(info.get("version") or files.name_of(directory))
-    if _VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
+    if VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
         raise SourceError(
             f"dataset {dataset}: {info_file} is of version {version[:40]}, not of the one that its "
             "directory names",
@@ -203,146 +186,7 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     )
 
 
-def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str:
-    """The version directory of a TFDS name below ``data_dir``.
-
-    Args:
-        tfds_name: "name", "name:1.0.0", "name/config" or "name/config:1.0.0". Without a version,
-            or with one like "1.*.*", the newest that fits.
-        data_dir: the directory that holds the datasets.
-        dataset: the name that the spec gives this dataset, for messages.
-
-    Raises:
-        SpecError: the name is not a TFDS name.
-        SourceError: there is no such dataset, config or version.
-    """
-    match = _TFDS_NAME.fullmatch(tfds_name)
-    if match is None or ".." in tfds_name:
-        field = f"datasets.{dataset}.tfds"
-        raise SpecError(
-            f"{field}: {tfds_name!r} is not a TFDS name",
-            remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
-            path=field,
-        )
-    root = _directory(data_dir, dataset=dataset)
-    home = files.join(root, match["name"])
-    if not _is_directory(home, dataset=dataset):
-        raise SourceError(
-            f"dataset {dataset}: {root} has no {match['name']!r}",
-            remedy=nearest(match["name"], _directories(root)),
-            dataset=dataset,
-        )
-    if match["config"]:
-        if not _is_directory(files.join(home, match["config"]), dataset=dataset):
-            raise SourceError(
-                f"dataset {dataset}: {home} has no config {match['config']!r}",
-                remedy=nearest(match["config"], _directories(home)),
-                dataset=dataset,
-            )
-        home = files.join(home, match["config"])
-    versions = _versions(home)
-    if not versions:
-        raise _not_a_version(home, dataset=dataset)
-    wanted = match["version"]
-    if wanted:
-        pattern = re.compile(re.escape(wanted).replace(r"\*", r"\d+"))
-        fitting = [name for name in versions if pattern.fullmatch(name)]
-        if not fitting:
-            raise SourceError(
-                f"dataset {dataset}: {home} has no version {wanted}",
-                remedy=f"choose one of: {', '.join(versions)}",
-                dataset=dataset,
-            )
-        versions = fitting
-    return files.join(home, versions[-1])
-
-
 # -- reading ------------------------------------------------------------------------------------
-
-
-def _directory(path: str | Path, *, dataset: str) -> str:
-    """The normal form of a directory's path."""
-    text = files.normal(path)
-    if files.is_remote(text):
-        if not _is_directory(text, dataset=dataset):
-            raise SourceError(
-                f"dataset {dataset}: there is nothing at {text}",
-                remedy=f"check the bucket and the spelling; name a directory, below "
-                f"{files.parent_of(text)} or elsewhere, that holds {INFO_FILE}",
-                dataset=dataset,
-            )
-        return text
-    try:
-        return _local_directory(Path(text), dataset=dataset)
-    except OSError as error:
-        raise SourceError(
-            f"dataset {dataset}: {text}: {error.strerror or error}",
-            remedy="check the path, and that this user may enter every directory on it",
-            dataset=dataset,
-        ) from error
-
-
-def _local_directory(directory: Path, *, dataset: str) -> str:
-    if directory.is_dir():
-        return str(directory)
-    if directory.exists():
-        raise SourceError(
-            f"dataset {dataset}: {directory} is a file",
-            remedy=f"name the directory, such as {directory.parent}",
-            dataset=dataset,
-        )
-    there = directory.parent
-    while not there.is_dir():
-        there = there.parent
-    missing = directory.relative_to(there).parts[0]
-    raise SourceError(
-        f"dataset {dataset}: {directory} does not exist ({there} has no {missing!r})",
-        remedy=f"in {there}: {nearest(missing, _directories(str(there)))}",
-        dataset=dataset,
-    )
-
-
-def _is_directory(path: str, *, dataset: str) -> bool:
-    try:
-        return files.is_directory(path)
-    except OSError as error:
-        raise files.unreadable(error, path, dataset=dataset) from error
-
-
-def _directories(directory: str) -> list[str]:
-    try:
-        return files.directory_names(directory)
-    except OSError:
-        return []
-
-
-def _versions(directory: str) -> list[str]:
-    """Version directories below ``directory``, oldest first."""
-    found = [name for name in _directories(directory) if _VERSION.fullmatch(name)]
-    return sorted(found, key=lambda name: tuple(int(part) for part in name.split(".")))
-
-
-def _not_a_version(directory: str, *, dataset: str) -> SourceError:
-    below = [files.join(directory, name) for name in _versions(directory)]
-    if not below:
-        for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
-            inner = files.join(directory, child)
-            below += [files.join(inner, name) for name in _versions(inner)]
-    if len(below) == 1:
-        remedy = f"name the version directory: {below[0]}"
-    elif below:
-        shown = ", ".join(below[:8]) + (", ..." if len(below) > 8 else "")
-        remedy = f"name one of the version directories below it: {shown}"
-    else:
-        remedy = (
-            "name the directory that holds dataset_info.json and features.json, "
-            "such as .../my_dataset/1.0.0"
-        )
-    return SourceError(
-        f"dataset {dataset}: {directory} is not a TFDS version directory (no {INFO_FILE})",
-        remedy=remedy,
-        dataset=dataset,
-    )
 
 
 def _read_json(path: str, *, dataset: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ On purpose straightforward, and none of the loader's own reading or checking: it
 ``autoloader verify`` holds the loader against. A decoded picture is stood in for by a number of
 this module's own, and found again by it.
 
-Not here: reading the steps (``catalog.witness``), which of them are kept (``cli.expected``).
+Not here: reading the steps (``cli.tfds_reader``), which of them are kept (``cli.expected``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
-from autoloader.catalog.witness import Step, value_at
+from autoloader.cli.tfds_reader import Step, value_at
 from autoloader.errors import SourceError
 from autoloader.spec import TransformSpec
 
@@ -31,7 +31,7 @@ class ByHand:
     """An episode as a transform leaves it.
 
     Args:
-        steps: the episode's, of ``Witness.episode``.
+        steps: the episode's, of ``TfdsReader.episode``.
         features: the dataset's own, by path.
         transform: which function.
 

@@ -3,7 +3,7 @@
 Written out value by value: on purpose slow and straightforward, and none of the loader's own
 arithmetic (``samples``): it is what ``autoloader verify`` holds the loader against.
 
-Not here: reading the steps (``catalog.witness``), comparing (``cli.verify``).
+Not here: reading the steps (``cli.tfds_reader``), comparing (``cli.verify``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.witness import Step, text_at, value_at
+from autoloader.cli.tfds_reader import Step, text_at, value_at
 from autoloader.spec import FieldExpression, FieldNormalizeSpec, KeepSpec, SampleSpec
 from autoloader.spec.keep import key_parts, matcher
 

@@ -1,6 +1,6 @@
 """``autoloader verify``: samples of a loader against plain TFDS, on the user's own data.
 
-Not here: reading with TFDS (``catalog.witness``), transforms (``cli.by_hand``), what a sample
+Not here: reading with TFDS (``cli.tfds_reader``), transforms (``cli.by_hand``), what a sample
 should hold and whether there should be one (``cli.expected``).
 """
 
@@ -143,13 +143,13 @@ class _Comparer:
     """Holds rows against TFDS; rows of one episode come together."""
 
     def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
-        from autoloader.catalog.witness import Witness
+        from autoloader.cli.tfds_reader import TfdsReader
 
         self._spec = spec
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
-        self._witnesses = [Witness(dataset.directory) for dataset in self._mixture.datasets]
+        self._tfds_readers = [TfdsReader(dataset.directory) for dataset in self._mixture.datasets]
         self._episode: tuple[tuple[int, int, int], tuple[list[Any], list[bool]]] | None = None
         self._ranges: dict[str, Any] = {}
 
@@ -181,7 +181,7 @@ class _Comparer:
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
             dataset = self._mixture.datasets[index]
-            steps = self._witnesses[index].episode(dataset.slices[shard], record)
+            steps = self._tfds_readers[index].episode(dataset.slices[shard], record)
             valid = [True] * len(steps)
             transform = self._spec.dataset(dataset.name).transform
             if transform is not None:
@@ -269,7 +269,7 @@ class _Comparer:
 
     def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
         """Mean absolute difference in grey levels."""
-        from autoloader.catalog.witness import value_at
+        from autoloader.cli.tfds_reader import value_at
         from autoloader.graph.decode import fitted_picture
 
         if step is None:
@@ -281,7 +281,7 @@ class _Comparer:
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
     def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
-        from autoloader.catalog.witness import text_at
+        from autoloader.cli.tfds_reader import text_at
 
         choices = (
             [text_at(step, path) for path in declared.language.paths] if declared.language else [""]

@@ -1,14 +1,13 @@
 """Writes the demo mixture: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Not here: which datasets there are (``demo_datasets``), what is in an episode (``demo_episodes``),
-how frames are drawn (``demo_frames``), the words of ``mix.yaml`` (``demo_spec``).
+Not here: which datasets there are (``demo.datasets``), writing one (``demo.write``), the text of
+``mix.yaml`` (``demo.spec``).
 
-Theory of operation. TensorFlow must not enter the caller's process, so the work is done by child
-processes (``python -m autoloader.demo.build --child ...``) that share the datasets out by cost
-and report over their stdout, one JSON object a line: ``{"episodes": 1}`` for progress,
-``{"dataset": {...}}`` when one is complete. A child ends when its stdin does: whatever ends the
-caller ends them. Each dataset is written by TFDS's ``SequentialWriter``.
-The mixture is built in a folder beside its place and renamed when it is whole, so that a folder
+Theory of operation. TensorFlow must not enter the caller's process, so child processes
+(``demo.write``) write the datasets, which are divided among them by cost. A child reports over its
+stdout, one JSON object a line: ``{"episodes": 1}`` for progress, ``{"dataset": {...}}`` when a
+dataset is complete. A child ends when its stdin does: whatever ends the caller ends its children.
+The mixture is built in a temporary folder and renamed when it is complete, so that a folder
 with a ``demo.json`` is always complete.
 
 The same arguments give the same frames, actions and words: every draw is keyed by seed, dataset
@@ -39,7 +38,6 @@ and frames by the size of the primary camera's pictures (height × width):
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import fcntl
 import hashlib
@@ -54,16 +52,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from autoloader.catalog.cache import cache_root
-from autoloader.demo.datasets import (
-    CODE_POINTS,
-    DATASETS,
-    RANGES_FILE,
-    VERSION,
-    DemoDataset,
-)
+from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
 from autoloader.supervision.start import start
@@ -73,8 +63,6 @@ FORMAT = 2
 
 MARKER = "demo.json"
 SPEC_FILE = "mix.yaml"
-SIZE_BINS_KB = (5, 10, 15, 20, 25, 30, 35, 40, 45)
-"""Upper edges of the histogram of encoded image sizes, in kB (10³ bytes); one more bin is open."""
 
 
 def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
@@ -251,9 +239,6 @@ def _unwritable(directory: Path, error: OSError) -> SourceError:
     )
 
 
-# --- the caller's side -----------------------------------------------------------------------
-
-
 def _shared_out(chosen: Sequence[DemoDataset], count: int) -> list[list[DemoDataset]]:
     """Datasets over processes: the dearest first, each to the one with least to do."""
 
@@ -287,10 +272,10 @@ def _run_children(
         children: list[tuple[subprocess.Popen[str], IO[str]]] = []
         for number, share in enumerate(_shared_out(chosen, processes)):
             log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            arguments = ["--child", str(directory), "--only", ",".join(one.name for one in share)]
+            arguments = ["--into", str(directory), "--only", ",".join(one.name for one in share)]
             arguments += ["--scale", repr(float(scale)), "--seed", str(seed)]
             child = start(
-                "autoloader.demo.build",
+                "autoloader.demo.write",
                 arguments,
                 changes={"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"},
                 stdin=subprocess.PIPE,
@@ -364,175 +349,3 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "histogram_kb": {f"{edges[i]}-{edges[i + 1]}": count for i, count in enumerate(bins)},
         "datasets": list(rows),
     }
-
-
-# --- the child's side: the only place that imports TFDS ----------------------------------------
-
-
-def _features(dataset: DemoDataset) -> Any:
-    import tensorflow_datasets as tfds
-
-    from autoloader.demo.episodes import nested
-
-    kinds = tfds.features
-
-    def numbers(width: int, dtype: str) -> Any:
-        return kinds.Tensor(shape=(width,) if width else (), dtype=np.dtype(dtype).type)
-
-    step: dict[str, Any] = {}
-    for path, (height, width) in dataset.cameras:
-        encoding = dataset.look.encoding if dataset.states_encoding else None
-        step[path] = kinds.Image(shape=(height, width, 3), encoding_format=encoding)
-    if dataset.depth:
-        shape = (*dataset.size, 1)
-        step[dataset.depth] = kinds.Image(shape=shape, dtype=np.uint16, encoding_format="png")
-    if dataset.hz:
-        step["observation/timestamp"] = numbers(0, "float64")
-    for path, width in zip(dataset.action_paths, dataset.action.values(), strict=True):
-        step[path] = numbers(width, dataset.action_dtype)
-    for path, width in dataset.state.items():
-        step[path] = numbers(width, "float32")
-    metadata: dict[str, Any] = {"file_path": kinds.Text()}
-    if dataset.idles:
-        metadata["recording_folderpath"] = kinds.Text()
-    for path in dataset.language:
-        if path.startswith("episode_metadata/"):
-            metadata[path.partition("/")[2]] = kinds.Text()
-        elif dataset.language_kind == "codes":
-            step[path] = kinds.Tensor(shape=(CODE_POINTS,), dtype=np.int32)
-        else:
-            step[path] = kinds.Text()
-    step.update(dict.fromkeys(("is_first", "is_last", "is_terminal"), np.bool_))
-    step.update(dict.fromkeys(("reward", "discount"), np.float32))
-    return kinds.FeaturesDict(
-        {"steps": kinds.Dataset(nested(step)), "episode_metadata": kinds.FeaturesDict(metadata)}
-    )
-
-
-def _write_dataset(
-    directory: Path,
-    dataset: DemoDataset,
-    scale: float,
-    seed: int,
-    report: Callable[[dict[str, Any]], None],
-) -> None:
-    import tensorflow_datasets as tfds
-
-    from autoloader.demo.episodes import draw_demo_episode, kept_ranges, value_at
-
-    place = directory / dataset.name / VERSION
-    place.mkdir(parents=True)
-    info = tfds.core.DatasetInfo(
-        builder=tfds.core.dataset_info.DatasetIdentity(
-            name=dataset.name,
-            version=tfds.core.Version(VERSION),
-            data_dir=str(place),
-            module_name=__name__,
-            release_notes={VERSION: "drawn, not recorded"},
-        ),
-        description="Drawn robot episodes for trying out and measuring a data loader.",
-        features=_features(dataset),
-        disable_shuffling=True,
-    )
-    counts = {"train": dataset.train_episodes(scale), "val": dataset.val_episodes(scale)}
-    train = counts["train"]
-    shards = max(2, min(dataset.shards, train // 3))
-    writer = tfds.core.SequentialWriter(info, max_examples_per_shard=-(-train // shards))
-    sizes: list[int] = []
-    kept: dict[str, Any] = {}
-    frames = 0
-
-    def episodes(split: str) -> Iterator[dict[str, Any]]:
-        nonlocal frames
-        for number in range(counts[split]):
-            episode = draw_demo_episode(dataset, split, number, seed)
-            steps = episode["steps"]
-            frames += len(steps)
-            sizes.extend(len(value_at(step, path)) for step in steps for path, _ in dataset.cameras)
-            if dataset.idles:
-                above = episode["episode_metadata"]
-                key = f"{above['recording_folderpath']}--{above['file_path']}"
-                kept[key] = kept_ranges(dataset, split, number, seed, len(steps))
-            yield episode
-            report({"episodes": 1})
-
-    for split in [split for split, count in counts.items() if count]:
-        writer.initialize_splits([split])
-        writer.add_examples({split: episodes(split)})
-    writer.close_all()
-    if kept:
-        (place.parent / RANGES_FILE).write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    if dataset.standard_names:
-        _give_standard_names(info, place)
-    bins = np.searchsorted(np.array(SIZE_BINS_KB) * 1000, sizes, side="right")
-    low, middle, high = np.percentile(sizes, [10, 50, 90])
-    row = {
-        "name": dataset.name,
-        "size": list(dataset.size),
-        "encoding": dataset.look.encoding,
-        "train_episodes": train,
-        "val_episodes": counts["val"],
-        "frames": frames,
-        "images": len(sizes),
-        "image_bytes": int(sum(sizes)),
-        "image_bytes_p10_p50_p90": [int(low), int(middle), int(high)],
-        "histogram": np.bincount(bins, minlength=len(SIZE_BINS_KB) + 1).tolist(),
-    }
-    report({"dataset": row})
-
-
-def _give_standard_names(info: Any, place: Path) -> None:
-    """Renames shards to ``-00000-of-00008``, as TFDS's builders call them."""
-    import tensorflow_datasets as tfds
-
-    splits = []
-    for name, split in info.splits.items():
-        template = tfds.core.ShardedFileTemplate(
-            dataset_name=info.name, data_dir=place, split=name, filetype_suffix="tfrecord"
-        )
-        for number in range(split.num_shards):
-            old = place / f"{info.name}-{name}.tfrecord-{number:05d}"
-            old.rename(template.sharded_filepath(shard_index=number, num_shards=split.num_shards))
-        splits.append(split.replace(filename_template=template))
-    info.set_splits(tfds.core.splits.SplitDict(splits))
-    info.write_to_directory(place)
-
-
-def main() -> None:
-    """Entry of the child processes; people use ``autoloader demo``."""
-    parser = argparse.ArgumentParser(prog="autoloader.demo.build", description=main.__doc__)
-    parser.add_argument("--child", type=Path, required=True)
-    parser.add_argument("--only", required=True)
-    parser.add_argument("--scale", type=float, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    arguments = parser.parse_args()
-    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
-    import cv2
-
-    cv2.setNumThreads(1)
-    wanted = set(arguments.only.split(","))
-    # Whatever a library prints must not be taken for a report.
-    with os.fdopen(os.dup(1), "w", buffering=1) as reports:
-        os.dup2(2, 1)
-        for dataset in DATASETS:
-            if dataset.name in wanted:
-                _write_dataset(
-                    arguments.child,
-                    dataset,
-                    arguments.scale,
-                    arguments.seed,
-                    lambda line: _send(reports, line),
-                )
-
-
-def _end_with_caller() -> None:
-    os.read(0, 1)  # nothing is ever written: it returns when the caller is gone
-    os._exit(1)
-
-
-def _send(reports: IO[str], line: Mapping[str, Any]) -> None:
-    reports.write(json.dumps(line) + "\n")
-
-
-if __name__ == "__main__":
-    main()

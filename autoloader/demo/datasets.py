@@ -1,6 +1,6 @@
 """Declares the demo mixture's 29 datasets: what real mixtures look like, in small.
 
-Not here: how frames are drawn (``demo_frames``), how files are written (``demo``).
+Not here: how frames are drawn (``demo.frames``), how files are written (``demo.write``).
 
 The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
 states in one piece, in several, or absent; language per step, in the observation, in the episode's
@@ -20,6 +20,9 @@ VERSION = "1.0.0"
 
 RANGES_FILE = "keep_ranges.json"
 """Beside the version directory of a dataset that idles: the steps at which it does not."""
+
+SIZE_BINS_KB = (5, 10, 15, 20, 25, 30, 35, 40, 45)
+"""Upper edges of the histogram of encoded image sizes, in kB (10³ bytes); one more bin is open."""
 
 CODE_POINTS = 96
 """Length of language that is stored as code points; what is left over is NUL."""

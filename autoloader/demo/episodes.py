@@ -1,7 +1,7 @@
 """Draws the demo mixture's episodes, as TFDS takes them: every frame's features, images encoded.
 
-Not here: which datasets there are (``demo_datasets``), how pictures are drawn (``demo_frames``),
-how files are written (``demo``).
+Not here: which datasets there are (``demo.datasets``), how pictures are drawn (``demo.frames``),
+how files are written (``demo.write``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draws the demo mixture's frames: cheap to make, natural to compress, each one unlike the next.
 
-Not here: which datasets there are and how each looks (``demo_datasets``), how they are written
-(``demo``).
+Not here: which datasets there are and how each looks (``demo.datasets``), how they are written
+(``demo.write``).
 
 Theory of operation. An episode has one *scene*, larger than its frames: random fields of several
 grain sizes on top of each other, which is how energy lies in photographs (about 1/f). A frame is a

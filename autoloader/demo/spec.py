@@ -1,6 +1,6 @@
 """Writes the demo mixture's ``mix.yaml``.
 
-Not here: which datasets there are (``demo_datasets``), their files (``demo``).
+Not here: which datasets there are (``demo.datasets``), their files (``demo.write``).
 """
 
 from __future__ import annotations

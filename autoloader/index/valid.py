@@ -19,9 +19,8 @@ from autoloader.catalog import Feature
 from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.windows import valid_ranges
-from autoloader.transforms.keep import RuleLoss, left_by_rules
+from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
-from autoloader.transforms.texts import ALL_STEPS, TextRuns
 
 if TYPE_CHECKING:
     from autoloader.index.dataset import DatasetIndex

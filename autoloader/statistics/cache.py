@@ -1,6 +1,6 @@
 """Keeps computed statistics in the user's cache directory, one small JSON file a dataset.
 
-The name is a hash of all that they depend on: the shard files (path, size, modification time) and
+The key is all that they depend on: the shard files (path, size, modification time) and
 which records of them, the field expressions and the features' widths, stride and sample window, and
 whatever else the spec says of the dataset that is no picture or weight. A file that
 cannot be used is computed anew; a cache that cannot be written is none.
@@ -10,16 +10,15 @@ Not here: computing them (``compute``).
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
-from autoloader.catalog.cache import cache_root, keep_whole
+from autoloader.catalog.cache import JsonCache
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.statistics import DatasetStatistics
 from autoloader.spec import DatasetSpec
 
-LAYOUT_VERSION = 1
+_cache = JsonCache("statistics", version=2)
 _OTHER = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
 )  # fmt: skip
@@ -27,7 +26,7 @@ _OTHER = frozenset(
 
 
 def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
-    """The hash of all that a dataset's statistics depend on.
+    """All that a dataset's statistics depend on, as text.
 
     Raises:
         OSError: a shard file is gone.
@@ -41,7 +40,6 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         files[path] = (stat.st_size, stat.st_mtime_ns)
     said = declared.model_dump(mode="json")
     identity = {
-        "layout": LAYOUT_VERSION,
         "files": files,
         "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
         "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
@@ -50,23 +48,17 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         "transform": dataset.transform.identity if dataset.transform else None,
         "said": {key: value for key, value in said.items() if key not in _OTHER},
     }
-    text = json.dumps(identity, sort_keys=True, ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:40]
+    return json.dumps(identity, sort_keys=True)
 
 
 def load(key: str) -> DatasetStatistics | None:
-    """The statistics kept under ``key``."""
+    """The statistics saved under ``key``."""
     try:
-        return DatasetStatistics.from_plain(json.loads(_place(key).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return DatasetStatistics.from_plain(_cache.load(key))
+    except ValueError:  # there are none
         return None
 
 
 def save(key: str, statistics: DatasetStatistics) -> None:
-    """Keep statistics under ``key``, whole at any time."""
-    text = json.dumps(statistics.plain())
-    keep_whole(_place(key), lambda file: file.write(text.encode()), what="statistics")
-
-
-def _place(key: str) -> Path:
-    return cache_root() / "statistics" / f"{key}.json"
+    """Save statistics under ``key``."""
+    _cache.save(key, statistics.plain())

@@ -19,6 +19,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,27 @@ from autoloader.errors import SpecError, UnsupportedError
 from autoloader.spec import KeepSpec
 from autoloader.spec.keep import key_parts, matcher
 from autoloader.spec.regular_files import DocumentError, read_regular
-from autoloader.transforms.fields import check_language, find_feature
+from autoloader.transforms.fields import check_language, find_feature, is_text, text_of_points
 from autoloader.transforms.ranges import Ranges
-from autoloader.transforms.texts import ALL_STEPS, TextRuns, runs_of_episode
 
 Ints = NDArray[np.int64]
 Pairs = tuple[tuple[int, int], ...]
+ALL_STEPS = 2**31 - 1
+"""Steps that a text of the whole episode covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRuns:
+    """The texts of one feature.
+
+    Attributes:
+        runs: [K, 4] int64: episode, first step, the step behind the last, which text; steps before
+            the stride. Episodes in order.
+        texts: every text once, UTF-8.
+    """
+
+    runs: NDArray[np.int64]
+    texts: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +281,30 @@ def _pairs(key: str, value: object) -> Pairs:
             raise ValueError(f"{key!r} has the range {one!r}")
         pairs.append((min(one[0], ALL_STEPS), min(one[1], ALL_STEPS)))
     return tuple(pairs)
+
+
+def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
+    """The texts of one episode, which is episode 0.
+
+    Args:
+        values: of the feature: byte strings, or integers, flat.
+        feature: whose.
+    """
+    runs: list[tuple[int, int, int, int]] = []
+    ids: dict[bytes, int] = {}
+    step = 0
+    for text, same in groupby(_texts(values, feature)):
+        stop = step + len(list(same)) if feature.per_step else ALL_STEPS
+        runs.append((0, step, stop, ids.setdefault(text, len(ids))))
+        step = stop
+    return TextRuns(np.asarray(runs, np.int64).reshape(-1, 4), tuple(ids))
+
+
+def _texts(values: Any, feature: Feature) -> list[bytes]:
+    """The text of every step, or the episode's one; absent is empty."""
+    if is_text(feature):
+        return list(values) or ([] if feature.per_step else [b""])
+    if not feature.shape:
+        return [str(number).encode() for number in values.tolist()]
+    rows = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
+    return [text_of_points(row) for row in rows]

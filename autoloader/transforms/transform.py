@@ -3,8 +3,9 @@
 Theory of operation. Binding tries the function on the first episode that it does not drop, of at
 most ``TRIED``: its result decides the features that the spec's fields are held against. It is a
 planning step: a function that cannot be found or does not give an episode is refused before a
-process starts. A process that does not call such functions itself takes what another one kept
-(``tried``). Later, a record on which it fails is quarantined like a damaged one.
+process starts. A process that does not call such functions itself takes the trial run that another
+one saved in the user's cache directory. Later, a record on which the function fails is quarantined
+like a damaged one.
 
 Both readers ask for the same thing: the record's values after the function, by feature, and which
 frames its pictures are. The index keeps numbers, texts and byte ranges of frames; the stream reader
@@ -19,12 +20,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autoloader.catalog import Feature, ShardSlice, files
+from autoloader.catalog.cache import JsonCache
 from autoloader.catalog.example_writing import write_example
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
@@ -34,7 +36,7 @@ from autoloader.catalog.tfrecord import (
 )
 from autoloader.errors import SourceError, SpecError
 from autoloader.spec import TransformSpec
-from autoloader.transforms import hook, tried
+from autoloader.transforms import hook
 from autoloader.transforms.hook import Caller, HookFailedError
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.rlds import (
@@ -49,12 +51,27 @@ from autoloader.transforms.rlds import (
     spans_of,
     steps_of,
 )
-from autoloader.transforms.tried import Tried
 
 VALID_KEY = "autoloader/valid"
 TRIED = 16
-_bound: dict[tuple[object, ...], Tried] = {}
+"""Episodes that a trial run may see dropped before it gives up."""
+_trials: dict[tuple[object, ...], TrialRun] = {}
 _binding = threading.Lock()
+_cache = JsonCache("transforms", version=2)
+
+
+class TrialRun(NamedTuple):
+    """What a transform gave for the one episode that it was tried on.
+
+    Attributes:
+        features: of the result, by path.
+        cost_s: seconds that the function took.
+        kept_ratio: share of the episode's steps that it left.
+    """
+
+    features: Mapping[str, Feature]
+    cost_s: float
+    kept_ratio: float
 
 
 @dataclass(frozen=True)
@@ -160,17 +177,29 @@ def bind_transform(
     try:
         key = (identity, slices[0], *files.version_of(slices[0].path))
         with _binding:
-            if key not in _bound:
+            if key not in _trials:
                 elsewhere = spec.framework not in hook.CALLERS
-                found = tried.load(key) if elsewhere else None
-                if found is None:
-                    found = _try(spec, sources, slices, where=where, dataset=dataset)
-                    tried.save(key, found)
-                _bound[key] = found
-            return Transform(spec, identity, sources, *_bound[key])
+                trial = _saved_trial(key) if elsewhere else None
+                if trial is None:
+                    trial = _try(spec, sources, slices, where=where, dataset=dataset)
+                    described = [asdict(one) for one in trial.features.values()]
+                    _cache.save(key, {**trial._asdict(), "features": described})
+                _trials[key] = trial
+            return Transform(spec, identity, sources, *_trials[key])
     except OSError as error:
         path = error.filename or slices[0].path
         raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def _saved_trial(key: tuple[object, ...]) -> TrialRun | None:
+    """The trial run that another process saved, so that this one starts no framework for it."""
+    try:
+        found = _cache.load(key)
+        features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
+        described = {one.path: one for one in features}
+        return TrialRun(described, float(found["cost_s"]), float(found["kept_ratio"]))
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _try(
@@ -180,7 +209,7 @@ def _try(
     *,
     where: str,
     dataset: str,
-) -> Tried:
+) -> TrialRun:
     """What it gives for the first episode that it does not drop."""
     field_ = f"{where}.transform"
     reason, count = "its files hold no whole record", 0
@@ -205,7 +234,7 @@ def _try(
                 path=field_,
             ) from error
         if found is not None:
-            return Tried(*found)
+            return TrialRun(*found)
         reason = f"{spec.call} drops every one of the first {count} episodes"
     raise SourceError(
         f"dataset {dataset!r}: its transform cannot be tried: {reason}",
@@ -229,7 +258,7 @@ def _records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
 
 def describe_here(
     spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
-) -> Tried | None:
+) -> TrialRun | None:
     """What the function gives for a record, called in this process; ``None``: it drops it.
 
     Raises:
@@ -249,7 +278,7 @@ def describe_here(
         return None
     features = describe(leaves, sources)
     read_result(result, features, spans)
-    return Tried(features, cost_s, kept / steps)
+    return TrialRun(features, cost_s, kept / steps)
 
 
 def apply_here(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from autoloader.catalog.metadata import ShardSlice, locate_version, open_version
+from autoloader.catalog.directories import locate_version
+from autoloader.catalog.metadata import ShardSlice, open_version
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.errors import SourceError, SpecError
 

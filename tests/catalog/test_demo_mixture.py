@@ -19,8 +19,8 @@ import numpy as np
 import psutil
 import pytest
 
-from autoloader.demo.build import SIZE_BINS_KB, build_demo, demo_directory, ensure_demo
-from autoloader.demo.datasets import DATASETS, DemoDataset
+from autoloader.demo.build import build_demo, demo_directory, ensure_demo
+from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.episodes import draw_demo_episode, kept_ranges, nested, value_at
 from autoloader.demo.frames import draw_episode, encode_frame
 from autoloader.demo.spec import spec_text

@@ -1,7 +1,7 @@
-"""Plain TFDS reading of single episodes: the witness that ``autoloader verify`` asks.
+"""Reads single episodes with plain TFDS: the reference that ``autoloader verify`` compares with.
 
-Nothing of this library is between the files and the values; TFDS finds the record, parses and
-decodes it. TFDS is imported when the first episode is asked for.
+No code of this library is between the files and the values: TFDS finds the record, parses and
+decodes it. TFDS is imported when the first episode is read.
 
 Not here: what a sample should hold (``cli.expected``).
 """
@@ -21,7 +21,7 @@ Step = Mapping[str, Any]
 """One step as TFDS gives it, nested, with ``episode_metadata`` beside the step's own features."""
 
 
-class Witness:
+class TfdsReader:
     """Reads episodes of one version directory with TFDS.
 
     Args:

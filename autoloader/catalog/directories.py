@@ -1,0 +1,182 @@
+"""Finds TFDS version directories: whether a path is one, and which one a TFDS name means.
+
+Not here: what a version directory says about itself (``autoloader.catalog.metadata``).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from autoloader.catalog import files
+from autoloader.errors import SourceError, SpecError, nearest
+
+INFO_FILE = "dataset_info.json"
+
+VERSION = re.compile(r"\d+\.\d+\.\d+")
+_TFDS_NAME = re.compile(
+    r"(?P<name>\w[\w-]*)(/(?P<config>[\w.+=-]+(/[\w.+=-]+)*?))?(:(?P<version>[\d.*]+))?"
+)
+
+
+def check_version(path: str | Path, *, dataset: str) -> str:
+    """``path``, normal; where it is local, after a look that costs next to nothing.
+
+    Raises:
+        SourceError: it is local, and does not exist, may not be read or is not a TFDS version
+            directory.
+    """
+    if files.is_remote(path):
+        return files.normal(path)
+    try:
+        directory = existing_directory(path, dataset=dataset)
+        there = Path(files.join(directory, INFO_FILE)).is_file()
+    except OSError as error:
+        raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
+    if not there:
+        raise not_a_version(directory, dataset=dataset)
+    return directory
+
+
+def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str:
+    """The version directory of a TFDS name below ``data_dir``.
+
+    Args:
+        tfds_name: "name", "name:1.0.0", "name/config" or "name/config:1.0.0". Without a version,
+            or with one like "1.*.*", the newest that fits.
+        data_dir: the directory that holds the datasets.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SpecError: the name is not a TFDS name.
+        SourceError: there is no such dataset, config or version.
+    """
+    match = _TFDS_NAME.fullmatch(tfds_name)
+    if match is None or ".." in tfds_name:
+        field = f"datasets.{dataset}.tfds"
+        raise SpecError(
+            f"{field}: {tfds_name!r} is not a TFDS name",
+            remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
+            path=field,
+        )
+    root = existing_directory(data_dir, dataset=dataset)
+    home = files.join(root, match["name"])
+    if not _is_directory(home, dataset=dataset):
+        raise SourceError(
+            f"dataset {dataset}: {root} has no {match['name']!r}",
+            remedy=nearest(match["name"], _directories(root)),
+            dataset=dataset,
+        )
+    if match["config"]:
+        if not _is_directory(files.join(home, match["config"]), dataset=dataset):
+            raise SourceError(
+                f"dataset {dataset}: {home} has no config {match['config']!r}",
+                remedy=nearest(match["config"], _directories(home)),
+                dataset=dataset,
+            )
+        home = files.join(home, match["config"])
+    versions = _versions(home)
+    if not versions:
+        raise not_a_version(home, dataset=dataset)
+    wanted = match["version"]
+    if wanted:
+        pattern = re.compile(re.escape(wanted).replace(r"\*", r"\d+"))
+        fitting = [name for name in versions if pattern.fullmatch(name)]
+        if not fitting:
+            raise SourceError(
+                f"dataset {dataset}: {home} has no version {wanted}",
+                remedy=f"choose one of: {', '.join(versions)}",
+                dataset=dataset,
+            )
+        versions = fitting
+    return files.join(home, versions[-1])
+
+
+def existing_directory(path: str | Path, *, dataset: str) -> str:
+    """The normal form of a directory's path.
+
+    Raises:
+        SourceError: there is no such directory.
+    """
+    text = files.normal(path)
+    if files.is_remote(text):
+        if not _is_directory(text, dataset=dataset):
+            raise SourceError(
+                f"dataset {dataset}: there is nothing at {text}",
+                remedy=f"check the bucket and the spelling; name a directory, below "
+                f"{files.parent_of(text)} or elsewhere, that holds {INFO_FILE}",
+                dataset=dataset,
+            )
+        return text
+    try:
+        return _local_directory(Path(text), dataset=dataset)
+    except OSError as error:
+        raise SourceError(
+            f"dataset {dataset}: {text}: {error.strerror or error}",
+            remedy="check the path, and that this user may enter every directory on it",
+            dataset=dataset,
+        ) from error
+
+
+def _local_directory(directory: Path, *, dataset: str) -> str:
+    if directory.is_dir():
+        return str(directory)
+    if directory.exists():
+        raise SourceError(
+            f"dataset {dataset}: {directory} is a file",
+            remedy=f"name the directory, such as {directory.parent}",
+            dataset=dataset,
+        )
+    there = directory.parent
+    while not there.is_dir():
+        there = there.parent
+    missing = directory.relative_to(there).parts[0]
+    raise SourceError(
+        f"dataset {dataset}: {directory} does not exist ({there} has no {missing!r})",
+        remedy=f"in {there}: {nearest(missing, _directories(str(there)))}",
+        dataset=dataset,
+    )
+
+
+def _is_directory(path: str, *, dataset: str) -> bool:
+    try:
+        return files.is_directory(path)
+    except OSError as error:
+        raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def _directories(directory: str) -> list[str]:
+    try:
+        return files.directory_names(directory)
+    except OSError:
+        return []
+
+
+def _versions(directory: str) -> list[str]:
+    """Version directories below ``directory``, oldest first."""
+    found = [name for name in _directories(directory) if VERSION.fullmatch(name)]
+    return sorted(found, key=lambda name: tuple(int(part) for part in name.split(".")))
+
+
+def not_a_version(directory: str, *, dataset: str) -> SourceError:
+    """The error for a directory without metadata; names version directories near it, if any."""
+    below = [files.join(directory, name) for name in _versions(directory)]
+    if not below:
+        for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
+            inner = files.join(directory, child)
+            below += [files.join(inner, name) for name in _versions(inner)]
+    if len(below) == 1:
+        remedy = f"name the version directory: {below[0]}"
+    elif below:
+        shown = ", ".join(below[:8]) + (", ..." if len(below) > 8 else "")
+        remedy = f"name one of the version directories below it: {shown}"
+    else:
+        remedy = (
+            "name the directory that holds dataset_info.json and features.json, "
+            "such as .../my_dataset/1.0.0"
+        )
+    return SourceError(
+        f"dataset {dataset}: {directory} is not a TFDS version directory (no {INFO_FILE})",
+        remedy=remedy,
+        dataset=dataset,
+    )
