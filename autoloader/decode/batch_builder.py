@@ -13,6 +13,8 @@ from __future__ import annotations
 import collections
 import threading
 import time
+import weakref
+from collections.abc import Callable
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.decode.activity import BuilderActivity, DatasetActivity
@@ -56,10 +58,9 @@ class BatchBuilder:
         self._rows: collections.deque[int] = collections.deque()
         self._slots = GivenSlots()
         condition = threading.Condition()
-        self._pool = DecodePool(
-            knobs.decode_threads, datasets=len(mixture.datasets), failed=self._fail
-        )
-        self._source = source(knobs, condition, self._fail)
+        failed = _told_while_alive(weakref.WeakMethod(self._fail))
+        self._pool = DecodePool(knobs.decode_threads, datasets=len(mixture.datasets), failed=failed)
+        self._source = source(knobs, condition, failed)
         self._assembler = Assembler(
             mixture.layout,
             source=self._source,
@@ -72,7 +73,7 @@ class BatchBuilder:
             condition=condition,
             names=mixture.names,
             clock=clock or SystemClock(),
-            failed=self._fail,
+            failed=failed,
         )
         self._source.start()
         self._assembler.start()
@@ -163,3 +164,15 @@ class BatchBuilder:
         if self._failure is None and not self._closed:
             self._failure = error
         self._assembler.close()
+
+
+def _told_while_alive(
+    fail: weakref.WeakMethod[Callable[[BaseException], None]],
+) -> Callable[[BaseException], None]:
+    """For parts to tell their owner, and not to keep it: what it holds goes with the pipeline."""
+
+    def failed(error: BaseException) -> None:
+        if (alive := fail()) is not None:
+            alive(error)
+
+    return failed

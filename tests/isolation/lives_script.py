@@ -48,9 +48,10 @@ def descriptors() -> Iterator[str]:
             yield str(entry.readlink())
 
 
-def once(ending: str, batches: int) -> None:
+def once(isolation: str, ending: str, batches: int) -> None:
     loader = AutoLoader(
         spec,
+        isolation=isolation,
         output="numpy",
         ram_floor="256MB",
     )
@@ -65,12 +66,12 @@ def once(ending: str, batches: int) -> None:
 
 gc.disable()
 spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
-ending, times, batches = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+isolation, ending, times, batches = *sys.argv[2:4], int(sys.argv[4]), int(sys.argv[5])
 for _ in range(2):  # what is opened once for the process
-    once(ending, batches)
+    once(isolation, ending, batches)
 before = left()
 for _ in range(times):
-    once(ending, batches)
+    once(isolation, ending, batches)
 sys.stdout.write(json.dumps({"before": before, "after": left(), "pid": os.getpid()}) + "\n")
 sys.stdout.flush()
 os._exit(0)  # what is left is not put in order behind our back

@@ -27,13 +27,14 @@ RUNS = int(os.environ.get("AUTOLOADER_TEST_RUNS", "3"))
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["close", "del"])
 def test_opened_again_and_again_it_leaves_what_was_there_before_the_first(
-    small_spec: PipelineSpec, ending: str, tmp_path: Path
+    small_spec: PipelineSpec, isolation: str, ending: str, tmp_path: Path
 ) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(small_spec.model_dump(mode="json", by_alias=True)))
     here = Path(__file__).parent
+    script = [sys.executable, str(here / "lives_script.py"), str(spec), isolation, ending]
     told = subprocess.run(
-        [sys.executable, str(here / "lives_script.py"), str(spec), ending, str(RUNS), "20"],
+        [*script, str(RUNS), "20"],
         stdout=subprocess.PIPE,
         check=True,
         text=True,
