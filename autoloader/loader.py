@@ -44,7 +44,7 @@ from autoloader.host.interrupts import Interrupts
 from autoloader.host.owner import Owner
 from autoloader.knobs import STREAM_KNOBS, Knobs
 from autoloader.order.parts import mixture_part, order_of_part
-from autoloader.pipeline.progress import Progress
+from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.preemption import LoaderInChild, OpenLoaders
 from autoloader.planning.start import (
@@ -61,7 +61,7 @@ from autoloader.process.client import ChildPipeline
 from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
-from autoloader.read.open_mixture import Compiled
+from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
 from autoloader.ring.message import languages
 from autoloader.samples.location import SampleLocation, locate
@@ -211,7 +211,9 @@ class AutoLoader:
         self._mixture = mixture_part(self.plan.mixture, streams)
         self._order = order_of_part(self.plan.order, streams)
         self._fingerprint = fingerprint(self.plan)
-        self._progress = Progress(self.plan.mixture, self._order, self._ranks, planned=planned)
+        self._progress = DeliveryProgress(
+            self.plan.mixture, self._order, self._ranks, planned=planned
+        )
         self._memory = RingMemory(self.plan.mixture.layout)
         self._parts.callback(self._memory.close)
         self._lender = Lender(self._memory)
@@ -231,7 +233,7 @@ class AutoLoader:
         if self._batch_times is not None:
             self._parts.callback(self._batch_times.close)
             self._batch_times.start(split, self.plan.mixture.names, self.plan.order.shares)
-        self._compiled = Compiled()
+        self._compiled = CompiledMixture()
         self._pipeline = self._open_pipeline(self.plan.knobs)
         if self._child is not None and isinstance(self._pipeline, ChildPipeline):
             in_child = self._pipeline  # its only one
@@ -499,7 +501,7 @@ class AutoLoader:
                 weight=shares[index],
                 share=self._progress.share(index),
                 non_finite=self._progress.non_finite[index],
-                **(own.told() if own else {}),
+                **(own.as_statistics() if own else {}),
             )
             for index, name in enumerate(self.dataset_names)
             for own in [activity.datasets.get(name)]

@@ -47,8 +47,8 @@ from autoloader.process.control_page import ControlPage
 from autoloader.process.messages import (
     Activity,
     AskActivity,
+    BatchReady,
     Failed,
-    Filled,
     Hello,
     Logged,
     Message,
@@ -60,7 +60,7 @@ from autoloader.process.messages import (
     Stop,
     Wire,
 )
-from autoloader.read.open_mixture import Compiled
+from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import MAX_SLOTS, RingMemory
 from autoloader.ring.message import PipelineStart
 from autoloader.samples.resolve import resolve_plain
@@ -79,7 +79,7 @@ _LIMITS_FOR_S = 0.5
 """How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
 
-class _Declared:
+class _DeclaredMixture:
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
     def __init__(self, start: Start) -> None:
@@ -89,21 +89,21 @@ class _Declared:
         self.mixture = resolve_plain(*self._declared)
         if start.knobs["reader"] == "stream":
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
-        self.compiled = Compiled()
+        self.compiled = CompiledMixture()
 
     def is_of(self, start: Start) -> bool:
         """Whether ``start`` declares the same one."""
         return self._declared == (start.spec, start.split, start.statistics)
 
 
-class _Served:
+class _ServedPipeline:
     """One pipeline that this child runs, in its current generation."""
 
     def __init__(
         self,
         trainer: _Trainer,
         start: Start,
-        declared: _Declared,
+        declared: _DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
         worker: Worker,
@@ -178,7 +178,7 @@ class _Served:
                 while not self._closed:
                     batch = self.pipeline.next(_POLL_S)
                     if batch is not None:
-                        self._trainer.send(Filled.of(self._number, self._generation, batch))
+                        self._trainer.send(BatchReady.of(self._number, self._generation, batch))
             except AutoloaderError as error:
                 if not self._closed:
                     self._trainer.send(Failed.of(self._number, error))
@@ -197,7 +197,7 @@ class _Trainer:
         self._worker = worker
         self._wire = Wire(connection)
         self._sending = threading.Lock()
-        self._served: dict[int, _Served] = {}
+        self._served: dict[int, _ServedPipeline] = {}
         self._page: ControlPage | None = None
         self._membership = b""
         self.pidfd = -1
@@ -298,9 +298,9 @@ class _Trainer:
             extend_import_path(message.import_path)
             declared = earlier.declared if earlier is not None else None
             if declared is None or not declared.is_of(message):
-                declared = _Declared(message)
+                declared = _DeclaredMixture(message)
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
-            served = _Served(self, message, declared, memory, self._page, self._worker)
+            served = _ServedPipeline(self, message, declared, memory, self._page, self._worker)
         except AutoloaderError as error:
             self.send(Failed.of(message.pipeline, error))
             return

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from autoloader.catalog.tfrecord import read_record, scan_records
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream, ReaderStart
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.source import EmptyEpisode, EpisodeSource, ReaderStart
 
 Hook = Callable[[ResolvedDataset, Place], None]
 
 
 class RecordSource:
-    """An ``EpisodeSource``: shard after shard, pass after pass.
+    """An ``EpisodeStream``: shard after shard, pass after pass.
 
     Args:
         dataset: whose records.
@@ -34,7 +34,7 @@ class RecordSource:
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
     ) -> Iterator[SampleBlock | EmptyEpisode]:
-        """See ``EpisodeSource.open``."""
+        """See ``EpisodeStream.open``."""
         self.opened.append((start, knobs))
         dataset = self._dataset
         for pass_ in itertools.count(start.pass_):
@@ -53,10 +53,10 @@ class RecordSource:
 
 def record_sources(
     mixture: ResolvedMixture, before: Hook | None = None
-) -> Callable[[ResolvedDataset], EpisodeSource]:
+) -> Callable[[ResolvedDataset], EpisodeStream]:
     """Makes a ``RecordSource`` for each dataset of a mixture."""
 
-    def make(dataset: ResolvedDataset) -> EpisodeSource:
+    def make(dataset: ResolvedDataset) -> EpisodeStream:
         return RecordSource(dataset, mixture.layout, before)
 
     return make

@@ -20,10 +20,10 @@ from autoloader.order.mixture import mixture_order
 from autoloader.pipeline.pipeline import Pipeline
 from autoloader.read.streams import StreamsReader
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch, PipelineStart, languages
+from autoloader.ring.message import BatchMessage, PipelineStart, languages
 from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
-from autoloader.samples.source import EmptyEpisode, EpisodeSource
 from autoloader.spec import PipelineSpec
 
 every_strategy = pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
@@ -66,10 +66,10 @@ def stream_knobs(**values: Any) -> ResolvedDatasetKnobs:
     return Knobs.build(values).for_dataset(None)
 
 
-def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], EpisodeSource]:
+def stream_reader(mixture: ResolvedMixture) -> Callable[[ResolvedDataset], EpisodeStream]:
     """Makes stream readers of a mixture's datasets."""
 
-    def make(dataset: ResolvedDataset) -> EpisodeSource:
+    def make(dataset: ResolvedDataset) -> EpisodeStream:
         from autoloader.graph.reader import StreamReader
 
         return StreamReader(dataset, mixture.layout, ordered=mixture.spec.mixing.waits)
@@ -97,7 +97,7 @@ class Got:
     rows: list[tuple[int, ...]] = field(default_factory=list)
     batches: list[dict[str, np.ndarray]] = field(default_factory=list)
     texts: list[bytes] = field(default_factory=list)
-    filled: list[FilledBatch] = field(default_factory=list)
+    filled: list[BatchMessage] = field(default_factory=list)
 
     @property
     def samples(self) -> list[Sample]:
@@ -122,7 +122,7 @@ class Running:
         knobs: Mapping[str, Any] | None = None,
         *,
         start: PipelineStart | None = None,
-        source: Callable[[ResolvedDataset], EpisodeSource] | None = None,
+        source: Callable[[ResolvedDataset], EpisodeStream] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.mixture = mixture
@@ -157,7 +157,7 @@ class Running:
         self.pipeline.close()
         self.memory.close()
 
-    def batch(self) -> FilledBatch:
+    def batch(self) -> BatchMessage:
         """One batch, noted in ``got`` and folded into ``cursors``."""
         while (filled := self.pipeline.next(1.0)) is None:
             pass

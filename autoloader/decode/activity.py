@@ -40,7 +40,7 @@ class DatasetActivity:
     episodes: int
     interruptions: int = 0
 
-    def told(self) -> dict[str, int]:
+    def as_statistics(self) -> dict[str, int]:
         """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
         names = ("queue", "stalls", "quarantined", "generations", "interruptions")
         return {name: getattr(self, name) for name in names}

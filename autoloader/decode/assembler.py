@@ -22,12 +22,12 @@ import numpy as np
 from autoloader.clock import Clock
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.row_jobs import Chains, Decoder, Filling, RowJob, fault_of
+from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob, fault_of
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.threads import LoaderThread
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch, languages
+from autoloader.ring.message import BatchMessage, languages
 from autoloader.ring.slots import GivenSlots
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.layout import BatchLayout
@@ -84,7 +84,7 @@ class Assembler:
         self._submit: Callable[[RowJob], None] = pool.submit
         if self._chains is not None:
             self._submit = self._chains.add
-        self._line: list[Filling] = []
+        self._line: list[PendingBatch] = []
         self._line_changed = threading.Condition()
         self._begun = 0
         self.taken = [0] * len(names)
@@ -99,9 +99,9 @@ class Assembler:
     @property
     def filled(self) -> int:
         """Batches ready for the consumer."""
-        return sum(filling.done.is_set() for filling in list(self._line))
+        return sum(pending.done.is_set() for pending in list(self._line))
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, in order; ``None`` where none is ready in time.
 
         Raises:
@@ -112,20 +112,20 @@ class Assembler:
                 self._line_changed.wait(timeout_s)
             if not self._line:
                 return None
-            filling = self._line[0]
-        if not filling.done.wait(timeout_s):
+            pending = self._line[0]
+        if not pending.done.wait(timeout_s):
             return None
         with self._line_changed:
             if self._closed or not self._line:
                 return None
             self._line.pop(0)
-        if filling.bad:
+        if pending.bad:
             try:
-                self._repair(filling)
+                self._repair(pending)
             except AutoloaderError as error:
                 self._failed(error)
                 raise
-        batch, views = filling.batch, filling.views
+        batch, views = pending.batch, pending.views
         shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
         batch.replaced = int((shown != meant[:, : shown.shape[1]]).any(axis=1).sum())
         return batch
@@ -147,48 +147,48 @@ class Assembler:
     def _run(self) -> None:
         try:
             while (slot := self._slots.acquire()) is not None:
-                batch = FilledBatch(slot, self._next_rows(), self._begun)
-                filling = Filling(batch, self._layout.views(self._memory.base(slot)))
+                batch = BatchMessage(slot, self._next_rows(), self._begun)
+                pending = PendingBatch(batch, self._layout.views(self._memory.base(slot)))
                 self._begun += 1
                 with self._line_changed:
-                    self._line.append(filling)
+                    self._line.append(pending)
                     self._line_changed.notify_all()
-                self._fill(filling)
+                self._fill(pending)
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             if not self._closed:
                 self._failed(
                     error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
                 )
 
-    def _fill(self, filling: Filling) -> None:
+    def _fill(self, pending: PendingBatch) -> None:
         """Have all rows filled; returns early once closed."""
-        rows, row, texts = filling.batch.rows, 0, list[bytes]()
+        rows, row, texts = pending.batch.rows, 0, list[bytes]()
         while row < rows:
             found = self._source.take(rows - row) or self._wait(rows - row)
             if found is None:
                 return
             block, first, count = found
             for name, column in block.columns.items():
-                filling.views[name][row : row + count] = column[first : first + count]
+                pending.views[name][row : row + count] = column[first : first + count]
             texts += map(block.text, range(first, first + count))
             if row + count == rows:
                 # The batch may be filled, and taken, as soon as its last row is submitted.
-                self._write_texts(filling, texts)
-                self._note_non_finite(filling)
-                self._source.finish(filling.batch)
-            self._decode(filling, row, block, first, count)
+                self._write_texts(pending, texts)
+                self._note_non_finite(pending)
+                self._source.finish(pending.batch)
+            self._decode(pending, row, block, first, count)
             row += count
         if self._chains is not None:
             self._chains.flush()
 
     def _decode(
-        self, filling: Filling, row: int, block: SampleBlock, first: int, count: int
+        self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
     ) -> None:
         for k in range(count):
             dataset = block.datasets[first + k]
             self.taken[dataset] += 1
             name = self._names[dataset]
-            self._submit(RowJob(dataset, row + k, filling, block, first + k, self._decoders, name))
+            self._submit(RowJob(dataset, row + k, pending, block, first + k, self._decoders, name))
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """What the source gives as soon as it gives anything; ``None`` once closed."""
@@ -211,60 +211,60 @@ class Assembler:
         return None
 
     @staticmethod
-    def _write_texts(filling: Filling, texts: Sequence[bytes]) -> None:
+    def _write_texts(pending: PendingBatch, texts: Sequence[bytes]) -> None:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         ends = np.cumsum(lengths)
-        room = len(filling.views["language_text"])
+        room = len(pending.views["language_text"])
         if ends[-1] > room:
             # The rows from the first that does not fit on carry their texts beside the slot.
             fits = int(np.searchsorted(ends, room, side="right"))
-            filling.batch.texts.update(enumerate(texts[fits:], start=fits))
+            pending.batch.texts.update(enumerate(texts[fits:], start=fits))
             texts, ends = texts[:fits], np.minimum(ends, ends[fits - 1] if fits else 0)
         joined = np.frombuffer(b"".join(texts), np.uint8)
-        filling.views["language_text"][: len(joined)] = joined
-        filling.views["language_end"][: len(ends)] = ends
+        pending.views["language_text"][: len(joined)] = joined
+        pending.views["language_end"][: len(ends)] = ends
 
-    def _repair(self, filling: Filling) -> None:
+    def _repair(self, pending: PendingBatch) -> None:
         """Have rows that cannot be used repeat one that can, best of their dataset."""
-        bad = {row for row, _, _ in filling.bad}
-        for _, place, reason in filling.bad:
+        bad = {row for row, _, _ in pending.bad}
+        for _, place, reason in pending.bad:
             self._quarantine.add(place, reason)
-        rows = [row for row in range(filling.batch.rows) if row not in bad]
+        rows = [row for row in range(pending.batch.rows) if row not in bad]
         if not rows:
-            _, place, reason = filling.bad[0]
+            _, place, reason = pending.bad[0]
             name = self._names[place.dataset]
             raise SourceError(
-                f"no sample of a batch of {filling.batch.rows} can be used; dataset {name!r}, "
+                f"no sample of a batch of {pending.batch.rows} can be used; dataset {name!r}, "
                 f"record {place.record} of shard {place.shard}: {reason}",
                 remedy="check the features that the spec names, or take the dataset out",
                 dataset=name,
             )
-        texts = languages(filling.views, filling.batch)
-        datasets = filling.views["dataset_index"]
+        texts = languages(pending.views, pending.batch)
+        datasets = pending.views["dataset_index"]
         for row in bad:
             same = [other for other in rows if datasets[other] == datasets[row]]
             good = (same or rows)[0]
-            for name, view in filling.views.items():
+            for name, view in pending.views.items():
                 if name not in ("ledger", "language_end", "language_text"):
                     view[row] = view[good]
-            filling.batch.texts[row] = texts[good]
+            pending.batch.texts[row] = texts[good]
 
-    def _note_non_finite(self, filling: Filling) -> None:
+    def _note_non_finite(self, pending: PendingBatch) -> None:
         """Look at the numbers of all rows; called before the last one is given to the pool.
 
         Raises:
             SourceError: the spec bears no value that is not finite.
         """
-        shown = slice(filling.batch.rows)
+        shown = slice(pending.batch.rows)
         odd = {
-            name: ~np.isfinite(filling.views[name][shown]).all(axis=(1, 2))
+            name: ~np.isfinite(pending.views[name][shown]).all(axis=(1, 2))
             for name in ("action", "state")
         }
         rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
-        filling.batch.non_finite = rows
+        pending.batch.non_finite = rows
         how = self._quarantine.non_finite
         for row in rows if how != "keep" else ():
-            *numbers, t = filling.views["provenance"][row].tolist()
+            *numbers, t = pending.views["provenance"][row].tolist()
             place = Place(*numbers)
             names = " and ".join(name for name in odd if odd[name][row])
             reason = f"{names} at t = {t} holds NaN or an infinite value"
@@ -275,4 +275,4 @@ class Assembler:
                     remedy="mend the record, or set errors.non_finite: drop (or keep)",
                     dataset=name,
                 )
-            filling.bad.append((row, place, reason))
+            pending.bad.append((row, place, reason))

@@ -26,7 +26,7 @@ from autoloader.decode.source import MakeSource, Spans
 from autoloader.errors import as_fault
 from autoloader.knobs import Knobs
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import GivenSlots
 from autoloader.samples.resolve import ResolvedMixture
 
@@ -90,7 +90,7 @@ class BatchBuilder:
         """A slot for the next batch that has none; its run is assigned already."""
         self._slots.give(slot)
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, numbered from 0; ``None`` where none is ready in time.
 
         Raises:

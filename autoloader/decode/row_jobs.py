@@ -23,7 +23,7 @@ import numpy as np
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.pool import Job
 from autoloader.errors import PipelineError
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, Place, SampleBlock
 
 
@@ -35,7 +35,7 @@ class Decoder(Protocol):
         ...
 
 
-class Filling:
+class PendingBatch:
     """A batch under way: rows are decoded by many threads, the last one to finish says so.
 
     Attributes:
@@ -45,7 +45,7 @@ class Filling:
         bad: rows that cannot be used: row, place, reason.
     """
 
-    def __init__(self, batch: FilledBatch, views: dict[str, np.ndarray]) -> None:
+    def __init__(self, batch: BatchMessage, views: dict[str, np.ndarray]) -> None:
         self.batch = batch
         self.views = views
         self.done = threading.Event()
@@ -68,7 +68,7 @@ class RowJob:
 
     dataset: int
     row: int
-    filling: Filling
+    pending: PendingBatch
     block: SampleBlock
     number: int
     decoders: Mapping[str, Decoder]
@@ -92,7 +92,7 @@ class RowJob:
         decoded = 0
         try:
             for camera, decoder in self.decoders.items():
-                out = self.filling.views[f"images/{camera}"][self.row]
+                out = self.pending.views[f"images/{camera}"][self.row]
                 frames = self.block.frames.get(camera)
                 if frames is None:
                     out[:] = 0
@@ -102,10 +102,10 @@ class RowJob:
         except UndecodableFrameError as error:
             place = self.block.place_at(self.number)
             reason = f"a frame cannot be decoded: {error}"
-            self.filling.bad.append((self.row, place, reason))
+            self.pending.bad.append((self.row, place, reason))
         except Exception as error:  # decoders raise whatever the bytes provoke
             raise fault_of(error, self.name, "decode") from error
-        self.filling.row_done()
+        self.pending.row_done()
         return decoded
 
     def _decode(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from autoloader.knobs import Knobs
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
 
 Spans = Sequence[tuple[int, int]]
@@ -58,7 +58,7 @@ class SampleSource(Protocol):
         """
         ...
 
-    def finish(self, batch: FilledBatch) -> None:
+    def finish(self, batch: BatchMessage) -> None:
         """The last sample of a batch was taken: note what its consumer must know to resume."""
         ...
 

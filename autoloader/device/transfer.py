@@ -39,7 +39,7 @@ from autoloader.host.owner import Owner
 logger = logging.getLogger(__name__)
 
 
-class Event(Protocol):
+class CopyEvent(Protocol):
     """A point in the device's work."""
 
     def done(self) -> bool:
@@ -66,7 +66,7 @@ class Device(Protocol):
         """Begin to copy a host tensor; same shape, type and strides where it is dense."""
         ...
 
-    def event(self, copies: list[torch.Tensor]) -> Event:
+    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
         """Reached when all copies begun so far are done; what uses ``copies`` waits for it."""
         ...
 
@@ -127,7 +127,7 @@ class CudaDevice:
             copied.copy_(tensor, non_blocking=True)
         return copied
 
-    def event(self, copies: list[torch.Tensor]) -> Event:
+    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
         """See ``Device.event``."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
@@ -185,7 +185,7 @@ class Transfer:
         self._slots = slots
         self._lock = threading.RLock()
         self._pinned: set[int] = set()
-        self._under_way: collections.deque[tuple[Event, list[torch.Tensor], frozenset[int]]]
+        self._under_way: collections.deque[tuple[CopyEvent, list[torch.Tensor], frozenset[int]]]
         self._under_way = collections.deque()
         self._refused = False
         self._closed = False

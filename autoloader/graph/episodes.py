@@ -37,10 +37,10 @@ from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import Place, SampleBlock, build_samples
 from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import kept_steps
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.source import ReaderStart
 from autoloader.transforms.fields import is_text, text_of_points
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform

@@ -28,17 +28,17 @@ from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart, SourceInterruptedError
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.source import EmptyEpisode, ReaderStart, SourceInterruptedError
 
 _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
 """What a bad record makes TensorFlow raise; the last, because its message may quote the bytes."""
 
 
 class StreamReader:
-    """Reads one dataset; see ``samples.source.EpisodeSource``.
+    """Reads one dataset; see ``samples.episode_stream.EpisodeStream``.
 
     Args:
         dataset: what to read.
@@ -58,7 +58,7 @@ class StreamReader:
     def open(
         self, start: ReaderStart, knobs: ResolvedDatasetKnobs
     ) -> Iterator[SampleBlock | EmptyEpisode]:
-        """See ``EpisodeSource.open``."""
+        """See ``EpisodeStream.open``."""
         while True:
             yield from self._stretch(start, knobs)
             start = ReaderStart(start.pass_ + PASSES, (0,) * len(self._dataset.slices))

@@ -23,8 +23,8 @@ from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
+from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.source import ReaderStart
 
 PASSES = 256
 """Passes of one stream; then it ends and is opened anew. A stream without end would spin for ever

@@ -24,8 +24,8 @@ from autoloader.errors import UsageError
 from autoloader.samples import draws
 from autoloader.samples.block import Place
 from autoloader.samples.draws import PURPOSE_SHARDS
+from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.source import ReaderStart
 
 
 @dataclass(slots=True)

@@ -33,17 +33,17 @@ from autoloader.knobs import Knobs
 from autoloader.process.messages import (
     Activity,
     Bad,
+    BatchReady,
+    BuildKnobs,
+    BuildRun,
+    BuildSlot,
+    BuildStart,
     Failed,
-    Filled,
-    FillKnobs,
-    FillRun,
-    FillSlot,
-    FillStart,
     Message,
     Park,
     Wire,
 )
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Place
 from autoloader.supervision.supervisor import Supervisor, waited
 
@@ -63,7 +63,7 @@ class RemoteBuilder:
 
     def __init__(
         self,
-        start: FillStart,
+        start: BuildStart,
         ring: int,
         *,
         datasets: int,
@@ -76,7 +76,7 @@ class RemoteBuilder:
         self._condition = threading.Condition()
         self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
         self._given: collections.deque[int] = collections.deque()
-        self._filled: collections.deque[FilledBatch] = collections.deque()
+        self._filled: collections.deque[BatchMessage] = collections.deque()
         self._count = 0
         self._parked = False
         self._closed = False
@@ -102,15 +102,15 @@ class RemoteBuilder:
         """See ``BatchBuilder.assign``."""
         with self._condition:
             self._runs.append(collections.deque(spans))
-            self._send(FillRun(0, [list(span) for span in spans]))
+            self._send(BuildRun(0, [list(span) for span in spans]))
 
     def give(self, slot: int) -> None:
         """See ``BatchBuilder.give``."""
         with self._condition:
             self._given.append(slot)
-            self._send(FillSlot(0, slot))
+            self._send(BuildSlot(0, slot))
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``BatchBuilder.next``.
 
         Raises:
@@ -131,7 +131,7 @@ class RemoteBuilder:
             plain = knobs.flat()
             if plain != self._start.knobs:
                 self._start = replace(self._start, knobs=plain)
-                self._send(FillKnobs(0, plain))
+                self._send(BuildKnobs(0, plain))
 
     def park(self, parked: bool) -> None:
         """See ``BatchBuilder.park``."""
@@ -187,9 +187,9 @@ class RemoteBuilder:
         self._wire = Wire(ours)
         self._send(self._start)
         for run in self._runs:
-            self._send(FillRun(0, [list(span) for span in run]))
+            self._send(BuildRun(0, [list(span) for span in run]))
         for slot in self._given:
-            self._send(FillSlot(0, slot))
+            self._send(BuildSlot(0, slot))
         if self._parked:
             self._send(Park(0, True))
         return self._wire
@@ -235,7 +235,7 @@ class RemoteBuilder:
         return ""
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, Filled):
+        if isinstance(message, BatchReady):
             batch = message.to_batch()
             with self._condition:
                 self._runs[0].popleft()

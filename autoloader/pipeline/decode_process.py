@@ -32,12 +32,12 @@ from autoloader.pipeline.indexed import IndexedReader
 from autoloader.process.messages import (
     Activity,
     Bad,
+    BatchReady,
+    BuildKnobs,
+    BuildRun,
+    BuildSlot,
+    BuildStart,
     Failed,
-    Filled,
-    FillKnobs,
-    FillRun,
-    FillSlot,
-    FillStart,
     Message,
     Park,
     Wire,
@@ -51,10 +51,10 @@ _POLL_S = 0.5
 _TELL_S = 0.5
 
 
-class _Told(Quarantine):
+class _ReportingQuarantine(Quarantine):
     """Bad records are the child's to count and judge."""
 
-    def __init__(self, mixture: ResolvedMixture, process: FillProcess) -> None:
+    def __init__(self, mixture: ResolvedMixture, process: DecodeProcess) -> None:
         super().__init__(mixture)
         self._process = process
 
@@ -62,7 +62,7 @@ class _Told(Quarantine):
         self._process.send(Bad(0, list(place.numbers()), reason))
 
 
-class FillProcess:
+class DecodeProcess:
     """Serves one connection to the child.
 
     Args:
@@ -91,26 +91,26 @@ class FillProcess:
                 message = self._wire.receive(None)
             except EOFError:
                 os._exit(0)
-            if isinstance(message, FillStart):
+            if isinstance(message, BuildStart):
                 try:
                     self._start(message)
                 except AutoloaderError as error:
                     self.send(Failed.of(0, error))
             elif self._builder is None:
                 continue
-            elif isinstance(message, FillRun):
+            elif isinstance(message, BuildRun):
                 self._builder.assign([(start, stop) for start, stop in message.spans])
-            elif isinstance(message, FillSlot):
+            elif isinstance(message, BuildSlot):
                 self._builder.give(message.slot)
-            elif isinstance(message, FillKnobs):
+            elif isinstance(message, BuildKnobs):
                 self._builder.retune(Knobs.build(message.knobs))
             elif isinstance(message, Park):
                 self._builder.park(message.parked)
 
-    def _start(self, message: FillStart) -> None:
+    def _start(self, message: BuildStart) -> None:
         mixture = resolve_plain(message.spec, message.split, message.statistics)
         reader = IndexedReader(mixture, MixtureOrder.from_plain(message.order))
-        bad = _Told(mixture, self)
+        bad = _ReportingQuarantine(mixture, self)
         reader.open(bad)
         self._builder = BatchBuilder(
             mixture,
@@ -127,7 +127,7 @@ class FillProcess:
             while True:
                 batch = builder.next(_POLL_S)
                 if batch is not None:
-                    self.send(Filled.of(0, 0, batch))
+                    self.send(BatchReady.of(0, 0, batch))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
                     self.send(Activity(0, 0, dataclasses.asdict(builder.activity()), []))
@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         Path("/proc/self/comm").write_text("autoloader-fill")
     sys.setswitchinterval(0.001)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    FillProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
+    DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
 
 
 def _end_with(parent: int) -> None:

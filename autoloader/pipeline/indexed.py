@@ -18,8 +18,8 @@ from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.decode_client import RemoteBuilder
-from autoloader.process.messages import FillStart
-from autoloader.read.open_mixture import Compiled, open_planned
+from autoloader.process.messages import BuildStart
+from autoloader.read.open_mixture import CompiledMixture, open_mixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
@@ -27,7 +27,7 @@ from autoloader.samples.resolve import ResolvedMixture
 
 
 class IndexedReader:
-    """Reads one mixture by index; see ``pipeline.pipeline.Reader``.
+    """Reads one mixture by index; see ``pipeline.pipeline.MixtureReader``.
 
     Args:
         mixture: what is read.
@@ -42,19 +42,19 @@ class IndexedReader:
         order: MixtureOrder,
         *,
         ranks_here: int = 1,
-        compiled: Compiled | None = None,
+        compiled: CompiledMixture | None = None,
     ) -> None:
         self._mixture = mixture
         self._order = order
         self._ranks_here = ranks_here
-        self._compiled = compiled or Compiled()
+        self._compiled = compiled or CompiledMixture()
         self._sample_bytes = 0.0
         self._plan: SamplePlan
         self._indexes: Sequence[DatasetIndex] = ()
 
     def open(self, quarantine: Quarantine) -> None:
-        """See ``Reader.open``: builds indexes that are missing."""
-        opened = self._compiled.opened = open_planned(self._mixture, self._order)
+        """See ``MixtureReader.open``: builds indexes that are missing."""
+        opened = self._compiled.open_mixture = open_mixture(self._mixture, self._order)
         self._indexes, self._plan = opened.indexes, opened.plan
         for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
             for slice_, record, reason in index.damaged:
@@ -68,7 +68,7 @@ class IndexedReader:
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> PlannedSource:
-        """See ``Reader.source``."""
+        """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
         return PlannedSource(
             self._mixture,
@@ -81,13 +81,13 @@ class IndexedReader:
         )
 
     def processes(self, knobs: Knobs) -> int:
-        """See ``Reader.processes``."""
+        """See ``MixtureReader.processes``."""
         return knobs.decode_processes
 
     def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
-        """See ``Reader.remote``."""
+        """See ``MixtureReader.remote``."""
         return RemoteBuilder(
-            FillStart(
+            BuildStart(
                 0,
                 spec=self._mixture.spec.model_dump(mode="json"),
                 split=self._mixture.split,
@@ -101,5 +101,5 @@ class IndexedReader:
         )
 
     def run_samples(self, knobs: Knobs) -> int:
-        """See ``Reader.run_samples``."""
+        """See ``MixtureReader.run_samples``."""
         return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes)

@@ -19,14 +19,14 @@ from autoloader.errors import SourceError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.mixture import MixtureOrder
-from autoloader.read.open_mixture import Compiled
+from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.ring.message import BatchMessage, PipelineStart
+from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.source import EpisodeSource
 
 if TYPE_CHECKING:
-    from autoloader.pipeline.pipeline import Pipeline, Reader
+    from autoloader.pipeline.pipeline import MixtureReader, Pipeline
 
 
 class RunningPipeline(Protocol):
@@ -41,7 +41,7 @@ class RunningPipeline(Protocol):
         """Begin."""
         ...
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """The next batch, in order, or ``None`` where none was ready in time."""
         ...
 
@@ -80,7 +80,7 @@ def open_pipeline(
     held: Sequence[int] = (),
     ranks: Ranks = Ranks(),  # noqa: B008 frozen
     ranks_here: int = 1,
-    compiled: Compiled | None = None,
+    compiled: CompiledMixture | None = None,
 ) -> Pipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
@@ -98,8 +98,8 @@ def open_pipeline(
         in_epoch=start.in_epoch,
         first_number=start.first_number,
     )
-    compiled = compiled or Compiled()
-    reader: Reader
+    compiled = compiled or CompiledMixture()
+    reader: MixtureReader
     if knobs.reader == "indexed":
         from autoloader.pipeline.indexed import IndexedReader
 
@@ -126,8 +126,8 @@ _importing = threading.Lock()
 
 
 def _open_stream(
-    mixture: ResolvedMixture, compiled: Compiled, dataset: ResolvedDataset
-) -> EpisodeSource:
+    mixture: ResolvedMixture, compiled: CompiledMixture, dataset: ResolvedDataset
+) -> EpisodeStream:
     if (kept := compiled.readers.get(dataset.name)) is not None:
         return kept
     with _importing:

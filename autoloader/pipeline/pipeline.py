@@ -37,8 +37,8 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Rounds
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch
-from autoloader.ring.slots import SlotBook
+from autoloader.ring.message import BatchMessage
+from autoloader.ring.slots import SlotPool
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Builder(Protocol):
         """A slot for the next batch that has none."""
         ...
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, ``None`` where none is ready in time."""
         ...
 
@@ -100,7 +100,7 @@ class Builder(Protocol):
         ...
 
 
-class Reader(Protocol):
+class MixtureReader(Protocol):
     """What a pipeline asks of the reader of its mixture."""
 
     def open(self, quarantine: Quarantine) -> None:
@@ -146,7 +146,7 @@ class Pipeline:
     def __init__(
         self,
         mixture: ResolvedMixture,
-        reader: Reader,
+        reader: MixtureReader,
         knobs: Knobs,
         memory: RingMemory,
         *,
@@ -167,7 +167,7 @@ class Pipeline:
         self._lock = threading.Lock()
         self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._slots = SlotBook(memory, knobs.ring_slots, held=held)
+        self._slots = SlotPool(memory, knobs.ring_slots, held=held)
         self._builders: list[Builder] = []
         self._leaving: list[Builder] = []
         self._unslotted: collections.deque[Builder] = collections.deque()
@@ -260,7 +260,7 @@ class Pipeline:
         for builder, share in zip(self._builders, shares, strict=True):
             builder.retune(share)
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """The next batch, in order, or ``None`` where none was ready in time.
 
         Raises:

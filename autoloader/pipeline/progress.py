@@ -15,7 +15,7 @@ from autoloader.order.dealing import Ranks, epoch_steps, step_samples
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import part_of
 from autoloader.read.mixer import renamed
-from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class _Dealt(TypedDict):
     drop_last: bool
 
 
-class Progress:
+class DeliveryProgress:
     """The fold of all batches handed out.
 
     Args:
@@ -73,7 +73,7 @@ class Progress:
         self.in_epoch = -(self._due or 0)
         self.epoch_steps = 0
 
-    def deliver(self, filled: FilledBatch, ledger: Any) -> None:
+    def deliver(self, filled: BatchMessage, ledger: Any) -> None:
         """A batch is handed out; ``ledger`` [B, 6] says which samples it stands for."""
         for place in filled.empties:
             self._cursors[place.dataset].close(place)

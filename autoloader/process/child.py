@@ -36,7 +36,7 @@ from typing import ClassVar, Protocol
 from autoloader.errors import WorkerError
 from autoloader.host.interrupts import Interrupts
 from autoloader.process.control_page import ControlPage
-from autoloader.process.discovery import attach
+from autoloader.process.discovery import find_or_start
 from autoloader.process.messages import Failed, Hello, Logged, Message, Retuned, Stop
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
@@ -117,7 +117,7 @@ class Child:
             remedy='see what it printed last, or run with isolation="thread" to see the fault',
         )
         try:
-            self._attach()
+            self._connect()
         except BaseException:
             self.page.close()
             self._supervisor.close()
@@ -276,8 +276,8 @@ class Child:
         elif isinstance(message, Failed):
             logger.debug("a closed loader failed: %s", message.what)
 
-    def _attach(self) -> None:
-        self._link = attach(self._neighbours, [f"--run={self._run}"], self._supervisor)
+    def _connect(self) -> None:
+        self._link = find_or_start(self._neighbours, [f"--run={self._run}"], self._supervisor)
 
     def _look_for_life(self) -> None:
         if ended := self._supervisor.how_it_ended(0.0):
@@ -309,7 +309,7 @@ class Child:
             inbox.messages.clear()
             inbox.client.lost(reason, out_of_memory)
         self.page.renew()
-        self._attach()
+        self._connect()
         for inbox in self._clients.values():
             inbox.client.begin(self)
 

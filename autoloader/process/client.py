@@ -22,8 +22,8 @@ from autoloader.process.child import Child
 from autoloader.process.messages import (
     Activity,
     AskActivity,
+    BatchReady,
     Failed,
-    Filled,
     Message,
     Park,
     Release,
@@ -33,7 +33,7 @@ from autoloader.process.messages import (
     Stop,
 )
 from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
-from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.supervision.start import import_path
 
@@ -151,7 +151,7 @@ class ChildPipeline:
             if slot not in lent:
                 self._memory.punch(slot)
 
-    def next(self, timeout_s: float) -> FilledBatch | None:
+    def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -160,7 +160,7 @@ class ChildPipeline:
             message = self._child.receive(self._number, max(0.0, deadline - time.monotonic()))
             if message is None:
                 return None
-            if isinstance(message, Filled) and message.generation == self._generation:
+            if isinstance(message, BatchReady) and message.generation == self._generation:
                 self._child.note_progress()
                 return message.to_batch()
             self.note(message)

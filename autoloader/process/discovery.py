@@ -36,7 +36,7 @@ from pathlib import Path
 from autoloader.errors import WorkerError
 from autoloader.process.messages import Hello, Wire
 from autoloader.process.ranks import Neighbours
-from autoloader.supervision.supervisor import Supervisor, Watch, waited
+from autoloader.supervision.supervisor import ProcessWatch, Supervisor, waited
 
 _LOOK_S = 1.0
 _RETRY_S = 0.02
@@ -110,7 +110,7 @@ def is_up(neighbours: Neighbours) -> bool:
         return probe.connect_ex(socket_name(neighbours)) == 0
 
 
-def attach(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
+def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
     """A connection to the child, which is started where there is none.
 
     Args:
@@ -122,7 +122,7 @@ def attach(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervi
         WorkerError: whoever has the socket does not answer, or is another user.
     """
     name = socket_name(neighbours)
-    silent = Watch("the loader's child, which another rank has started,", 0)
+    silent = ProcessWatch("the loader's child, which another rank has started,", 0)
     while True:
         link = _start(name, arguments, supervisor) or _join(name, silent, supervisor)
         if link is not None:
@@ -162,7 +162,7 @@ def _start(name: str, arguments: Sequence[str], supervisor: Supervisor) -> Link 
     return Link(Wire(connection), supervisor)
 
 
-def _join(name: str, silent: Watch, supervisor: Supervisor) -> Link | None:
+def _join(name: str, silent: ProcessWatch, supervisor: Supervisor) -> Link | None:
     """Connect to the child that has the name; ``None`` where it is gone, not there yet, or hangs.
 
     Args:

@@ -20,7 +20,7 @@ from typing import Any
 
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, SourceError, WorkerError
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Place
 
 _LENGTH = struct.Struct("<I")
@@ -107,7 +107,7 @@ class Stop(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Filled(Message):
+class BatchReady(Message):
     """Child → trainer: a batch is in a slot."""
 
     generation: int
@@ -121,7 +121,7 @@ class Filled(Message):
     mixer: dict[str, Any]
 
     @classmethod
-    def of(cls, pipeline: int, generation: int, batch: FilledBatch) -> Filled:
+    def of(cls, pipeline: int, generation: int, batch: BatchMessage) -> BatchReady:
         """The message about a batch."""
         return cls(
             pipeline,
@@ -139,9 +139,9 @@ class Filled(Message):
             mixer=batch.mixer,
         )
 
-    def to_batch(self) -> FilledBatch:
+    def to_batch(self) -> BatchMessage:
         """The batch that it is about."""
-        return FilledBatch(
+        return BatchMessage(
             slot=self.slot,
             rows=self.rows,
             number=self.batch,
@@ -221,7 +221,7 @@ class Logged(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class FillStart(Message):
+class BuildStart(Message):
     """Child → decode process: what is read, and how. Its ring came as an inherited descriptor."""
 
     spec: dict[str, Any]
@@ -232,21 +232,21 @@ class FillStart(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class FillRun(Message):
+class BuildRun(Message):
     """Child → decode process: the positions [start, stop) of batches to fill."""
 
     spans: list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class FillSlot(Message):
+class BuildSlot(Message):
     """Child → decode process: the slot of the next batch that has none."""
 
     slot: int
 
 
 @dataclass(frozen=True, slots=True)
-class FillKnobs(Message):
+class BuildKnobs(Message):
     """Child → decode process: its share of the knobs."""
 
     knobs: dict[str, Any]
@@ -263,9 +263,9 @@ class Bad(Message):
 _TYPES = {
     kind.__name__: kind
     for kind in (
-        Hello, Start, Release, Retune, Park, AskActivity, Stop, Filled, Activity, Failed, Logged,
-        Retuned,
-        FillStart, FillRun, FillSlot, FillKnobs, Bad,
+        Hello, Start, Release, Retune, Park, AskActivity, Stop,
+        BatchReady, Activity, Failed, Logged, Retuned,
+        BuildStart, BuildRun, BuildSlot, BuildKnobs, Bad,
     )
 }  # fmt: skip
 

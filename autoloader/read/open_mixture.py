@@ -2,7 +2,7 @@
 
 A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
 mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
-most of a pipeline's start is spent on, so the next pipeline takes them over (``Compiled``).
+most of a pipeline's start is spent on, so the next pipeline takes them over (``CompiledMixture``).
 
 The ranks of a node have a pipeline each in one child, over the same files in the same order: the
 columns of an index and the running counts of a plan are the larger part of what a pipeline needs
@@ -23,11 +23,11 @@ from autoloader.index.opening import open_indexes
 from autoloader.index.tables import plan_of
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
+from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.source import EpisodeSource
 
 
-class Opened:
+class OpenMixture:
     """One mixture's indexes and plan; for any number of threads, which only read.
 
     Whoever holds it can be joined; whoever is done with it lets go of it, and with the last one
@@ -54,23 +54,23 @@ class Opened:
 
 
 @dataclass(slots=True)
-class Compiled:
+class CompiledMixture:
     """Parts of pipelines over one mixture; for any number of threads.
 
     Attributes:
         readers: the stream reader of each dataset, by name.
-        opened: the indexes and the plan over them.
+        open_mixture: the indexes and the plan over them.
     """
 
-    readers: dict[str, EpisodeSource] = field(default_factory=dict)
-    opened: Opened | None = None
+    readers: dict[str, EpisodeStream] = field(default_factory=dict)
+    open_mixture: OpenMixture | None = None
 
 
 _lock = threading.Lock()
-_opened: weakref.WeakValueDictionary[str, Opened] = weakref.WeakValueDictionary()
+_open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 
 
-def open_planned(mixture: ResolvedMixture, order: MixtureOrder) -> Opened:
+def open_mixture(mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
     """The indexes and the plan of a mixture, built where they are missing.
 
     Raises:
@@ -84,8 +84,8 @@ def open_planned(mixture: ResolvedMixture, order: MixtureOrder) -> Opened:
     ]
     key = json.dumps(what, sort_keys=True)
     with _lock:
-        opened = _opened.get(key)
+        opened = _open_mixtures.get(key)
         if opened is None:
-            opened = _opened[key] = Opened()
+            opened = _open_mixtures[key] = OpenMixture()
     opened.open(mixture, order)
     return opened

@@ -47,7 +47,7 @@ from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
 from autoloader.read.run_memory import RunMemory
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, SampleBlock
 from autoloader.samples.planned import PlannedReads, RunPlanner
 from autoloader.samples.resolve import ResolvedMixture
@@ -219,7 +219,7 @@ class PlannedSource:
             self._run = None
         return run, first, count
 
-    def finish(self, batch: FilledBatch) -> None:
+    def finish(self, batch: BatchMessage) -> None:
         """Nothing: a position says all."""
 
     def stalled(self, waited_s: float) -> Sequence[int]:

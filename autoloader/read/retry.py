@@ -19,7 +19,7 @@ PAUSES_S: Sequence[float] = (1, 2, 4, 8, 16, 32, *(60,) * 9)
 logger = logging.getLogger(__name__)
 
 
-class Patience:
+class RetryPolicy:
     """With one source.
 
     Args:

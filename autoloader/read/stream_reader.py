@@ -17,7 +17,7 @@ A source that is interrupted (remote files) is opened again at the cursor, after
 lost and nothing comes twice. Any other exception reaches the pipeline with its dataset and stage;
 the stream never just ends.
 
-Not here: what a source is (``samples.source``), queues (``read.queues``).
+Not here: what a source is (``samples.episode_stream``), queues (``read.queues``).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.order.cursor import DatasetCursor
 from autoloader.read.queues import SampleQueue
-from autoloader.read.retry import Patience
+from autoloader.read.retry import RetryPolicy
 from autoloader.samples.block import Place, SampleBlock, stand_ins
-from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.source import (
+from autoloader.samples.episode_stream import (
     EmptyEpisode,
-    EpisodeSource,
+    EpisodeStream,
     ReaderStart,
     SourceInterruptedError,
 )
+from autoloader.samples.resolve import ResolvedDataset
 
 
 def opening_at_once(cpus: int) -> int:
@@ -66,7 +66,7 @@ class RecordCounts(Protocol):
         ...
 
 
-class Reader:
+class DatasetReader:
     """Keeps one dataset's queue filled.
 
     Args:
@@ -85,7 +85,7 @@ class Reader:
     def __init__(
         self,
         dataset: ResolvedDataset,
-        source: Callable[[ResolvedDataset], EpisodeSource],
+        source: Callable[[ResolvedDataset], EpisodeStream],
         cursor: DatasetCursor,
         queue: SampleQueue,
         knobs: ResolvedDatasetKnobs,
@@ -107,7 +107,7 @@ class Reader:
         self._short: dict[Place, int] = {}
         self._failed = failed
         self._closing = threading.Event()
-        self._patience = Patience(f"dataset {dataset.name!r}", dataset.name, self._closing.wait)
+        self._retry = RetryPolicy(f"dataset {dataset.name!r}", dataset.name, self._closing.wait)
         self._next: _Opening | None = None
         self.generations = 0
         self.episodes = 0
@@ -134,7 +134,7 @@ class Reader:
     @property
     def interruptions(self) -> int:
         """Times its source did not answer, and was opened again."""
-        return self._patience.interruptions
+        return self._retry.interruptions
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it has."""
@@ -174,11 +174,11 @@ class Reader:
             try:
                 item = next(episodes, None)
             except SourceInterruptedError as error:
-                self._patience.failed(error)
+                self._retry.failed(error)
                 episodes = source.open(self._cursor.start(), self._knobs)
                 self.generations += 1
                 continue
-            self._patience.succeeded()
+            self._retry.succeeded()
             self.read_s += time.perf_counter() - started
             if item is None:
                 raise SourceError(
@@ -189,7 +189,7 @@ class Reader:
             self._hand_over(item)
 
     def _newest(
-        self, source: EpisodeSource, old: Iterator[SampleBlock | EmptyEpisode]
+        self, source: EpisodeStream, old: Iterator[SampleBlock | EmptyEpisode]
     ) -> Iterator[SampleBlock | EmptyEpisode]:
         """The generation to read on from: the next one as soon as it is open, else ``old``."""
         if self._next is None:
@@ -258,7 +258,7 @@ class _Opening:
 
     def __init__(
         self,
-        source: EpisodeSource,
+        source: EpisodeStream,
         start: ReaderStart,
         knobs: ResolvedDatasetKnobs,
         opening: threading.Semaphore,
@@ -273,7 +273,7 @@ class _Opening:
         ).start()
 
     def _open(
-        self, source: EpisodeSource, start: ReaderStart, opening: threading.Semaphore
+        self, source: EpisodeStream, start: ReaderStart, opening: threading.Semaphore
     ) -> None:
         try:
             self._rest = iter(source.open(start, self.knobs))

@@ -25,11 +25,11 @@ from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.mixer import Mixer
 from autoloader.read.queues import SampleQueue
-from autoloader.read.stream_reader import Reader, opening_at_once
-from autoloader.ring.message import FilledBatch, PipelineStart
+from autoloader.read.stream_reader import DatasetReader, opening_at_once
+from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.source import EpisodeSource
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class StreamSource:
         mixture: ResolvedMixture,
         order: MixtureOrder,
         knobs: Knobs,
-        open_stream: Callable[[ResolvedDataset], EpisodeSource],
+        open_stream: Callable[[ResolvedDataset], EpisodeStream],
         *,
         start: PipelineStart,
         quarantine: Quarantine,
@@ -79,7 +79,7 @@ class StreamSource:
         ]
         opening = threading.Semaphore(opening_at_once(usable_processors()))
         self._readers = [
-            Reader(
+            DatasetReader(
                 dataset,
                 open_stream,
                 start.cursors[dataset.index].copy(),
@@ -120,7 +120,7 @@ class StreamSource:
     def _is_ready(self, dataset: int, samples: int) -> bool:
         return self._queues[dataset].pending >= samples
 
-    def finish(self, batch: FilledBatch) -> None:
+    def finish(self, batch: BatchMessage) -> None:
         """See ``SampleSource.finish``."""
         batch.empties = [place for queue in self._queues for place in queue.take_empties()]
         batch.mixer = self._mixer.snapshot()
@@ -214,7 +214,7 @@ class StreamSource:
 
 
 class StreamsReader:
-    """Reads one mixture by streams; see ``pipeline.pipeline.Reader``.
+    """Reads one mixture by streams; see ``pipeline.pipeline.MixtureReader``.
 
     Args:
         mixture: what is read.
@@ -227,7 +227,7 @@ class StreamsReader:
         self,
         mixture: ResolvedMixture,
         order: MixtureOrder,
-        open_stream: Callable[[ResolvedDataset], EpisodeSource],
+        open_stream: Callable[[ResolvedDataset], EpisodeStream],
         start: PipelineStart,
     ) -> None:
         self._mixture = mixture
@@ -245,7 +245,7 @@ class StreamsReader:
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> StreamSource:
-        """See ``Reader.source``."""
+        """See ``MixtureReader.source``."""
         return StreamSource(
             self._mixture,
             self._order,

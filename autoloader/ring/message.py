@@ -16,7 +16,7 @@ from autoloader.samples.resolve import ResolvedMixture
 
 
 @dataclass(slots=True)
-class FilledBatch:
+class BatchMessage:
     """A batch in a slot, on its way to the consumer.
 
     Attributes:
@@ -65,7 +65,7 @@ class PipelineStart:
         return cls(tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets), None)
 
 
-def languages(views: dict[str, np.ndarray], batch: FilledBatch) -> list[bytes]:
+def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
     """UTF-8 language of every row of a filled batch."""
     ends = views["language_end"][: batch.rows].tolist()
     text = views["language_text"][: ends[-1] if ends else 0].tobytes()

@@ -16,7 +16,7 @@ DRAIN_S = 1.0
 """How long a ring that has become smaller waits for the consumer before it fills one more."""
 
 
-class SlotBook:
+class SlotPool:
     """Hands out free slots; the number in use may change at any time.
 
     Args:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from autoloader.errors import WorkerError
 from autoloader.host.memory_files import memory_file
 from autoloader.supervision.start import start
-from autoloader.supervision.vitals import Kind, Reading, Silence, kind_of, read_vitals
+from autoloader.supervision.vitals import Kind, Silence, Vitals, kind_of, read_vitals
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _KILL_S = 30.0
 """A killed process that is still there then waits inside the kernel, where no signal reaches it."""
 
 
-class Watch:
+class ProcessWatch:
     """Tells a process that hangs from one that is only slow.
 
     Args:
@@ -44,9 +44,7 @@ class Watch:
         read: reads its vitals.
     """
 
-    def __init__(
-        self, what: str, pid: int, *, read: Callable[[int], Reading] = read_vitals
-    ) -> None:
+    def __init__(self, what: str, pid: int, *, read: Callable[[int], Vitals] = read_vitals) -> None:
         self._what = what
         self.pid = pid
         self._read = read
@@ -55,7 +53,7 @@ class Watch:
     def saw_life(self) -> None:
         """It has just shown that it lives."""
         self._silence = Silence()
-        self._before: Reading | None = None
+        self._before: Vitals | None = None
         self._said_s = 0.0
 
     @property
@@ -97,7 +95,7 @@ class Supervisor:
         self._remedy = remedy
         self._in_a_row = 0
         self.process: subprocess.Popen[bytes] | None = None
-        self.watch = Watch(what, 0)
+        self.watch = ProcessWatch(what, 0)
         self._log = memory_file("autoloader-log")
 
     @property
@@ -124,13 +122,13 @@ class Supervisor:
             stdout=self._log,
             stderr=self._log,
         )
-        self.watch = Watch(self._what, self.process.pid)
+        self.watch = ProcessWatch(self._what, self.process.pid)
         return self.process
 
     def adopt(self, pid: int) -> None:
         """Watch a process that somebody else has started."""
         self.process = None
-        self.watch = Watch(self._what, pid)
+        self.watch = ProcessWatch(self._what, pid)
 
     def progress(self) -> None:
         """It did what it is for: earlier restarts no longer count."""

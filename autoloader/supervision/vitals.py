@@ -73,7 +73,7 @@ _REASONS: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadReading:
+class ThreadVitals:
     """What one thread has got so far.
 
     Attributes:
@@ -91,11 +91,11 @@ class ThreadReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Vitals:
     """A process's threads by number at one time; none where it cannot be seen."""
 
     at_s: float
-    threads: Mapping[int, ThreadReading]
+    threads: Mapping[int, ThreadVitals]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Silence:
     idle_s: float = 0.0
     unknown_s: float = 0.0
 
-    def after(self, before: Reading, now: Reading) -> Silence:
+    def after(self, before: Vitals, now: Vitals) -> Silence:
         """This and the time between two readings."""
         kind = kind_of(before, now)
         passed_s = now.at_s - before.at_s
@@ -133,7 +133,7 @@ class Silence:
         return ""
 
 
-def kind_of(before: Reading, now: Reading) -> Kind:
+def kind_of(before: Vitals, now: Vitals) -> Kind:
     """What the time between two readings was spent on."""
     passed_s = now.at_s - before.at_s
     living = {tid: one for tid, one in now.threads.items() if one.state != "Z"}
@@ -150,7 +150,7 @@ def kind_of(before: Reading, now: Reading) -> Kind:
     return Kind.IDLE
 
 
-def _busiest_s(before: Reading, now: Reading) -> float:
+def _busiest_s(before: Vitals, now: Vitals) -> float:
     """Processor seconds that the busiest thread got in between."""
     return max(
         (
@@ -161,7 +161,7 @@ def _busiest_s(before: Reading, now: Reading) -> float:
     )
 
 
-def _wanted(before: ThreadReading | None, now: ThreadReading, passed_s: float) -> bool:
+def _wanted(before: ThreadVitals | None, now: ThreadVitals, passed_s: float) -> bool:
     """Whether a thread that hardly ran wanted to."""
     if before is None or now.slices is None or before.slices is None:
         return now.state == "R"
@@ -172,26 +172,26 @@ def _wanted(before: ThreadReading | None, now: ThreadReading, passed_s: float) -
     return waited_s >= _WAITS_RATIO * passed_s and ran_s / slices >= _SLICE_S
 
 
-def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Reading:
+def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Vitals:
     """What a process's threads have got so far, about 0.1 ms a thread."""
-    threads: dict[int, ThreadReading] = {}
+    threads: dict[int, ThreadVitals] = {}
     at_s = time.monotonic()
     with contextlib.suppress(OSError):  # gone, or not to be seen
         for task in (proc / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):  # the thread is gone
                 threads[int(task.name)] = _read_thread(task)
-    return Reading(at_s, threads)
+    return Vitals(at_s, threads)
 
 
-def _read_thread(task: Path) -> ThreadReading:
+def _read_thread(task: Path) -> ThreadVitals:
     words = (task / "stat").read_text().rpartition(")")[2].split()
     state = words[0]
     try:
         cpu_ns, delay_ns, slices = map(int, (task / "schedstat").read_text().split())
     except (OSError, ValueError):
         ticks = int(words[11]) + int(words[12])
-        return ThreadReading(state, ticks / _TICKS_PER_S)
-    return ThreadReading(state, cpu_ns / 1e9, delay_ns / 1e9, slices)
+        return ThreadVitals(state, ticks / _TICKS_PER_S)
+    return ThreadVitals(state, cpu_ns / 1e9, delay_ns / 1e9, slices)
 
 
 _TICKS_PER_S = 100.0

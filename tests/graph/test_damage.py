@@ -21,7 +21,7 @@ from streams import (
 
 from autoloader.errors import PipelineError, SourceError
 from autoloader.index.counting import count_mixture
-from autoloader.samples.source import EmptyEpisode
+from autoloader.samples.episode_stream import EmptyEpisode
 
 Breaker = Callable[[Written], None]
 STEPS = 4

@@ -27,9 +27,9 @@ from autoloader.graph.records import PASSES
 from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
+from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.source import EmptyEpisode, ReaderStart
 
 LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]
 

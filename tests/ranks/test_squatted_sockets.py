@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.process.discovery import attach, socket_name
+from autoloader.process.discovery import find_or_start, socket_name
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 
@@ -51,7 +51,7 @@ def squatting(name: str, said: bytes) -> Iterator[None]:
 def attached(neighbours: Neighbours) -> None:
     supervisor = Supervisor("the loader's child", "autoloader.worker", remedy="none")
     try:
-        attach(neighbours, [], supervisor)
+        find_or_start(neighbours, [], supervisor)
     finally:
         supervisor.close()
 

@@ -24,8 +24,8 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.samples.counts import DatasetCount
+from autoloader.samples.episode_stream import EmptyEpisode
 from autoloader.samples.resolve import ResolvedMixture
-from autoloader.samples.source import EmptyEpisode
 from autoloader.statistics import dataset_statistics
 from autoloader.statistics.cache import statistics_key
 from autoloader.transforms.hook import HookFailedError, ask_elsewhere

@@ -17,7 +17,7 @@ from streams import Running, episodes_of_pass, every_sample, mixture_of
 from autoloader.errors import SourceError
 from autoloader.read import retry as patience
 from autoloader.samples.block import SampleBlock
-from autoloader.samples.source import EmptyEpisode
+from autoloader.samples.episode_stream import EmptyEpisode
 
 Asked = cloud_storage.Asked
 KNOBS = {"cycle_length": 2, "decode_threads": 1}
@@ -174,7 +174,7 @@ def test_pauses_grow_and_add_up_to_ten_minutes() -> None:
     assert list(patience.PAUSES_S) == sorted(patience.PAUSES_S)
     assert 540 <= sum(patience.PAUSES_S) <= 660
     waited: list[float] = []
-    one = patience.Patience("dataset 'arm'", "arm", waited.append)
+    one = patience.RetryPolicy("dataset 'arm'", "arm", waited.append)
     for _ in range(3):
         one.failed(OSError("away"))
     one.succeeded()

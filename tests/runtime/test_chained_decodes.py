@@ -16,7 +16,7 @@ from streams import dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.decode.pool import Job
-from autoloader.decode.row_jobs import ChainJob, Chains, Filling, RowJob
+from autoloader.decode.row_jobs import ChainJob, Chains, PendingBatch, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
@@ -26,7 +26,7 @@ from autoloader.order.plan import PlannedSamples
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.pipeline.pipeline import Pipeline
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import FilledBatch
+from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.planned import RunPlanner
 from autoloader.samples.resolve import ResolvedMixture
@@ -199,20 +199,20 @@ def decoded(
     decoder = CountingDecoder(mixture)
     rows = sum(len(group) for group in groups)
     images = np.full((rows, 3, 12, 16, 3), 99, np.uint8)
-    filling = Filling(FilledBatch(0, rows, 0), {"images/primary": images})
+    pending = PendingBatch(BatchMessage(0, rows, 0), {"images/primary": images})
     jobs: list[Job] = []
     chains = Chains(jobs.append)
     row = 0
     for group in groups:
         for number in range(len(group)):
-            job = RowJob(0, row, filling, group, number, {"primary": decoder}, "robot")
+            job = RowJob(0, row, pending, group, number, {"primary": decoder}, "robot")
             (chains.add if gathered else jobs.append)(job)
             row += 1
     chains.flush()
     assert sum(job.rows for job in jobs) == rows
     counted = sum(job.run() for job in jobs)
-    assert filling.done.is_set()
-    assert filling.bad == []
+    assert pending.done.is_set()
+    assert pending.bad == []
     assert counted == decoder.decoded
     return images, counted, jobs
 
@@ -261,11 +261,11 @@ def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows
         b"nothing" if at == 1 else frame for at, frame in enumerate(group.frames["primary"])
     ]
     images = np.zeros((3, 3, 12, 16, 3), np.uint8)
-    filling = Filling(FilledBatch(0, 3, 0), {"images/primary": images})
+    pending = PendingBatch(BatchMessage(0, 3, 0), {"images/primary": images})
     decoder = CountingDecoder(mixture)
-    jobs = [RowJob(0, row, filling, group, row, {"primary": decoder}, "robot") for row in range(3)]
+    jobs = [RowJob(0, row, pending, group, row, {"primary": decoder}, "robot") for row in range(3)]
     ChainJob(0, jobs).run()
-    assert [row for row, _, _ in filling.bad] == [0, 1]
-    assert filling.done.is_set()
+    assert [row for row, _, _ in pending.bad] == [0, 1]
+    assert pending.done.is_set()
     with pytest.raises(UndecodableFrameError):
         decoder.decode_into(b"nothing", images[0, 0])

@@ -27,8 +27,8 @@ from autoloader.read import stream_reader as readers_module
 from autoloader.read import streams as streams_module
 from autoloader.read.mixer import MAX_DEBT, Mixer
 from autoloader.samples.block import Place
+from autoloader.samples.episode_stream import EmptyEpisode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.source import EmptyEpisode
 
 SHARDS = [[3, 5, 1], [4, 2], [6]]
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoloader.ring.memory import COPY_RESERVE, MAX_SLOTS, Lender, RingMemory
-from autoloader.ring.slots import SlotBook
+from autoloader.ring.slots import SlotPool
 from autoloader.samples.layout import BatchLayout
 
 LAYOUT = BatchLayout(2, {"primary": (64, 64)}, 1, 1, 3, 1, 0)
@@ -181,7 +181,7 @@ def test_slots_may_come_back_on_any_thread(memory: RingMemory) -> None:
 def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: int) -> None:
     rng = random.Random(seed)
     memory = RingMemory(LAYOUT)
-    book = SlotBook(memory, 8)
+    book = SlotPool(memory, 8)
     out: list[int] = []
     for _ in range(200):
         what = rng.random()
@@ -208,7 +208,7 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
 
 
 def test_a_retired_slot_gives_its_pages_back_when_it_comes_back(memory: RingMemory) -> None:
-    book = SlotBook(memory, 6)
+    book = SlotPool(memory, 6)
     slots = [book.acquire() for _ in range(6)]
     pages(memory, 6)
     book.resize(4)
@@ -222,7 +222,7 @@ def test_a_retired_slot_gives_its_pages_back_when_it_comes_back(memory: RingMemo
 def test_free_slots_beyond_a_smaller_ring_give_their_pages_back_at_once(
     memory: RingMemory,
 ) -> None:
-    book = SlotBook(memory, 6)
+    book = SlotPool(memory, 6)
     pages(memory, 6)
     book.resize(4)
     assert memory.allocated_bytes() == 4 * LAYOUT.slot_bytes
@@ -231,7 +231,7 @@ def test_free_slots_beyond_a_smaller_ring_give_their_pages_back_at_once(
 
 
 def test_slots_that_the_consumer_holds_from_before_are_not_given_out(memory: RingMemory) -> None:
-    book = SlotBook(memory, 4, held=[1, 3, 9])
+    book = SlotPool(memory, 4, held=[1, 3, 9])
     assert {book.acquire(), book.acquire()} == {0, 2}
     assert book.out == 5
     book.release(9)  # from a larger ring: retired
@@ -240,7 +240,7 @@ def test_slots_that_the_consumer_holds_from_before_are_not_given_out(memory: Rin
 
 
 def test_a_slot_released_twice_is_free_once(memory: RingMemory) -> None:
-    book = SlotBook(memory, 4)
+    book = SlotPool(memory, 4)
     slot = book.acquire()
     assert slot is not None
     book.release(slot)
@@ -251,7 +251,7 @@ def test_a_slot_released_twice_is_free_once(memory: RingMemory) -> None:
 def test_whoever_waits_for_a_slot_gets_the_next_one_or_none_once_closed(
     memory: RingMemory,
 ) -> None:
-    book = SlotBook(memory, 4)
+    book = SlotPool(memory, 4)
     slots = [book.acquire() for _ in range(4)]
     got: list[int | None] = []
     waiting = threading.Thread(target=lambda: got.append(book.acquire()))

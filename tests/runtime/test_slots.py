@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autoloader.ring import slots
-from autoloader.ring.slots import SlotBook
+from autoloader.ring.slots import SlotPool
 
 
 class Pages:
@@ -23,12 +23,12 @@ class Pages:
 
 
 @pytest.fixture
-def book() -> SlotBook:
+def book() -> SlotPool:
     pages: Any = Pages()
-    return SlotBook(pages, 6)
+    return SlotPool(pages, 6)
 
 
-def test_what_was_handed_out_waits_there_but_for_the_one_in_work(book: SlotBook) -> None:
+def test_what_was_handed_out_waits_there_but_for_the_one_in_work(book: SlotPool) -> None:
     assert book.untaken == 0
     taken = [book.acquire() for _ in range(4)]
     for number, slot in enumerate(taken):
@@ -43,14 +43,14 @@ def test_what_was_handed_out_waits_there_but_for_the_one_in_work(book: SlotBook)
 
 def test_a_slot_that_an_earlier_consumer_holds_is_not_waiting() -> None:
     pages: Any = Pages()
-    book = SlotBook(pages, 6, held=[0, 1, 2])
+    book = SlotPool(pages, 6, held=[0, 1, 2])
     assert book.untaken == 0
     book.release(1)
     assert book.untaken == 0
 
 
 def test_a_ring_that_was_made_smaller_drains_before_it_is_filled_anew(
-    book: SlotBook, monkeypatch: pytest.MonkeyPatch
+    book: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "DRAIN_S", 1e6)
     out = [book.acquire() for _ in range(6)]
@@ -68,7 +68,7 @@ def test_a_ring_that_was_made_smaller_drains_before_it_is_filled_anew(
 
 
 def test_a_consumer_that_keeps_batches_does_not_stop_a_smaller_ring(
-    book: SlotBook, monkeypatch: pytest.MonkeyPatch
+    book: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "DRAIN_S", 0.01)
     for _ in range(6):
@@ -80,5 +80,5 @@ def test_a_consumer_that_keeps_batches_does_not_stop_a_smaller_ring(
 
 def test_what_an_earlier_consumer_keeps_is_not_waited_for() -> None:
     pages: Any = Pages()
-    book = SlotBook(pages, 4, held=[0, 1, 5, 6, 7])
+    book = SlotPool(pages, 4, held=[0, 1, 5, 6, 7])
     assert {book.acquire(), book.acquire()} == {2, 3}

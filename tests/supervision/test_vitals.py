@@ -16,20 +16,20 @@ from autoloader.supervision.vitals import (
     LIMITS_S,
     LONGEST_PIECE_S,
     Kind,
-    Reading,
     Silence,
-    ThreadReading,
+    ThreadVitals,
+    Vitals,
     kind_of,
     read_vitals,
 )
 
-SLEEPS = ThreadReading("S", 1.0, 1.0, 100)
+SLEEPS = ThreadVitals("S", 1.0, 1.0, 100)
 
 
-def kind(*threads: tuple[ThreadReading, ThreadReading]) -> Kind:
+def kind(*threads: tuple[ThreadVitals, ThreadVitals]) -> Kind:
     """What a second is put down to, in which threads went from the one to the other."""
-    before = Reading(100.0, {tid: first for tid, (first, _) in enumerate(threads)})
-    now = Reading(101.0, {tid: second for tid, (_, second) in enumerate(threads)})
+    before = Vitals(100.0, {tid: first for tid, (first, _) in enumerate(threads)})
+    now = Vitals(101.0, {tid: second for tid, (_, second) in enumerate(threads)})
     return kind_of(before, now)
 
 
@@ -56,44 +56,44 @@ def kind(*threads: tuple[ThreadReading, ThreadReading]) -> Kind:
 def test_a_piece_of_silence_is_put_down_to_one_kind(
     state: str, cpu_s: float, delay_s: float, slices: int, expected: Kind
 ) -> None:
-    now = ThreadReading(state, 1.0 + cpu_s, 1.0 + delay_s, 100 + slices)
+    now = ThreadVitals(state, 1.0 + cpu_s, 1.0 + delay_s, 100 + slices)
     assert kind((SLEEPS, now)) is expected
 
 
 @pytest.mark.parametrize(
     ("others", "expected"),
     [
-        ([ThreadReading("S", 1.0, 1.0, 100)], Kind.STARVED),
-        ([ThreadReading("S", 1.4, 1.0, 300)], Kind.COMPUTING),
-        ([ThreadReading("D", 1.0, 1.0, 100)], Kind.STARVED),
+        ([ThreadVitals("S", 1.0, 1.0, 100)], Kind.STARVED),
+        ([ThreadVitals("S", 1.4, 1.0, 300)], Kind.COMPUTING),
+        ([ThreadVitals("D", 1.0, 1.0, 100)], Kind.STARVED),
     ],
 )
 def test_one_thread_that_got_something_speaks_for_all(
-    others: list[ThreadReading], expected: Kind
+    others: list[ThreadVitals], expected: Kind
 ) -> None:
-    starved = ThreadReading("R", 1.0, 1.0, 100)
+    starved = ThreadVitals("R", 1.0, 1.0, 100)
     assert kind((SLEEPS, starved), *((SLEEPS, other) for other in others)) is expected
 
 
 def test_a_kernel_that_does_not_count_slices_is_judged_by_the_threads_state() -> None:
-    before = ThreadReading("S", 1.0)
-    assert kind((before, ThreadReading("R", 1.0))) is Kind.STARVED
-    assert kind((before, ThreadReading("S", 1.0))) is Kind.IDLE
-    assert kind((before, ThreadReading("R", 1.5))) is Kind.COMPUTING
+    before = ThreadVitals("S", 1.0)
+    assert kind((before, ThreadVitals("R", 1.0))) is Kind.STARVED
+    assert kind((before, ThreadVitals("S", 1.0))) is Kind.IDLE
+    assert kind((before, ThreadVitals("R", 1.5))) is Kind.COMPUTING
 
 
 def test_what_cannot_be_seen_is_unknown() -> None:
-    assert kind_of(Reading(1.0, {}), Reading(2.0, {})) is Kind.UNKNOWN
+    assert kind_of(Vitals(1.0, {}), Vitals(2.0, {})) is Kind.UNKNOWN
 
 
 def silence(state: str, cpu_ratio: float, seconds: int, step_s: float = 1.0) -> Silence:
     """So many readings in a row of a process of one thread."""
     found = Silence()
-    before = Reading(0.0, {1: ThreadReading(state, 0.0, 0.0, 0)})
+    before = Vitals(0.0, {1: ThreadVitals(state, 0.0, 0.0, 0)})
     for number in range(1, seconds + 1):
         at_s = number * step_s
         slices = 10 * number if cpu_ratio else 0
-        now = Reading(at_s, {1: ThreadReading(state, cpu_ratio * at_s, 0.0, slices)})
+        now = Vitals(at_s, {1: ThreadVitals(state, cpu_ratio * at_s, 0.0, slices)})
         found, before = found.after(before, now), now
     return found
 

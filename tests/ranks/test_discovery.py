@@ -12,13 +12,13 @@ from collections.abc import Iterator
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.process.discovery import attach, is_up, socket_name
+from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.messages import Hello, Stop
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 from autoloader.supervision.vitals import LIMITS_S, Kind
 
-PAIR = Neighbours(0, 2, f"test-attach:{os.getpid()}")
+PAIR = Neighbours(0, 2, f"test-find_or_start:{os.getpid()}")
 
 
 @pytest.fixture
@@ -45,16 +45,16 @@ def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
         silent.bind(socket_name(PAIR))
         silent.listen(4)
         with pytest.raises(WorkerError, match="serves the 2 ranks of this node does not answer"):
-            attach(PAIR, [], supervisors[0])
+            find_or_start(PAIR, [], supervisors[0])
 
 
 def test_a_child_that_is_stopped_before_it_answers_is_replaced(
     supervisors: list[Supervisor],
 ) -> None:
-    first = attach(PAIR, [], supervisors[0])
+    first = find_or_start(PAIR, [], supervisors[0])
     os.kill(supervisors[0].pid, signal.SIGSTOP)
     began = time.monotonic()
-    second = attach(PAIR, [], supervisors[1])
+    second = find_or_start(PAIR, [], supervisors[1])
     assert time.monotonic() - began <= 30.0
     assert second.started_here
     assert supervisors[0].how_it_ended(1.0) == "it was killed by SIGKILL"
@@ -77,9 +77,9 @@ def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(
 
     thread = threading.Thread(target=end)
     thread.start()
-    first = attach(PAIR, [], supervisors[0])
+    first = find_or_start(PAIR, [], supervisors[0])
     thread.join()
-    second = attach(PAIR, [], supervisors[1])
+    second = find_or_start(PAIR, [], supervisors[1])
     assert first.started_here
     assert not second.started_here
     assert first.wire.receive(30.0) == Hello(-1, supervisors[0].pid)

@@ -43,7 +43,7 @@ class SourceInterruptedError(Exception):
     """A source does not answer now: it is to be opened again at the cursor. Internal."""
 
 
-class EpisodeSource(Protocol):
+class EpisodeStream(Protocol):
     """A reader of one dataset. ``open`` may be called again at any time, from any thread."""
 
     def open(
