@@ -50,14 +50,8 @@ class Contender:
     @property
     def min_headroom_bytes(self) -> int | None:
         """The lowest headroom over its rounds; ``None`` where it was never read."""
-        return min(
-            (
-                r.min_headroom_bytes
-                for r in self.rounds.values()
-                if r.min_headroom_bytes is not None
-            ),
-            default=None,
-        )
+        found = [r.min_headroom_bytes for r in self.rounds.values()]
+        return min((count for count in found if count is not None), default=None)
 
     def ratios_to(self, other: Contender) -> list[float]:
         """Its rate over ``other``'s, for each round in which both were measured."""
@@ -71,7 +65,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FinalsResult:
     """Who won, and by how much.
 
     Attributes:
@@ -98,7 +92,7 @@ def compare(
     soft_deadline_s: float,
     hard_deadline_s: float,
     clock: Clock,
-) -> Verdict:
+) -> FinalsResult:
     """Measure ``start`` and ``finalists`` in turn and judge.
 
     Args:
@@ -136,7 +130,7 @@ def compare(
     return judge(first, contenders[1:], rounds=done)
 
 
-def judge(start: Contender, finalists: Sequence[Contender], *, rounds: int) -> Verdict:
+def judge(start: Contender, finalists: Sequence[Contender], *, rounds: int) -> FinalsResult:
     """The verdict over what was measured; pure.
 
     One pair is luck: a finalist needs two paired rounds, must not have failed in any, and must
@@ -159,8 +153,8 @@ def judge(start: Contender, finalists: Sequence[Contender], *, rounds: int) -> V
         ),
     )
     if winner.is_start:
-        return Verdict(start, start, (), 1.0, rounds)
-    return Verdict(start, winner, tuple(winner.ratios_to(start)), ratio, rounds)
+        return FinalsResult(start, start, (), 1.0, rounds)
+    return FinalsResult(start, winner, tuple(winner.ratios_to(start)), ratio, rounds)
 
 
 def _beats(ratios: Sequence[float]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from autoloader.controller.probes.headroom import HeadroomProbe
 from autoloader.controller.probes.process_memory import PeakSampler
 from autoloader.errors import PipelineError, UsageError
 from autoloader.spec import PipelineSpec
-from autoloader.tune.progress import Progress
+from autoloader.tune.progress import TrialProgress
 
 REPORT_BATCHES = 10
 """Measured batches between two progress reports."""
@@ -34,7 +34,7 @@ LEAST_BATCHES = 160
 """What a figure needs before it means anything (field record, B)."""
 
 
-class OpenLoader(Protocol):
+class MeasuredLoader(Protocol):
     """The part of ``AutoLoader`` that is measured."""
 
     @property
@@ -88,21 +88,7 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document."""
-        return {
-            "samples_per_s": self.samples_per_s,
-            "batches_per_s": self.batches_per_s,
-            "batch_latency_s": dict(self.batch_latency_s),
-            "time_to_first_batch_s": self.time_to_first_batch_s,
-            "peak_rss_bytes": self.peak_rss_bytes,
-            "min_headroom_bytes": self.min_headroom_bytes,
-            "wait_ratio": self.wait_ratio,
-            "mixture": {name: dict(entry) for name, entry in self.mixture.items()},
-            "knobs": dict(self.knobs),
-            "samples": self.samples,
-            "datasets": self.datasets,
-            "decodes_per_sample": self.decodes_per_sample,
-            "distinct_episodes_per_batch": self.distinct_episodes_per_batch,
-        }
+        return asdict(self)
 
 
 def measure(
@@ -116,7 +102,7 @@ def measure(
     controller: bool = False,
     split: str = "train",
     ram_floor: str | int | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[TrialProgress], None] | None = None,
 ) -> Measurement:
     """Measure the loader that ``spec_path`` describes, with its knobs held still.
 
@@ -138,8 +124,8 @@ def measure(
     spec = PipelineSpec.from_yaml(spec_path)
     from autoloader.loader import AutoLoader
 
-    def open_loader() -> OpenLoader:
-        loader: OpenLoader = AutoLoader(
+    def open_loader() -> MeasuredLoader:
+        loader: MeasuredLoader = AutoLoader(
             spec,
             profile=profile,
             ram_floor=ram_floor,
@@ -156,12 +142,12 @@ def measure(
 
 
 def measure_loader(
-    open_loader: Callable[[], OpenLoader],
+    open_loader: Callable[[], MeasuredLoader],
     *,
     warmup: int,
     batches: int,
     step_time_s: float = 0.0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[TrialProgress], None] | None = None,
     now_s: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Measurement:
@@ -175,21 +161,21 @@ def measure_loader(
         began_s = now_s()
         loader = open_loader()
         try:
-            counted = _Counted(loader, now_s, sleep, step_time_s)
-            first_s = counted.first() - began_s
-            counted.warm_up(warmup - 1)
-            counted.measure(batches, progress)
-            return _summary(counted, loader, first_s, memory)
+            consumer = _Consumer(loader, now_s, sleep, step_time_s)
+            first_s = consumer.first() - began_s
+            consumer.warm_up(warmup - 1)
+            consumer.measure(batches, progress)
+            return _summary(consumer, loader, first_s, memory)
         finally:
             loader.close()
 
 
-class _Counted:
+class _Consumer:
     """The consumer: asks for batches, steps, and keeps the record."""
 
     def __init__(
         self,
-        loader: OpenLoader,
+        loader: MeasuredLoader,
         now_s: Callable[[], float],
         sleep: Callable[[float], None],
         step_time_s: float,
@@ -218,7 +204,7 @@ class _Counted:
             next(self._batches)
             self._step()
 
-    def measure(self, count: int, progress: Callable[[Progress], None] | None) -> None:
+    def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
         began_s = self._now_s()
         cpu_began_s = _cpu_s()
         for number in range(1, count + 1):
@@ -231,7 +217,7 @@ class _Counted:
             self.measured_s = self._now_s() - began_s
             if progress is not None and (number % REPORT_BATCHES == 0 or number == count):
                 cost_s = (_cpu_s() - cpu_began_s) / self.samples if self.samples else None
-                progress(Progress(number, self.samples / max(self.measured_s, 1e-9), cost_s))
+                progress(TrialProgress(number, self.samples / max(self.measured_s, 1e-9), cost_s))
 
     def _count(self, batch: Mapping[str, Any]) -> None:
         self.samples += int(np.shape(batch["action"])[0])
@@ -248,7 +234,7 @@ class _Counted:
             self._sleep(self._step_time_s)
 
 
-def _without_end(loader: OpenLoader) -> Iterator[Mapping[str, Any]]:
+def _without_end(loader: MeasuredLoader) -> Iterator[Mapping[str, Any]]:
     """Batches of one epoch after the other; an epoch without one is an error, not a hang."""
     while True:
         empty = True
@@ -265,43 +251,43 @@ def _without_end(loader: OpenLoader) -> Iterator[Mapping[str, Any]]:
 
 
 def _summary(
-    counted: _Counted, loader: OpenLoader, first_s: float, memory: PeakSampler
+    consumer: _Consumer, loader: MeasuredLoader, first_s: float, memory: PeakSampler
 ) -> Measurement:
     memory.sample()
-    elapsed_s = max(counted.measured_s, 1e-9)
-    p50, p90, p99 = np.quantile(counted.latencies_s, (0.5, 0.9, 0.99))
+    elapsed_s = max(consumer.measured_s, 1e-9)
+    p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
     names = list(loader.dataset_names)
     return Measurement(
-        samples_per_s=counted.samples / elapsed_s,
-        batches_per_s=len(counted.latencies_s) / elapsed_s,
+        samples_per_s=consumer.samples / elapsed_s,
+        batches_per_s=len(consumer.latencies_s) / elapsed_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
         peak_rss_bytes=memory.peak_rss_bytes,
         min_headroom_bytes=memory.min_headroom_bytes,
-        wait_ratio=min(1.0, sum(counted.latencies_s) / elapsed_s),
-        mixture=_mixture(counted, loader, names),
+        wait_ratio=min(1.0, sum(consumer.latencies_s) / elapsed_s),
+        mixture=_mixture(consumer, loader, names),
         knobs=loader.knobs.flat(),
-        samples=counted.samples,
+        samples=consumer.samples,
         datasets=len(names),
         decodes_per_sample=loader.statistics().as_dict().get("decodes_per_sample"),
         distinct_episodes_per_batch=(
-            counted.episodes / counted.with_episodes if counted.with_episodes else None
+            consumer.episodes / consumer.with_episodes if consumer.with_episodes else None
         ),
     )
 
 
 def _mixture(
-    counted: _Counted, loader: OpenLoader, names: list[str]
+    consumer: _Consumer, loader: MeasuredLoader, names: list[str]
 ) -> dict[str, dict[str, float]]:
     """Weight and share per dataset; shares from the loader where batches do not say (metadata)."""
     told = loader.statistics().as_dict()["datasets"]
     weights = {name: float(told[name]["weight"]) for name in names}
     whole = sum(weights.values()) or 1.0
-    known = int(counted.per_dataset.sum())
+    known = int(consumer.per_dataset.sum())
     return {
         name: {
             "weight": weights[name] / whole,
-            "share": float(counted.per_dataset[place]) / known
+            "share": float(consumer.per_dataset[place]) / known
             if known
             else float(told[name]["share"]),
         }

@@ -6,6 +6,7 @@ Not here: each part of it; this is where they are put together.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -20,11 +21,11 @@ from autoloader.knobs import KnobLimits
 from autoloader.planning.start import plan_loader
 from autoloader.profile import host_facts, save_profile
 from autoloader.spec import PipelineSpec
-from autoloader.tune.bound import bound_samples_per_s
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.report import TuneReport, winning_profile
 from autoloader.tune.search_space import SearchSpace, guess
-from autoloader.tune.study import StudyOptions, StudyWatcher, run_study, sqlite_url
+from autoloader.tune.storage import sqlite_url
+from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
 from autoloader.tune.trial import Measurer, TrialRunner, measure_command
 
 logger = logging.getLogger(__name__)
@@ -160,6 +161,24 @@ def tune(
         today=date.today(),
     )
     return TuneReport(save_profile(profile, options.out), profile, result, bound)
+
+
+def bound_samples_per_s(cpus: int, costs_cpu_s: Iterable[float | None]) -> float | None:
+    """Samples/s that ``cpus`` could give if no thread ever waited, at the lowest cost seen.
+
+    A stage that costs c seconds of processor per sample passes at most cpus / c samples/s, and so
+    does their sum (resource-accounted rates, as in Plumber, MLSys 2022). No measured rate can
+    exceed cpus / c of the cheapest measurement, so that one gives the bound.
+
+    Args:
+        cpus: processors the loader may use.
+        costs_cpu_s: processor seconds per sample, one per measurement; ``None`` is not measured.
+
+    Returns:
+        The bound, or ``None`` when no cost was measured.
+    """
+    known = [cost for cost in costs_cpu_s if cost is not None and cost > 0]
+    return cpus / min(known) if known else None
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:

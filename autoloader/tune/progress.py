@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrialProgress:
     """How a measurement stands.
 
     Attributes:
@@ -56,7 +56,7 @@ class ProgressWriter:
         self._watch = threading.Thread(target=self._wait_for_end, name="parent-watch", daemon=True)
         self._watch.start()
 
-    def send(self, progress: Progress) -> None:
+    def send(self, progress: TrialProgress) -> None:
         """Tell the parent; a parent that is gone is the watching thread's business."""
         line = json.dumps(asdict(progress)) + "\n"
         try:
@@ -83,12 +83,12 @@ class ProgressWriter:
 
 
 class ProgressLines:
-    """The parent's end: turns received bytes into ``Progress``; foreign lines are skipped."""
+    """The parent's end: turns received bytes into ``TrialProgress``; foreign lines are skipped."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Progress]:
+    def feed(self, data: bytes) -> list[TrialProgress]:
         """The messages that ``data`` completes, in order."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         found = []
@@ -97,7 +97,7 @@ class ProgressLines:
                 raw = json.loads(line)
                 cost = raw.get("cpu_s_per_sample")
                 found.append(
-                    Progress(
+                    TrialProgress(
                         batches=int(raw["batches"]),
                         samples_per_s=float(raw["samples_per_s"]),
                         cpu_s_per_sample=None if cost is None else float(cost),

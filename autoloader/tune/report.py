@@ -22,7 +22,7 @@ from rich.table import Table
 from autoloader.clock import Clock
 from autoloader.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.tune.finals import Contender
-from autoloader.tune.progress import Progress
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialResult
 from autoloader.units import format_bytes
@@ -39,7 +39,7 @@ class TuneReport:
         profile_path: where the profile was saved.
         profile: what was saved.
         result: what the study found.
-        bound_samples_per_s: see ``bound``; ``None`` when no cost was measured.
+        bound_samples_per_s: see ``offline``; ``None`` when no cost was measured.
     """
 
     profile_path: Path
@@ -166,7 +166,7 @@ class LiveWatcher:
         self._begin(f"trial {number}/{planned}{role}")
 
     def progressed(
-        self, progress: Progress | None, headroom_bytes: int | None, best_samples_per_s: float
+        self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
         if progress is not None:
             self._rate = f"batch {progress.batches}, {progress.samples_per_s:.0f} samples/s, "

@@ -99,7 +99,7 @@ class SearchSpace:
         block = max(1, limits.block_length)
         ranges = {
             "decode_threads": IntRange(1, min(512, 2 * limits.cpus), log=True),
-            "ring_slots": IntRange(4, _most_ring_slots(limits), log=True),
+            "ring_slots": IntRange(4, Knobs(ring_slots=64).clamp(limits)[0].ring_slots, log=True),
             "queue_samples": IntRange(block, max(block, _QUEUE_WORTH), log=True),
             "cycle_length": IntRange(1, _most_cycle_length(start, limits), log=True),
             "parse_parallel_calls": IntRange(1, min(_PARSE_WORTH, 2 * limits.cpus), log=True),
@@ -152,12 +152,6 @@ class SearchSpace:
             if (own.num_parallel_calls or values["num_parallel_calls"]) > cycle:
                 lowered[f"{name}.num_parallel_calls"] = cycle
         return lowered
-
-
-def _most_ring_slots(limits: KnobLimits) -> int:
-    if not limits.batch_bytes or limits.budget_bytes is None:
-        return 64
-    return min(64, max(4, limits.budget_bytes // limits.batch_bytes))
 
 
 def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:

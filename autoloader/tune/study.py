@@ -12,23 +12,18 @@ pruned one that violates the constraint ``ram_floor``, so the sampler learns whe
 Time: the search ends when the next trial would eat into what the finals need; the finals may pass
 the budget by a quarter, never more.
 
-Not here: running a trial (``trial``), judging finalists (``finals``), showing any of it
-(``report``).
+Not here: running a trial (``trial``), judging finalists (``finals``), the errors of a storage
+(``storage``), showing any of it (``report``).
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autoloader.clock import Clock
 from autoloader.errors import (
@@ -39,9 +34,10 @@ from autoloader.errors import (
     UsageError,
 )
 from autoloader.knobs import Knobs
-from autoloader.tune.finals import TIE_RATIO, Contender, Verdict, compare
-from autoloader.tune.progress import Progress
+from autoloader.tune.finals import TIE_RATIO, Contender, FinalsResult, compare
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace
+from autoloader.tune.storage import shown_url, storage_errors, storage_url
 from autoloader.tune.trial import Measurer, Outcome, TrialResult
 
 LEAST_PRUNE_BATCHES = 40
@@ -93,7 +89,7 @@ class StudyWatcher(Protocol):
         ...
 
     def progressed(
-        self, progress: Progress | None, headroom_bytes: int | None, best_samples_per_s: float
+        self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
         """A reading, with progress where there was some; ten times a second at most."""
         ...
@@ -124,7 +120,7 @@ class StudyResult:
         storage: where it lies, without a password.
     """
 
-    verdict: Verdict
+    verdict: FinalsResult
     first: TrialResult
     trials: Mapping[str, int]
     costs_cpu_s: tuple[float, ...]
@@ -159,55 +155,25 @@ class TolerantPruner(optuna.pruners.BasePruner):
         return value < best * (1 - NOISE_RATIO)
 
 
-def sqlite_url(path: Path) -> str:
-    """The storage URL of an SQLite file, whose directory is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{path}"
-
-
-def storage_url(url: str) -> str:
-    """``url`` as SQLAlchemy wants it; PostgreSQL goes through psycopg.
-
-    Raises:
-        UsageError: it is no URL.
-    """
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise UsageError(
-            f"--storage {url!r} is not a storage URL",
-            remedy='write "sqlite:////absolute/path.db" or "postgresql://user:password@host/name"',
-        ) from error
-    if parsed.drivername in {"postgres", "postgresql"}:
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    return parsed.render_as_string(hide_password=False)
-
-
-def open_study(options: StudyOptions) -> optuna.Study:
-    """The study in its storage, made or resumed; trials of dead workers are failed.
-
-    Raises:
-        UsageError: the storage cannot be opened.
-    """
+def _open_study(url: str, options: StudyOptions) -> optuna.Study:
+    """The study in its storage, made or resumed; trials of dead workers are failed."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    url = storage_url(options.storage)
-    with _storage_errors(url), _quiet():
-        storage = optuna.storages.RDBStorage(
-            url, heartbeat_interval=_HEARTBEAT_S, grace_period=_GRACE_S
-        )
-        study = optuna.create_study(
-            study_name=options.name,
-            storage=storage,
-            direction="maximize",
-            load_if_exists=True,
-            sampler=optuna.samplers.TPESampler(
-                seed=options.seed,
-                multivariate=True,
-                n_startup_trials=max(4, options.trials // 3),
-            ),
-            pruner=TolerantPruner(min(LEAST_PRUNE_BATCHES, max(1, options.batches // 4))),
-        )
-        optuna.storages.fail_stale_trials(study)
+    storage = optuna.storages.RDBStorage(
+        url, heartbeat_interval=_HEARTBEAT_S, grace_period=_GRACE_S
+    )
+    study = optuna.create_study(
+        study_name=options.name,
+        storage=storage,
+        direction="maximize",
+        load_if_exists=True,
+        sampler=optuna.samplers.TPESampler(
+            seed=options.seed,
+            multivariate=True,
+            n_startup_trials=max(4, options.trials // 3),
+        ),
+        pruner=TolerantPruner(min(LEAST_PRUNE_BATCHES, max(1, options.batches // 4))),
+    )
+    optuna.storages.fail_stale_trials(study)
     return study
 
 
@@ -238,8 +204,8 @@ def run_study(
     """
     url = storage_url(options.storage)
     search = _Search(space, measure, options, clock, watcher)
-    with _storage_errors(url), _quiet():
-        study = open_study(options)
+    with storage_errors(url):
+        study = _open_study(url, options)
         first = search.run(study, first_guess)
         finalists = pick_finalists(study.get_trials(deepcopy=False), space, options.finalists)
         verdict = compare(
@@ -259,7 +225,7 @@ def run_study(
             trials=count_outcomes(study.get_trials(deepcopy=False)),
             costs_cpu_s=tuple(search.costs_cpu_s),
             name=study.study_name,
-            storage=make_url(url).render_as_string(hide_password=True),
+            storage=shown_url(url),
         )
 
 
@@ -269,12 +235,8 @@ def pick_finalists(trials: list[FrozenTrial], space: SearchSpace, most: int) -> 
     Sets that this host may not run (another host's, in a shared study), the start itself and
     doubles are left out.
     """
-    done = [
-        trial for trial in trials if trial.state is TrialState.COMPLETE and trial.value is not None
-    ]
-    if not done:
-        return []
-    best = max(trial.value for trial in done if trial.value is not None)
+    done = [one for one in trials if one.state is TrialState.COMPLETE]
+    best = max((trial.value or 0.0 for trial in done), default=0.0)
 
     def rank(trial: FrozenTrial) -> tuple[bool, float]:
         value = trial.value or 0.0
@@ -344,14 +306,15 @@ class _Search:
         """One measurement of the finals; nothing is pruned there."""
         self.watcher.final_started(number, self.options.rounds, contender)
 
-        def watch(progress: Progress | None, headroom_bytes: int | None) -> bool:
-            self.watcher.progressed(progress, headroom_bytes, self.best_samples_per_s)
-            return True
-
-        result = self.measure(contender.knobs, timeout_s=left_s, watch=watch)
+        result = self.measure(contender.knobs, timeout_s=left_s, watch=self._watch)
         self._learn(result)
         self.watcher.final_ended(contender, result)
         return result
+
+    def _watch(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
+        """Shows a measurement that nothing stops."""
+        self.watcher.progressed(progress, headroom_bytes, self.best_samples_per_s)
+        return True
 
     def _enqueue(self, study: optuna.Study, knobs: Knobs, label: str) -> None:
         study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
@@ -366,8 +329,8 @@ class _Search:
         trial.set_user_attr("knobs", knobs.flat())
         self.watcher.trial_started(self.done, self.options.trials, label)
 
-        def watch(progress: Progress | None, headroom_bytes: int | None) -> bool:
-            self.watcher.progressed(progress, headroom_bytes, self.best_samples_per_s)
+        def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
+            self._watch(progress, headroom_bytes)
             if progress is None:
                 return True
             trial.report(progress.samples_per_s, progress.batches)
@@ -378,7 +341,7 @@ class _Search:
         if knobs == self.space.start and self.first is None:
             self.first = result
         self._learn(result)
-        self._keep(trial, result)
+        self._record(trial, result)
         self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
             return result.samples_per_s
@@ -386,7 +349,7 @@ class _Search:
             raise TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
 
-    def _keep(self, trial: optuna.Trial, result: TrialResult) -> None:
+    def _record(self, trial: optuna.Trial, result: TrialResult) -> None:
         trial.set_user_attr("outcome", result.outcome.value)
         for name in ("reason", "min_headroom_bytes", "peak_rss_bytes", "cpu_s_per_sample"):
             value: Any = getattr(result, name)
@@ -406,8 +369,8 @@ class _Search:
     def _require_start(self) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
         if self.first is None:  # another host of this study took the enqueued start
-            watch = _KeepGoing(self.watcher)
-            self.first = self.measure(self.space.start, timeout_s=self._timeout_s(), watch=watch)
+            timeout_s = self._timeout_s()
+            self.first = self.measure(self.space.start, timeout_s=timeout_s, watch=self._watch)
             self._learn(self.first)
         if self.first.outcome is Outcome.COMPLETE:
             return self.first
@@ -424,11 +387,13 @@ class _Search:
             raise SourceError(what, remedy=remedy)
         raise PipelineError(what, remedy=remedy, stage="measure")
 
+    def _left_s(self) -> float:
+        return self.began_s + self.options.budget_s - self.clock.now_s()
+
     def _timeout_s(self) -> float:
-        left_s = self.began_s + self.options.budget_s - self.clock.now_s()
         if self.first is None:
-            return max(left_s, 1.0)
-        return max(min(left_s, 3 * self.first.duration_s + 10), 1.0)
+            return max(self._left_s(), 1.0)
+        return max(min(self._left_s(), 3 * self.first.duration_s + 10), 1.0)
 
     def _time_for_another(self, first: TrialResult) -> bool:
         """Whether one more trial as long as the start leaves the finals their time."""
@@ -436,41 +401,4 @@ class _Search:
             self.options.rounds * (1 + self.options.finalists) * first.duration_s,
             _FINALS_SHARE * self.options.budget_s,
         )
-        left_s = self.began_s + self.options.budget_s - self.clock.now_s()
-        return left_s - finals_s > first.duration_s
-
-
-@dataclass(slots=True)
-class _KeepGoing:
-    watcher: StudyWatcher
-
-    def __call__(self, progress: Progress | None, headroom_bytes: int | None) -> bool:
-        self.watcher.progressed(progress, headroom_bytes, 0.0)
-        return True
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without Optuna's notes on its own experimental parts (heartbeat, stale trials)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        yield
-
-
-@contextmanager
-def _storage_errors(url: str) -> Iterator[None]:
-    """What the storage throws, as an error that names it (without its password)."""
-    shown = make_url(url).render_as_string(hide_password=True)
-    try:
-        yield
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        first_line = str(error).splitlines()[0]
-        raise UsageError(
-            f"the study's storage {shown} cannot be used: {first_line}",
-            remedy="name a storage that can be reached and written with --storage",
-        ) from error
-    except ImportError as error:
-        raise UsageError(
-            f"the study's storage {shown} needs a driver that is not here: {error}",
-            remedy="for PostgreSQL: pip install 'autoloader-rlds[postgresql]'",
-        ) from error
+        return self._left_s() - finals_s > first.duration_s

@@ -35,7 +35,7 @@ from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
 from autoloader.supervision import start
 from autoloader.supervision.supervisor import describe_end, last_lines
-from autoloader.tune.progress import Progress, ProgressLines
+from autoloader.tune.progress import ProgressLines, TrialProgress
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -83,10 +83,10 @@ class TrialResult:
     measurement: Mapping[str, Any] | None = None
 
 
-class Watch(Protocol):
+class TrialWatch(Protocol):
     """What a study is told while a trial runs."""
 
-    def __call__(self, progress: Progress | None, headroom_bytes: int | None) -> bool:
+    def __call__(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         """Called on each progress (or ``None`` at a reading); false stops the trial as pruned."""
         ...
 
@@ -94,7 +94,7 @@ class Watch(Protocol):
 class Measurer(Protocol):
     """Measures one knob set; ``TrialRunner`` in earnest, a fake in tests."""
 
-    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult: ...
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult: ...
 
 
 def measure_command(
@@ -150,7 +150,7 @@ class TrialRunner:
         self._clock = clock or SystemClock()
         self._period_s = period_s
 
-    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         """Measure ``knobs`` in a child.
 
         Args:
@@ -215,11 +215,11 @@ class _Run:
     def follow(
         self,
         headroom: Callable[[], int | None],
-        watch: Watch,
+        watch: TrialWatch,
         timeout_s: float,
         period_s: float,
     ) -> tuple[Outcome, str] | None:
-        """Watch until the child ends (``None``) or has to be ended (outcome and reason)."""
+        """TrialWatch until the child ends (``None``) or has to be ended (outcome and reason)."""
         lines = ProgressLines()
         self._link.settimeout(period_s)
         next_reading_s = self._clock.now_s()

@@ -15,7 +15,7 @@ from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Measurement
-from autoloader.tune.progress import Progress, ProgressLines
+from autoloader.tune.progress import ProgressLines, TrialProgress
 
 FOUND = Measurement(
     samples_per_s=100.0,
@@ -40,7 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def measure(spec_path: Path, **options: Any) -> Measurement:
         seen.update(options, spec_path=spec_path)
         if options["progress"] is not None:
-            options["progress"](Progress(10, 99.0))
+            options["progress"](TrialProgress(10, 99.0))
         return FOUND
 
     monkeypatch.setattr(measurement, "measure", measure)
@@ -113,7 +113,7 @@ def test_progress_goes_to_the_descriptor_that_the_study_names(asked: dict[str, A
     with ours:
         descriptor = theirs.detach()
         assert main(["measure", "--spec", "m.yaml", "--progress-fd", str(descriptor)]) == 0
-        assert ProgressLines().feed(ours.recv(4096)) == [Progress(10, 99.0)]
+        assert ProgressLines().feed(ours.recv(4096)) == [TrialProgress(10, 99.0)]
         assert ours.recv(1) == b""
 
 

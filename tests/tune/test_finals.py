@@ -8,7 +8,7 @@ import pytest
 
 from autoloader.clock import ManualClock
 from autoloader.knobs import Knobs
-from autoloader.tune.finals import Contender, Verdict, compare
+from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.trial import Outcome, TrialResult
 
 START = Knobs.build({"decode_threads": 1})
@@ -35,7 +35,7 @@ def finals(
     hard_s: float | None = None,
     each_s: float = 1.0,
     order: list[Knobs] | None = None,
-) -> Verdict:
+) -> FinalsResult:
     clock = ManualClock()
 
     def measure(contender: Contender, number: int, left_s: float) -> TrialResult:

@@ -13,7 +13,7 @@ from autoloader.clock import ManualClock
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.measurement import REPORT_BATCHES, Measurement, measure_loader
-from autoloader.tune.progress import Progress
+from autoloader.tune.progress import TrialProgress
 
 
 class FakeLoader:
@@ -80,7 +80,7 @@ def measured(
     warmup: int = 8,
     batches: int = 20,
     step_time_s: float = 0.0,
-    told: list[Progress] | None = None,
+    told: list[TrialProgress] | None = None,
 ) -> tuple[Measurement, FakeLoader]:
     made: list[FakeLoader] = []
 
@@ -160,7 +160,7 @@ def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:
 
 
 def test_progress_tells_the_running_rate_up_to_the_last_batch() -> None:
-    told: list[Progress] = []
+    told: list[TrialProgress] = []
     measured(ManualClock(), batches=2 * REPORT_BATCHES + 3, told=told)
     assert [p.batches for p in told] == [REPORT_BATCHES, 2 * REPORT_BATCHES, 2 * REPORT_BATCHES + 3]
     assert [p.samples_per_s for p in told] == pytest.approx([8.0] * 3)

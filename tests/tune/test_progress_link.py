@@ -14,11 +14,11 @@ from dataclasses import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.tune.progress import Progress, ProgressLines, ProgressWriter
+from autoloader.tune.progress import ProgressLines, ProgressWriter, TrialProgress
 
 messages = st.lists(
     st.builds(
-        Progress,
+        TrialProgress,
         batches=st.integers(0, 10**6),
         samples_per_s=st.floats(0, 1e9),
         cpu_s_per_sample=st.none() | st.floats(0, 1e3),
@@ -27,7 +27,7 @@ messages = st.lists(
 
 
 @given(messages, st.integers(1, 50))
-def test_messages_arrive_whole_however_they_are_cut(sent: list[Progress], cut: int) -> None:
+def test_messages_arrive_whole_however_they_are_cut(sent: list[TrialProgress], cut: int) -> None:
     data = b"".join(json.dumps(asdict(message)).encode() + b"\n" for message in sent)
     lines = ProgressLines()
     found = [
@@ -41,18 +41,18 @@ def test_messages_arrive_whole_however_they_are_cut(sent: list[Progress], cut: i
 def test_foreign_lines_are_skipped() -> None:
     lines = ProgressLines()
     found = lines.feed(b'W0000 noise\n[1]\n{"batches": 1}\n{"batches": 2, "samples_per_s": 3}\n')
-    assert found == [Progress(2, 3.0)]
+    assert found == [TrialProgress(2, 3.0)]
 
 
 def test_a_writer_sends_and_notices_that_the_parent_is_gone() -> None:
     ours, theirs = socket.socketpair()
     gone = threading.Event()
     writer = ProgressWriter(theirs.detach(), parent_gone=gone.set)
-    writer.send(Progress(1, 2.0))
-    assert ProgressLines().feed(ours.recv(4096)) == [Progress(1, 2.0)]
+    writer.send(TrialProgress(1, 2.0))
+    assert ProgressLines().feed(ours.recv(4096)) == [TrialProgress(1, 2.0)]
     ours.close()
     assert gone.wait(30)
-    writer.send(Progress(2, 2.0))  # nobody hears it, and nothing is raised
+    writer.send(TrialProgress(2, 2.0))  # nobody hears it, and nothing is raised
     writer.close()
 
 

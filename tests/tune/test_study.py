@@ -13,17 +13,11 @@ from autoloader.clock import ManualClock
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.tune.finals import Contender
-from autoloader.tune.progress import Progress
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace, guess
-from autoloader.tune.study import (
-    StudyOptions,
-    StudyResult,
-    TolerantPruner,
-    run_study,
-    sqlite_url,
-    storage_url,
-)
-from autoloader.tune.trial import Outcome, TrialResult, Watch
+from autoloader.tune.storage import sqlite_url, storage_url
+from autoloader.tune.study import StudyOptions, StudyResult, TolerantPruner, run_study
+from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
 START = Knobs.build({"decode_threads": 1})
@@ -40,7 +34,7 @@ class Recorder:
         self.labels.append(label)
 
     def progressed(
-        self, progress: Progress | None, headroom_bytes: int | None, best_samples_per_s: float
+        self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
         pass
 
@@ -71,7 +65,7 @@ class Machine:
         self.fails = fails
         self.asked: list[Knobs] = []
 
-    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         knobs.check(LIMITS)
         assert timeout_s > 0
         self.asked.append(knobs)
@@ -82,7 +76,7 @@ class Machine:
         rate = self.rate(knobs)
         for batches in range(10, 170, 10):
             self.clock.advance(self.each_s / 16)
-            if not watch(Progress(batches, rate), 10**10):
+            if not watch(TrialProgress(batches, rate), 10**10):
                 return TrialResult(Outcome.PRUNED, duration_s=1, reason="slow")
         return TrialResult(
             Outcome.COMPLETE,
@@ -203,9 +197,9 @@ def test_a_slower_trial_is_pruned_against_the_start_alone(tmp_path: Path) -> Non
 
 def test_a_trial_that_is_done_is_not_pruned_at_its_last_batch(tmp_path: Path) -> None:
     class Late(Machine):
-        def __call__(self, knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+        def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
             rate = 100.0 if knobs == START else 50.0
-            assert watch(Progress(160, rate), None)
+            assert watch(TrialProgress(160, rate), None)
             return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=rate)
 
     assert study(Late(), tmp_path, trials=3).trials["complete"] == 3

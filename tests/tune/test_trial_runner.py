@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from autoloader.knobs import Knobs
-from autoloader.tune.progress import Progress
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.trial import Outcome, TrialRunner, knob_arguments, measure_command
 
 GIB = 2**30
@@ -32,7 +32,7 @@ def hang():
 """
 
 
-def go_on(progress: Progress | None, headroom_bytes: int | None) -> bool:
+def go_on(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
     return True
 
 
@@ -156,9 +156,9 @@ def test_unreadable_headroom_does_not_stop_a_trial() -> None:
 
 def test_a_watcher_that_says_stop_prunes_the_trial_and_ends_its_whole_group(tmp_path: Path) -> None:
     here = tmp_path / "pids"
-    seen: list[Progress] = []
+    seen: list[TrialProgress] = []
 
-    def watch(progress: Progress | None, headroom_bytes: int | None) -> bool:
+    def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         if progress is not None:
             seen.append(progress)
         return progress is None or progress.batches < 40
@@ -187,7 +187,7 @@ def test_a_child_that_hangs_is_ended_and_failed() -> None:
 def test_an_abort_of_the_study_ends_the_child(tmp_path: Path, error: type[BaseException]) -> None:
     here = tmp_path / "pid"
 
-    def watch(progress: Progress | None, headroom_bytes: int | None) -> bool:
+    def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         if progress is not None:
             raise error
         return True

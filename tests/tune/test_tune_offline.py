@@ -18,11 +18,10 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline
-from autoloader.tune.bound import bound_samples_per_s
-from autoloader.tune.offline import TuneOptions, tune
-from autoloader.tune.progress import Progress
+from autoloader.tune.offline import TuneOptions, bound_samples_per_s, tune
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher, TuneReport
-from autoloader.tune.trial import Outcome, TrialResult, Watch
+from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
 
 GIB = 2**30
 
@@ -65,10 +64,10 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def measure(knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+def measure(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
     """Faster with queued samples, whatever this machine is."""
     rate = 100.0 + knobs.queue_samples
-    watch(Progress(160, rate, 0.001), 8 * GIB)
+    watch(TrialProgress(160, rate, 0.001), 8 * GIB)
     return TrialResult(
         Outcome.COMPLETE,
         duration_s=1.0,
@@ -152,7 +151,7 @@ def test_a_tuned_profile_is_a_start_for_the_next_study(spec_path: Path) -> None:
 def test_a_ring_is_searched_within_half_of_what_the_plan_allows(spec_path: Path) -> None:
     seen: list[int] = []
 
-    def note_ring(knobs: Knobs, *, timeout_s: float, watch: Watch) -> TrialResult:
+    def note_ring(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         seen.append(knobs.ring_slots)
         return measure(knobs, timeout_s=timeout_s, watch=watch)
 
@@ -180,7 +179,7 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
     watcher = LiveWatcher(Console(file=text), clock, 360)
     watcher.trial_started(2, 12, "guess")
     clock.advance(20)
-    watcher.progressed(Progress(10, 5.0), 7 * GIB, 90.0)
+    watcher.progressed(TrialProgress(10, 5.0), 7 * GIB, 90.0)
     watcher.trial_ended(
         2,
         TrialResult(Outcome.INFEASIBLE, reason="[floor] breached", min_headroom_bytes=6 * GIB),
