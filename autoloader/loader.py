@@ -32,7 +32,7 @@ from autoloader.control.pipeline import (
     DECISIONS_VARIABLE,
     Control,
     ControlledPipeline,
-    ControlOrder,
+    ControlRequest,
 )
 from autoloader.controller.probes.headroom import HeadroomProbe
 from autoloader.controller.probes.oom import named_by_kernel, oom_kills
@@ -68,15 +68,15 @@ from autoloader.samples.location import SampleLocation, locate
 from autoloader.samples.resolve import check_places
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
-from autoloader.telemetry import (
+from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.lines import log_path, run_name
+from autoloader.telemetry.meter import ConsumerMeter
+from autoloader.telemetry.statistics import (
     ControllerStatistics,
     DatasetStatistics,
     RingStatistics,
     Statistics,
 )
-from autoloader.telemetry.batch_times import BatchTimes
-from autoloader.telemetry.lines import log_path, run_name
-from autoloader.telemetry.meter import ConsumerMeter
 
 if TYPE_CHECKING:
     from autoloader.device.transfer import Transfer
@@ -242,7 +242,7 @@ class AutoLoader:
                 self._memory,
                 self._lender,
                 pipeline=in_child,
-                minimum=self._control_order().limits.least,
+                minimum=self._control_request().limits.least,
                 price=partial(price_of, self.plan.mixture),
                 preemptible=self._controller,
             )
@@ -266,7 +266,7 @@ class AutoLoader:
                 knobs,
                 self._memory,
                 self._child,
-                control=self._control_order().plain(),
+                control=self._control_request().plain(),
                 ranks=self._ranks,
                 position=self._progress.start,
                 lender=self._lender,
@@ -280,7 +280,7 @@ class AutoLoader:
                 mixture,
                 order.shares,
                 knobs,
-                self._control_order(),
+                self._control_request(),
                 self._memory,
                 self._page,
                 lambda admitted: open_pipeline(
@@ -301,10 +301,10 @@ class AutoLoader:
             pipeline = self._controlled.pipeline
         return pipeline
 
-    def _control_order(self) -> ControlOrder:
+    def _control_request(self) -> ControlRequest:
         """What the controller is asked, wherever it runs."""
         wanted, run = os.environ.get(DECISIONS_VARIABLE, ""), run_name()
-        return ControlOrder(
+        return ControlRequest(
             limits=controller_limits(self.plan, ranks_here=self._neighbours.local_world_size),
             moves=self._controller,
             decisions=str(log_path(wanted, "decisions", run).absolute()) if wanted else "",

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
-from autoloader.control.pipeline import Control, ControlOrder, give_memory_back
+from autoloader.control.pipeline import Control, ControlRequest, give_memory_back
 from autoloader.controller.probes.headroom import HeadroomProbe
 from autoloader.controller.probes.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
@@ -141,7 +141,7 @@ class _ServedPipeline:
             mixture,
             order.shares,
             Knobs.build(start.knobs),
-            ControlOrder.from_plain(start.control),
+            ControlRequest.from_plain(start.control),
             memory,
             page,
             make,

@@ -21,8 +21,8 @@ from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
 from autoloader.order.dealing import epoch_steps
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.reuse import Reuse
-from autoloader.order.table import DatasetTable
 from autoloader.planning.start import LoaderPlan, remote_buffers, why_no_batch
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, samples_per_episode

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoloader.order.chains import why_unchained
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
-from autoloader.order.table import DatasetTable
 from autoloader.planning.start import LoaderPlan
 from autoloader.samples.resolve import ResolvedDataset
 

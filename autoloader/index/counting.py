@@ -16,9 +16,8 @@ import numpy as np
 from autoloader.catalog import mean_frames
 from autoloader.errors import SourceError
 from autoloader.index.opening import find_indexes, open_indexes
-from autoloader.index.tables import table_of
-from autoloader.index.valid import count_indexed
-from autoloader.order.table import DatasetTable
+from autoloader.index.valid import count_indexed, table_of
+from autoloader.order.episodes import DatasetTable
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 

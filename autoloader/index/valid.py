@@ -1,23 +1,28 @@
-"""Which t of indexed episodes are valid, what left the others out, and how many samples that makes.
+"""The samples of indexed episodes: which t are valid, what left out the others, and their plan.
 
 Windows, a transform and the rules of ``keep`` decide it. Of a transform, a dropped episode is one
 without a step, and which steps may be t is a column (``VALID_KEY``). Rules are no part of the
 index, which has the texts that they look at: a rule that changes indexes nothing anew.
 
 Not here: running the transform (``index.build``, ``transforms.transform``), what one rule leaves
-(``transforms.keep``).
+(``transforms.keep``), the arithmetic of the plan (``order.plan``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
+from autoloader.errors import SourceError
+from autoloader.order.episodes import DatasetTable
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.plan import SamplePlan
 from autoloader.samples.counts import DatasetCount, samples_per_episode
-from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import valid_ranges
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
@@ -130,3 +135,53 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
         part[:, 3] = np.asarray(new, dtype=np.int64)[which]
         parts.append(part)
     return TextRuns(np.concatenate(parts), tuple(known))
+
+
+def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
+    """What the plan needs to know of a dataset."""
+    return DatasetTable(
+        key=dataset.key,
+        sample=dataset.sample,
+        stride=dataset.stride,
+        steps=index.steps,
+        slice_of=index.slice_of,
+        record_of=index.record_of,
+        kept=index.kept(),
+    )
+
+
+def plan_of(
+    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
+) -> SamplePlan:
+    """The plan over what the indexes hold.
+
+    Raises:
+        SourceError: they are not of the files that ``order`` was made of.
+    """
+    tables = [table_of(d, index) for d, index in zip(mixture.datasets, indexes, strict=True)]
+    if order.pass_samples is not None:
+        for dataset, table, counted in zip(
+            mixture.datasets, tables, order.pass_samples, strict=True
+        ):
+            check_count(dataset, table.samples, counted)
+    return SamplePlan(order, tables, chain=order.chain)
+
+
+def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
+    """Refuse to go on with a pass of another length than the run was begun with.
+
+    Args:
+        dataset: whose pass.
+        samples: that its files give now.
+        counted: that they gave when the run was planned.
+
+    Raises:
+        SourceError: the files were changed in between.
+    """
+    if samples != counted:
+        raise SourceError(
+            f"dataset {dataset.name!r}: its files give {samples} samples and gave {counted} when "
+            "this run was planned: they were changed, and an epoch is one pass of them",
+            remedy="put the files back as they were, or start the run anew",
+            dataset=dataset.name,
+        )

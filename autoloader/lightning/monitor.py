@@ -21,7 +21,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from autoloader.errors import UsageError
 from autoloader.lightning.datamodule import AutoLoaderDataModule
 from autoloader.loader import AutoLoader
-from autoloader.telemetry import Statistics
+from autoloader.telemetry.statistics import Statistics
 from autoloader.units import GIB
 
 logger = logging.getLogger(__name__)

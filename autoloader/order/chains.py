@@ -32,9 +32,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.order.counted import CountedEpisodes
+from autoloader.order.episodes import DatasetTable, EpisodeCounts, Ints
 from autoloader.order.permutation import permute
-from autoloader.order.table import DatasetTable
 from autoloader.samples.draws import (
     PURPOSE_CHAIN_HEAD,
     PURPOSE_PLAN,
@@ -43,8 +42,6 @@ from autoloader.samples.draws import (
     fold_array,
 )
 from autoloader.spec import SampleSpec
-
-Ints = NDArray[np.int64]
 
 
 def chain_difference(sample: SampleSpec) -> int:
@@ -106,7 +103,7 @@ class ChainedSamples:
             full = r * ((q + 1) // block_length) + (k - r) * (q // block_length)
             runs.append(full)
             rest.append(counts - block_length * full)
-        self._runs, self._rest = CountedEpisodes(runs), CountedEpisodes(rest)
+        self._runs, self._rest = EpisodeCounts(runs), EpisodeCounts(rest)
         self.runs: Ints = self._runs.totals
         self._run_keys, self._rest_keys, self._head_keys = (
             np.asarray([fold(table.key, purpose) for table in tables], dtype=np.uint64)

@@ -30,16 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.order.chains import ChainedSamples
-from autoloader.order.counted import CountedEpisodes
-from autoloader.order.drawn import DrawnSamples
-from autoloader.order.kept import KeptSamples
+from autoloader.order.episodes import DatasetTable, DrawnT, EpisodeCounts, Ints, KeptT
 from autoloader.order.mixture import MixtureOrder, PositionSequence
 from autoloader.order.permutation import permute
-from autoloader.order.table import DatasetTable
 from autoloader.samples.draws import PURPOSE_PLAN, fold, fold_array
 from autoloader.samples.windows import valid_range
-
-__all__ = ["DatasetTable", "PlannedSamples", "SamplePlan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +49,9 @@ class PlannedSamples:
     """
 
     dataset: NDArray[np.int32]
-    pass_: NDArray[np.int64]
-    episode: NDArray[np.int64]
-    t: NDArray[np.int64]
+    pass_: Ints
+    episode: Ints
+    t: Ints
 
     def __len__(self) -> int:
         return len(self.t)
@@ -94,16 +89,16 @@ class SamplePlan:
         )
         self.chained: tuple[bool, ...] = tuple(self._chains.chained.tolist())
         self.runs: tuple[int, ...] = tuple(self._chains.runs.tolist())
-        self._episodes = CountedEpisodes(
+        self._episodes = EpisodeCounts(
             [t.counts[:0] if on else t.counts for t, on in zip(tables, self.chained, strict=True)]
         )
         keys = [fold(table.key, PURPOSE_PLAN) for table in tables]
         self._keys = np.asarray(keys, dtype=np.uint64)
         first = [valid_range(table.sample, 0)[0] for table in tables]
         self._first_t = np.asarray(first, dtype=np.int64)
-        self._kept = KeptSamples(tables) if any(t.kept is not None for t in tables) else None
+        self._kept = KeptT(tables) if any(t.kept is not None for t in tables) else None
         self._drawn = np.asarray([table.sample.per_episode != "all" for table in tables])
-        self._draws = DrawnSamples(tables)
+        self._draws = DrawnT(tables)
 
     def spans(self, spans: Sequence[tuple[int, int]]) -> PlannedSamples:
         """The samples at several spans of positions, one after the other."""
@@ -142,9 +137,7 @@ class SamplePlan:
             t[at] = self._first_t[dataset[at]] + x
         return PlannedSamples(dataset.astype(np.int32), pass_, episode, t)
 
-    def _shuffled(
-        self, dataset: NDArray[np.int64], pass_: NDArray[np.int64], within: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _shuffled(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints]:
         """(episode, t) of a pass's sample ``within`` where each is drawn on its own, all [n]."""
         key = fold_array(self._keys[dataset], pass_)
         shuffled = permute(within, self._samples[dataset], key)

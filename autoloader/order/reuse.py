@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
-from autoloader.order.table import DatasetTable
 from autoloader.spec import SampleSpec
 
 _BATCHES = 64

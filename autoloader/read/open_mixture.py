@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
-from autoloader.index.tables import plan_of
+from autoloader.index.valid import plan_of
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.episode_stream import EpisodeStream

@@ -20,7 +20,7 @@ from autoloader.decode.source import SourceActivity, Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.processors import usable_processors
 from autoloader.index import open_dataset_index
-from autoloader.index.tables import check_count, table_of
+from autoloader.index.valid import check_count, table_of
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.mixer import Mixer

@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from situations import FLOOR, limits
 
 from autoloader.clock import ManualClock
-from autoloader.controller.budget import OPENING_S, PROMISED_S, Share, SharedBudget
-from autoloader.controller.opening import Pipes, admit_opening
+from autoloader.controller.budget import (
+    OPENING_S,
+    PROMISED_S,
+    Pipes,
+    Share,
+    SharedBudget,
+    admit_opening,
+)
 from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs

@@ -131,10 +131,10 @@ def test_a_run_that_is_read_ahead_has_the_price_of_those_that_were(
         take(iter(loader), 3)
         controlled = loader._controlled
         assert controlled is not None
-        assert controlled._prices.current().run_bytes == RUN_BYTES
+        assert controlled._observer.prices.run_bytes == RUN_BYTES
         loop_of(loader).govern_once()
         frames = 96 * loader.plan.mixture.layout.frames
-        assert 0 < controlled._prices.current().run_bytes < frames * 16_384
+        assert 0 < controlled._observer.prices.run_bytes < frames * 16_384
 
 
 def test_parking_and_the_gate_do_not_open_for_each_other(
@@ -269,7 +269,8 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
         asked: list[str] = []
         controlled._restart = asked.append
         for tenth in range(120):
-            controlled._held_bytes, controlled._held_at_s = 4 * GIB, tenth / 10
+            observer = controlled._observer
+            observer._held_bytes, observer._held_at_s = 4 * GIB, tenth / 10
             controlled.reflex(tenth / 10, FLOOR - MIB, 0)
         assert len(asked) == 1
         assert loader.knobs.ring_slots == 4

@@ -15,8 +15,9 @@ import time
 
 import numpy as np
 
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import DatasetTable, SamplePlan
+from autoloader.order.plan import SamplePlan
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.spec import SampleSpec
 

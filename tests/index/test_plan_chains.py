@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.order.chains import chain_difference
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import DatasetTable, PlannedSamples, SamplePlan
+from autoloader.order.plan import PlannedSamples, SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec

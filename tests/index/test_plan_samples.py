@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import BlockSequence, MixtureOrder, PositionSequence
-from autoloader.order.plan import DatasetTable, PlannedSamples, SamplePlan
+from autoloader.order.plan import PlannedSamples, SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
@@ -202,7 +203,8 @@ def test_what_was_asked_for_before_changes_nothing(
 def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None:
     program = (
         "import numpy as np\n"
-        "from autoloader.order.plan import DatasetTable, SamplePlan\n"
+        "from autoloader.order.episodes import DatasetTable\n"
+        "from autoloader.order.plan import SamplePlan\n"
         "from autoloader.samples.draws import dataset_key\n"
         "from autoloader.order.mixture import MixtureOrder\n"
         "from autoloader.spec import SampleSpec\n"

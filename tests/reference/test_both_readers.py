@@ -18,7 +18,7 @@ from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
 from autoloader.index import count_indexed, open_dataset_index
-from autoloader.index.tables import table_of
+from autoloader.index.valid import table_of
 from autoloader.order.mixture import mixture_order
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.block import SampleBlock

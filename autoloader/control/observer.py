@@ -1,0 +1,210 @@
+"""What the policy is told of one pipeline: its flow, its memory, and the host around it.
+
+The pipeline has running totals, the control page has the consumer's, the probes read the host.
+Here they become the fields of an ``Observation``. Only the policy's thread calls ``readings``.
+
+Not here: deciding from it (``controller.policy``), acting on it (``control.pipeline``).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
+from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
+from autoloader.controller.observation import Reading
+from autoloader.controller.probes.gpu import GpuProbe, GpuReading
+from autoloader.controller.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
+from autoloader.controller.probes.probe import Watched
+from autoloader.controller.probes.process_memory import tree_pss_bytes
+from autoloader.decode.activity import PipelineActivity
+from autoloader.knobs import Knobs
+from autoloader.process.control_page import ControlPage
+from autoloader.samples.resolve import ResolvedMixture
+
+_MEMORY_EVERY_S = 2.0
+_MEMORY_COST_RATIO = 0.002
+"""Share of a processor that reading the process's memory may cost; the pauses follow from it."""
+
+
+@dataclass(slots=True)
+class Probes:
+    """What all pipelines of a process ask beside headroom."""
+
+    pressure: Watched[float]
+    processors: Watched[ProcessorReading]
+    gpu: Watched[GpuReading]
+
+    @classmethod
+    def of_this_host(cls, visible_devices: str | None, trainer: int) -> Probes:
+        """The real ones; arguments as of ``GpuProbe``."""
+        return cls(
+            Watched(PressureProbe(), "memory pressure (PSI)", time.monotonic),
+            Watched(ProcessorProbe(), "processors", time.monotonic),
+            Watched(GpuProbe(visible_devices, trainer), "GPU load", time.monotonic),
+        )
+
+
+class Observer:
+    """Reads one pipeline and its host.
+
+    Args:
+        mixture: what the pipeline runs.
+        shares: of each dataset.
+        knobs: those that the pipeline opened with.
+        probes: of this process.
+        page: where the consumer's doings are read.
+        shards: of each dataset (``KnobLimits.shards``).
+        batch_size: samples of a batch.
+        own_process: whether this process's memory is the loader's alone.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        shares: tuple[float, ...],
+        knobs: Knobs,
+        probes: Probes,
+        page: ControlPage,
+        *,
+        shards: Mapping[str, int],
+        batch_size: int,
+        own_process: bool,
+    ) -> None:
+        self._shares = dict(zip(mixture.names, shares, strict=True))
+        self._shards = shards
+        self._probes = probes
+        self._page = page
+        self._own_process = own_process
+        self._slot_bytes = mixture.layout.slot_bytes
+        sizes = mixture.record_bytes()
+        self._prices = RollingPrices(slot_bytes=self._slot_bytes, record_bytes=sizes)
+        self._framework_bytes = price_start(
+            knobs,
+            record_bytes=sizes,
+            batch_bytes=self._slot_bytes,
+            with_tensorflow=knobs.reader == "stream",
+        ).framework_bytes
+        self._held_bytes: int | None = None
+        self._held_at_s = float("-inf")
+        self._held_next_s = float("-inf")
+        self._meter = FlowMeter(batch_size)
+        self._page_before = page.consumer[:2]
+        self._own = (0, 0)
+
+    @property
+    def wanting(self) -> bool:
+        """Whether the consumer waits for a batch now."""
+        return self._page.consumer[2] != 0
+
+    @property
+    def prices(self) -> Prices:
+        """Bytes of one unit of each knob, as measured so far."""
+        return self._prices.current()
+
+    def surplus_bytes(self, at_s: float, least: Knobs) -> int | None:
+        """What the process holds above what ``least`` costs; ``None``: not known lately."""
+        held = self._held_bytes
+        every_s = max(_MEMORY_EVERY_S, self._held_next_s - self._held_at_s)
+        if held is None or at_s - self._held_at_s > 3 * every_s:
+            return None
+        return held - self._framework_bytes - self._private_bytes(least, self.prices)
+
+    def readings(
+        self, at_s: float, knobs: Knobs, activity: PipelineActivity, *, parked: bool
+    ) -> dict[str, Any]:
+        """Fields of an ``Observation`` as of now; of a parked pipeline, no new flow."""
+        if self._own_process and not parked:
+            # The process is one for all pipelines: the one in use reads for them.
+            self._read_memory(at_s, knobs)
+        flow = self._flow(at_s, knobs, activity, parked)
+        for one in activity.datasets.values():
+            if one.queue > 0 and one.queue_bytes > 0:
+                self._prices.note_sample(one.queue_bytes / one.queue)
+        if activity.run_bytes:
+            self._prices.note_run(activity.run_bytes)
+        held, pressure = self._held_bytes, self._probes.pressure.read()
+        gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
+        found: dict[str, Any] = {"prices": self.prices}
+        if held is not None:
+            found["loader_bytes"] = Reading(held, at_s - self._held_at_s)
+        if pressure is not None:
+            found["pressure_percent"] = Reading(*pressure)
+        if gpu is not None:
+            found["gpu_busy_ratio"] = Reading(gpu[0].busy_ratio, gpu[1])
+            found["gpu_shared"] = gpu[0].shared
+        if processors is not None:
+            used, age_s = processors
+            found["idle_cpus"] = Reading(used.idle, age_s)
+            if used.others is not None:
+                found["others_cpus"] = Reading(used.others, age_s)
+        return found | flow
+
+    def _flow(
+        self, at_s: float, knobs: Knobs, activity: PipelineActivity, parked: bool
+    ) -> dict[str, Any]:
+        batches, waited_ns, since_ns = self._page.consumer
+        before, self._page_before = self._page_before, (batches, waited_ns)
+        if not parked:  # while parked, the page counts another loader's batches
+            own = (self._own[0] + batches - before[0], self._own[1] + waited_ns - before[1])
+            self._own = own
+            waiting = None
+            if since_ns:  # the page's clock is the system's; ``at_s`` may be a test's
+                waiting = at_s - max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
+            self._meter.note(
+                FlowTotals(
+                    at_s=at_s,
+                    batches=own[0],
+                    waited_s=own[1] / 1e9,
+                    waiting_since_s=waiting,
+                    mixed=sum(one.taken for one in activity.datasets.values()),
+                    ready=activity.ring_filled,
+                    slots=activity.ring_slots,
+                    stages=self._stages(knobs, activity),
+                )
+            )
+        if not self._meter.begun:
+            return {}
+        readings = self._meter.readings()
+        p50_ns, p99_ns = self._page.latencies
+        if p99_ns and not parked:
+            readings["latency_p50_s"] = Reading(p50_ns / 1e9)
+            readings["latency_p99_s"] = Reading(p99_ns / 1e9)
+        return readings
+
+    def _stages(self, knobs: Knobs, activity: PipelineActivity) -> tuple[StageTotal, ...]:
+        """The pipeline's stages and their totals."""
+        parts = activity.datasets
+        workers = max(knobs.decode_threads, knobs.decode_processes)
+        decode_s = sum(one.decode_s for one in parts.values())
+        decoded = sum(one.decoded for one in parts.values())
+        decode = StageTotal("decode", "", 1.0, workers, decode_s, decoded)
+        read = {name: one.taken + one.queue for name, one in parts.items()}
+        if knobs.reader == "indexed":
+            work = sum(one.read_s for one in parts.values())
+            return decode, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values()))
+        streams = (
+            StageTotal("read", name, self._shares[name], 1, one.read_s, read[name])
+            for name, one in parts.items()
+        )
+        return (decode, *streams)
+
+    def _read_memory(self, at_s: float, knobs: Knobs) -> None:
+        if at_s < self._held_next_s:
+            return
+        began = time.thread_time()
+        self._held_bytes = tree_pss_bytes(os.getpid(), shared_memory=False)
+        cost_s = time.thread_time() - began
+        self._held_at_s = at_s
+        self._held_next_s = at_s + max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
+        prices = self.prices
+        private = self._private_bytes(knobs, prices)
+        self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)
+
+    def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
+        """What the process itself holds with ``knobs``: all but the ring."""
+        return price_knobs(knobs, self._shards, prices) - knobs.ring_slots * self._slot_bytes
