@@ -95,7 +95,7 @@ class AutoLoaderDataModule(LightningDataModule):
     ) -> None:
         given = dict(locals())
         super().__init__()
-        own = ("self", "to_batch", "frame_dtype")
+        own = ("self", "__class__", "to_batch", "frame_dtype")
         check_arguments({name: value for name, value in given.items() if name not in own})
         self.spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
         self.batch_size = self.spec.batch.size if batch_size is None else batch_size

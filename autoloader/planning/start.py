@@ -16,10 +16,10 @@ from typing import Any, Literal
 from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.errors import SpecError
+from autoloader.errors import SpecError, UsageError
 from autoloader.host.processors import CgroupProcessors
 from autoloader.index.counting import count_mixture
-from autoloader.knobs import KnobLimits, Knobs
+from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
 from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
@@ -393,3 +393,29 @@ def complete(wanted: dict[str, Any], base: Knobs) -> dict[str, Any]:
             if inherited > int(value):
                 wanted[calls] = int(value)
     return wanted
+
+
+def retuned(
+    knobs: Knobs, values: Mapping[str, Any], named: Mapping[str, Any], limits: KnobLimits
+) -> Knobs:
+    """The knobs that ``AutoLoader.retune`` asks for.
+
+    Args:
+        knobs: in force.
+        values: as ``--set`` names them.
+        named: keyword arguments, in which ``bridge__cycle_length`` is ``bridge.cycle_length``.
+        limits: what they are held against.
+
+    Raises:
+        KnobError: an unknown knob or an illegal combination.
+        UsageError: the reader would change.
+    """
+    wanted = dict(values)
+    for key, value in named.items():
+        dataset, _, knob = key.rpartition("__")
+        wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
+    found = Knobs.build(complete(wanted, knobs), base=knobs)
+    if "reader" in found.changed(knobs):
+        raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
+    found.check(limits)
+    return found

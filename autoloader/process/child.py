@@ -14,7 +14,7 @@ starts the child for all. The heartbeat on the control page and every message ar
 
 Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
 (``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``controller.probes.oom``, called through ``was_oom``).
+(``controller.probes.oom``).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from autoloader.controller.probes.oom import named_by_kernel, oom_kills
 from autoloader.errors import WorkerError
 from autoloader.host.interrupts import Interrupts
 from autoloader.process.control_page import ControlPage
@@ -83,24 +83,14 @@ class Child:
     """The loader's child process; use ``shared`` to get this process's one.
 
     Args:
-        run: shown by ``ps``.
-        was_oom: whether the kernel killed for memory, given the control page and the child's pid.
         neighbours: the trainers of this node that share it.
     """
 
     _current: ClassVar[dict[str, Child]] = {}
     _current_lock = threading.Lock()
 
-    def __init__(
-        self,
-        run: str,
-        was_oom: Callable[[ControlPage, int], bool],
-        *,
-        neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
-    ) -> None:
-        self._run = run
+    def __init__(self, neighbours: Neighbours) -> None:
         self._expected = 0
-        self._was_oom = was_oom
         self._neighbours = neighbours
         self._owner = os.getpid()
         self._lock = threading.RLock()
@@ -124,13 +114,7 @@ class Child:
             raise
 
     @classmethod
-    def shared(
-        cls,
-        run: str,
-        was_oom: Callable[[ControlPage, int], bool],
-        *,
-        neighbours: Neighbours = Neighbours(),  # noqa: B008 frozen
-    ) -> Child:
+    def shared(cls, neighbours: Neighbours) -> Child:
         """This process's connection to the child, which is started where there is none.
 
         It stays for the caller, who either lets a loader ``join``, or calls ``spare``.
@@ -138,7 +122,7 @@ class Child:
         with cls._current_lock:
             current = cls._current.get(neighbours.job)
             if current is None or not current.expect():
-                current = cls(run, was_oom, neighbours=neighbours)
+                current = cls(neighbours)
                 current.expect()
                 cls._current[neighbours.job] = current
             return current
@@ -277,7 +261,7 @@ class Child:
             logger.debug("a closed loader failed: %s", message.what)
 
     def _connect(self) -> None:
-        self._link = find_or_start(self._neighbours, [f"--run={self._run}"], self._supervisor)
+        self._link = find_or_start(self._neighbours, [f"--run={_describe_run()}"], self._supervisor)
 
     def _look_for_life(self) -> None:
         if ended := self._supervisor.how_it_ended(0.0):
@@ -292,7 +276,7 @@ class Child:
 
     def _restart(self, reason: str) -> None:
         self._link.kill()
-        out_of_memory = self._was_oom(self.page, self.pid)
+        out_of_memory = _was_oom(self.page, self.pid)
         if out_of_memory:
             self.out_of_memory += 1
             reason += " (out of memory, says the kernel)"
@@ -343,7 +327,14 @@ def _leave_to_parent() -> None:
 os.register_at_fork(after_in_child=_leave_to_parent)
 
 
-def describe_run() -> str:
+def _was_oom(page: ControlPage, pid: int) -> bool:
+    """Whether the kernel killed the child for memory, by its cgroup's counter or by its log."""
+    directory, before = page.cgroup
+    now = oom_kills(directory)
+    return (now is not None and now > before) or named_by_kernel(pid)
+
+
+def _describe_run() -> str:
     """A name for this run, for ``ps``: job and script."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
     script = Path(sys.argv[0] or "python").name or "python"

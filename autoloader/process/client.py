@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from autoloader.controller.probes.process_memory import tree_pss_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import AutoloaderError
@@ -68,7 +69,7 @@ class ChildPipeline:
         smaller: Callable[[Knobs], Knobs],
     ) -> None:
         self._mixture = mixture
-        self.order = order
+        self._order = order
         self._knobs = knobs
         self._memory = memory
         self._child = child
@@ -86,7 +87,7 @@ class ChildPipeline:
         self._closed = False
         self._last = PipelineActivity({}, knobs.ring_slots, 0, 0, 0, 0.0)
         self._quarantined: tuple[BadRecord, ...] = ()
-        self.state: str | None = None
+        self.state = "WARMUP"
         self.control: dict[str, int] = {}
         self._number = child.join(self)
 
@@ -96,6 +97,24 @@ class ChildPipeline:
             self._begun = True
             self._failure = None
             self.begin(self._child)
+
+    def go_to(self, order: MixtureOrder) -> None:
+        """Begin at ``position()`` of ``order`` with the next ``start``."""
+        self._order = order
+
+    @property
+    def restarts(self) -> int:
+        """Times its child was started again."""
+        return self._child.restarts
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process id of the child."""
+        return (self._child.pid,) if self._child.pid else ()
+
+    def held_bytes(self) -> int:
+        """What the child and its decode processes hold, shared memory left out."""
+        return tree_pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
 
     @property
     def begun(self) -> bool:
@@ -123,7 +142,7 @@ class ChildPipeline:
                 split=self._mixture.split,
                 statistics=self._mixture.plain_statistics(),
                 knobs=self._knobs.flat(),
-                order=asdict(self.order),
+                order=asdict(self._order),
                 cursors=[cursor.state() for cursor in start.cursors],
                 mixer=start.mixer,
                 first_number=start.first_number,
@@ -174,7 +193,7 @@ class ChildPipeline:
             self.control = message.control
         elif isinstance(message, Retuned):
             self._knobs = Knobs.build(message.knobs)
-            self.state = message.state or None
+            self.state = message.state or self.state
 
     def activate(self) -> bool:
         """This is the loader in use; another one that shares the child is parked."""

@@ -65,8 +65,7 @@ def take(stream: Iterator[Any], count: int) -> list[tuple[int, ...]]:
 
 
 def loop_of(loader: AutoLoader) -> ControlLoop:
-    assert loader._control is not None
-    return loader._control._loop
+    return loader._pipeline._control._loop
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
@@ -113,8 +112,8 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
             take(stream, 0)
         headroom.headroom_bytes = FLOOR + 100 * MIB
         loop.react_once()
-        assert loader._controlled is not None
-        assert not loader._controlled._admit
+        assert loader._pipeline._controlled is not None
+        assert not loader._pipeline._controlled._admit
         assert loader.knobs.ring_slots == 12
         loop.govern_once()
         assert loader.statistics().state == State.SHRINK.value
@@ -129,7 +128,7 @@ def test_a_run_that_is_read_ahead_has_the_price_of_those_that_were(
 ) -> None:
     with load(written) as loader:
         take(iter(loader), 3)
-        controlled = loader._controlled
+        controlled = loader._pipeline._controlled
         assert controlled is not None
         assert controlled._observer.prices.run_bytes == RUN_BYTES
         loop_of(loader).govern_once()
@@ -141,7 +140,7 @@ def test_parking_and_the_gate_do_not_open_for_each_other(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled, loop = loader._controlled, loop_of(loader)
+        controlled, loop = loader._pipeline._controlled, loop_of(loader)
         assert controlled is not None
         seen: list[bool] = []
         controlled.pipeline.park = seen.append  # type: ignore[method-assign]
@@ -230,8 +229,8 @@ def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHe
 
 def test_promised_orders_reach_the_limits(written: Written, headroom: FakeHeadroom) -> None:
     with load(written, reproducible=True) as loader:
-        assert loader._controlled is not None
-        assert loader._controlled._limits.order_fixed
+        assert loader._pipeline._controlled is not None
+        assert loader._pipeline._controlled._limits.order_fixed
 
 
 def test_the_child_is_governed_tells_its_state_and_its_log_replays(
@@ -263,7 +262,7 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled = loader._controlled
+        controlled = loader._pipeline._controlled
         assert controlled is not None
         take(iter(loader), 2)
         asked: list[str] = []
@@ -280,7 +279,7 @@ def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled, loop = loader._controlled, loop_of(loader)
+        controlled, loop = loader._pipeline._controlled, loop_of(loader)
         assert controlled is not None
         pipeline, taken = controlled.pipeline, []
         # As the child's thread does: every batch is handed over as soon as it is filled.
@@ -291,7 +290,7 @@ def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
         headroom.headroom_bytes = FLOOR + 100 * MIB
         loop.react_once()
         assert controlled._closed
-        loader._page.waiting(1)  # whoever wants a batch now has none, whatever lies there
+        loader._pipeline._page.waiting(1)  # whoever wants a batch now has none, whatever lies there
         loop.react_once()
         assert not controlled._closed
 
@@ -301,7 +300,7 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
 ) -> None:
     left = headroom.headroom_bytes - FLOOR - 256 * MIB
     with load(written) as one, load(written) as two:
-        first, second = one._controlled, two._controlled
+        first, second = one._pipeline._controlled, two._pipeline._controlled
         assert first is not None
         assert second is not None
         rooms = [each.observe(0.0, 0).room_bytes or 0 for each in (first, second)]
@@ -311,15 +310,15 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         assert second.observe(0.0, 0).room_bytes == 0
         assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
     with load(written) as alone:
-        assert alone._controlled is not None
-        assert rooms[0] < (alone._controlled.observe(0.0, 0).room_bytes or 0)
+        assert alone._pipeline._controlled is not None
+        assert rooms[0] < (alone._pipeline._controlled.observe(0.0, 0).room_bytes or 0)
 
 
 def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
     written: Written, headroom: FakeHeadroom
 ) -> None:
     with load(written) as loader:
-        controlled, before = loader._controlled, loader.knobs
+        controlled, before = loader._pipeline._controlled, loader.knobs
         assert controlled is not None
         seen = controlled.observe(0.0, 0)
         larger = Knobs.build({"ring_slots": 16, "read_ahead": 5}, base=before)

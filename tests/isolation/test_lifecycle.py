@@ -192,7 +192,7 @@ def test_a_forked_process_that_drops_its_copy_frees_no_slot(small_spec: Pipeline
         if pid == 0:
             del batch
             gc.collect()
-            os._exit(0 if loader._lender.collect() == [] else 1)
+            os._exit(0 if loader._delivery.lender.collect() == [] else 1)
         _, status = os.waitpid(pid, 0)
         assert os.waitstatus_to_exitcode(status) == 0
         for _ in range(3 * loader.knobs.ring_slots):

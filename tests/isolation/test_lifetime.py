@@ -45,7 +45,7 @@ def test_opened_again_and_again_it_leaves_what_was_there_before_the_first(
 
 
 def ring_of(loader: AutoLoader) -> int:
-    return loader._memory.descriptor
+    return loader._delivery.memory.descriptor
 
 
 def test_closing_gives_free_slots_back_and_the_lent_ones_when_their_batches_go(

@@ -15,6 +15,7 @@ from leftovers import loader_children
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError, SourceError, SpecError
 from autoloader.process.child import Child
+from autoloader.process.ranks import Neighbours
 
 HEAVY = (
     "tensorflow",
@@ -107,7 +108,7 @@ def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(
 
 def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: PipelineSpec) -> None:
     first = AutoLoader(small_spec, output="numpy", ram_floor="1GB")
-    child = Child.shared("a second one", lambda _, __: False)
+    child = Child.shared(Neighbours())
     first.close()
     assert child.usable
     child.spare()

@@ -97,7 +97,7 @@ def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: Pipelin
     with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
         beginning = loader.state_dict()
         next(iter(loader))
-        before = loader._pipeline
+        before = loader._pipeline._pipeline
         reader = before._builders[0]._source  # type: ignore[attr-defined]
         until(lambda: bool(reader._ready))
         loader.load_state_dict(beginning)
@@ -105,5 +105,5 @@ def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: Pipelin
         assert reader._run is None
         # Indexes are opened once.
         next(iter(loader))
-        assert loader._pipeline is not before
-        assert loader._pipeline._reader._plan is before._reader._plan  # type: ignore[attr-defined]
+        assert loader._pipeline._pipeline is not before
+        assert loader._pipeline._pipeline._reader._plan is before._reader._plan  # type: ignore[attr-defined]

@@ -42,7 +42,7 @@ def test_the_bytes_of_a_sample_are_those_of_its_frames(
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
     with AutoLoader(spec, isolation="thread", output="numpy", controller=False) as loader:
         next(iter(loader))
-        pipeline = loader._pipeline
+        pipeline = loader._pipeline._pipeline
         mixture = loader.plan.mixture
         found = sample_bytes(mixture, pipeline._reader._indexes, (1.0,))  # type: ignore[attr-defined]
     lengths = sorted(len(one) for one in frames)

@@ -139,14 +139,14 @@ def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
     move = here.transfer(device)
     batches = iter(here)
     moved = move(next(batches))
-    lent = here._lender.lent
+    lent = here._delivery.lender.lent
     for _ in range(12):  # the ring goes round; nothing is copied yet
         next(batches)
-    assert lent <= here._lender.lent
+    assert lent <= here._delivery.lender.lent
     assert not torch.equal(moved["provenance"], torch.zeros_like(moved["provenance"]))
     device.advance()
     move.collect()
-    assert lent <= set(here._lender.collect())
+    assert lent <= set(here._delivery.lender.collect())
 
 
 def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(here: AutoLoader) -> None:
@@ -172,10 +172,10 @@ def test_memory_is_never_punched_while_it_is_pinned(mix: PipelineSpec) -> None:
         move = loader.transfer(device)
         move(next(iter(loader)))
         (slot,) = move.pinned
-        assert not loader._memory.punch(slot)
+        assert not loader._delivery.memory.punch(slot)
         device.advance()
         move.collect()
-        assert loader._memory.punch(slot)
+        assert loader._delivery.memory.punch(slot)
         assert device.registered == {}
 
 
@@ -208,8 +208,10 @@ def test_anybody_else_gets_pageable_memory(here: AutoLoader) -> None:
         device.advance()
     move.active = False
     kept_alive = [next(batches) for _ in range(3)]
-    offsets = [batch["provenance"].data_ptr() - here._memory.address for batch in kept_alive]
-    slots = {offset // here._memory.slot_bytes for offset in offsets}
+    offsets = [
+        batch["provenance"].data_ptr() - here._delivery.memory.address for batch in kept_alive
+    ]
+    slots = {offset // here._delivery.memory.slot_bytes for offset in offsets}
     assert not slots & move.pinned
 
 

@@ -1,0 +1,178 @@
+"""A pipeline that runs in the trainer's process, with the face of ``process.client.ChildPipeline``.
+
+For debugging: TensorFlow, where it is needed, and torch share a process.
+
+Not here: the pipeline (``pipeline.pipeline``), governing it (``control.pipeline``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autoloader.control.pipeline import Control, ControlRequest
+from autoloader.controller.probes.headroom import HeadroomSource
+from autoloader.controller.probes.process_memory import loader_bytes
+from autoloader.decode.activity import PipelineActivity
+from autoloader.decode.quarantine import BadRecord
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Ranks
+from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.launch import open_pipeline
+from autoloader.process.control_page import ControlPage
+from autoloader.read.open_mixture import CompiledMixture
+from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
+from autoloader.ring.message import BatchMessage, PipelineStart
+from autoloader.samples.resolve import ResolvedMixture
+
+
+class ThreadPipeline:
+    """One mixture in this process.
+
+    Args:
+        mixture, order, knobs, memory: as for ``Pipeline``.
+        page: where the consumer's doings are read.
+        headroom: what the machine can still give.
+        control: what the controller is asked.
+        ranks: whose part of the mixture.
+        position: says where to begin, whenever a pipeline is opened.
+        lender: knows which slots are under live arrays.
+        number: of the loader in the decision log.
+    """
+
+    restarts = 0
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        knobs: Knobs,
+        memory: RingMemory,
+        *,
+        page: ControlPage,
+        headroom: HeadroomSource,
+        control: ControlRequest,
+        ranks: Ranks,
+        position: Callable[[], PipelineStart],
+        lender: Lender,
+        number: int,
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._memory = memory
+        self._page = page
+        self._request = control
+        self._ranks = ranks
+        self._position = position
+        self._lender = lender
+        self._number = number
+        self._compiled = CompiledMixture()
+        self._control = Control(headroom)
+        self._baseline_bytes = loader_bytes()
+        self._open(knobs)
+
+    def _open(self, knobs: Knobs) -> None:
+        self._controlled = self._control.open(
+            self._mixture,
+            self._order.shares,
+            knobs,
+            self._request,
+            self._memory,
+            self._page,
+            lambda admitted: open_pipeline(
+                self._mixture,
+                self._order,
+                admitted,
+                self._memory,
+                start=self._position(),
+                held=sorted(self._lender.lent),
+                ranks=self._ranks,
+                compiled=self._compiled,
+            ),
+            told=lambda *_: True,
+            restart=None,
+            number=self._number,
+            own_process=False,
+        )
+        self._pipeline = self._controlled.pipeline
+
+    def _leave(self) -> None:
+        self._control.leave(self._controlled)
+        self._pipeline.close()
+
+    def start(self) -> None:
+        """Begin at ``position()``."""
+        self._pipeline.start()
+
+    def go_to(self, order: MixtureOrder) -> None:
+        """Begin at ``position()`` of ``order`` with the next ``start``."""
+        knobs, self._order = self.knobs, order
+        self._leave()
+        self._open(knobs)
+
+    def activate(self) -> bool:
+        """Nothing: loaders in threads do not share a child."""
+        return False
+
+    def prepare(self) -> None:
+        """Fill the ring; it stops by itself where that is full."""
+        self.park(False)
+
+    def suspend(self) -> None:
+        """Let go of it all, the ring's pages too, until ``start``."""
+        knobs, lent = self.knobs, self._lender.lent
+        self._leave()
+        for slot in set(range(MAX_SLOTS)) - lent:
+            self._memory.punch(slot)
+        self._open(knobs)
+
+    def next(self, timeout_s: float) -> BatchMessage | None:
+        """See ``Pipeline.next``."""
+        return self._pipeline.next(timeout_s)
+
+    def release(self, slot: int) -> None:
+        """See ``Pipeline.release``."""
+        self._pipeline.release(slot)
+
+    @property
+    def knobs(self) -> Knobs:
+        """The values in force."""
+        return self._pipeline.knobs
+
+    def retune(self, knobs: Knobs) -> None:
+        """See ``Pipeline.retune``."""
+        self._controlled.retune(knobs)
+
+    def park(self, parked: bool) -> None:
+        """See ``Pipeline.park``."""
+        self._controlled.park(parked)
+
+    def activity(self) -> PipelineActivity:
+        """See ``Pipeline.activity``."""
+        return self._pipeline.activity()
+
+    def quarantined(self) -> tuple[BadRecord, ...]:
+        """See ``Pipeline.quarantined``."""
+        return self._pipeline.quarantined()
+
+    @property
+    def state(self) -> str:
+        """The controller's state."""
+        return self._controlled.state_name
+
+    @property
+    def control(self) -> dict[str, int]:
+        """What the controller counted."""
+        return self._controlled.counted()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes of its own."""
+        return ()
+
+    def held_bytes(self) -> int:
+        """What this process holds beyond what it held when the pipeline was made."""
+        return max(0, loader_bytes() - self._baseline_bytes)
+
+    def close(self) -> None:
+        """End all threads."""
+        self._leave()

@@ -1,0 +1,180 @@
+"""Hands filled slots to the training loop as batches, and takes them back; measures its waits.
+
+Used by the thread that iterates the loader.
+
+Not here: filling a slot (``decode``), which samples were handed out (``pipeline.progress``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.progress import DeliveryProgress
+from autoloader.process.client import ChildPipeline
+from autoloader.process.control_page import ControlPage
+from autoloader.ring.memory import Lender, RingMemory
+from autoloader.ring.message import BatchMessage, languages
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.meter import ConsumerMeter
+from autoloader.telemetry.statistics import (
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+    Statistics,
+)
+
+if TYPE_CHECKING:
+    from autoloader.control.in_thread import ThreadPipeline
+    from autoloader.device.transfer import Transfer
+
+_LATENCY_EVERY = 32
+
+
+class Delivery:
+    """The way of one loader's batches to its training loop.
+
+    Args:
+        mixture: whose batches they are.
+        order: its order, for the batch log.
+        output: "torch" tensors or "numpy" arrays.
+        page: where the loader's child reads how long the training loop waits; ``None``: it has no
+            child.
+        number: of the loader in the batch log.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        output: Literal["torch", "numpy"],
+        page: ControlPage | None,
+        number: int,
+    ) -> None:
+        self._mixture = mixture
+        self._shares = order.shares
+        self._wrap = wrapper(output)
+        self._own_page = page is None
+        self.page = page or ControlPage()
+        self._transfer: Transfer | None = None
+        self._asked_s = 0.0
+        self.copied = False
+        """Whether the last batch is a copy, and its slot to be taken back at once."""
+        self.meter = ConsumerMeter()
+        self.memory = RingMemory(mixture.layout)
+        self.lender = Lender(self.memory)
+        self._log = BatchTimes.wanted(number)
+        if self._log is not None:
+            self._log.start(mixture.split, mixture.names, order.shares)
+
+    def ask(self) -> None:
+        """The training loop asks for a batch, and waits from now on."""
+        self._asked_s = time.perf_counter()
+        self.page.waiting(time.monotonic_ns())
+
+    def hand_over(self, filled: BatchMessage, progress: DeliveryProgress, ring_slots: int) -> Batch:
+        """The batch in a filled slot, noted in ``progress``; the training loop waits no more."""
+        pinned = self._transfer is not None and self._transfer.active
+        views, self.copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
+        spec = self._mixture.spec
+        batch = assemble(
+            views,
+            languages(views, filled),
+            rows=filled.rows,
+            metadata=spec.metadata,
+            wrap=self._wrap,
+        )
+        if spec.augment:
+            batch = AugmentableBatch(batch, spec, self._mixture.split)
+        progress.deliver(filled, views["ledger"])
+        got_s = time.perf_counter()
+        if self._log is not None:
+            self._log.note(self._asked_s, got_s, views["ledger"][: filled.rows, 0])
+        del views
+        self.meter.note(self._asked_s, got_s, filled.rows)
+        self.page.delivered(int((got_s - self._asked_s) * 1e9))
+        if self.meter.batches % _LATENCY_EVERY == 0 and (waits := self.meter.latency_s()):
+            self.page.latency(int(waits["p50"] * 1e9), int(waits["p99"] * 1e9))
+        return batch
+
+    def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:
+        """Release the slots whose batches nobody holds any more."""
+        if self._transfer is not None:
+            self._transfer.collect(ring_slots)
+        for slot in self.lender.collect():
+            release(slot)
+
+    def transfer(self, device: Any) -> Transfer:
+        """See ``AutoLoader.transfer``."""
+        from autoloader.device.transfer import Transfer, open_device
+
+        if self._transfer is None:
+            port = device if hasattr(device, "register") else open_device(device)
+            self._transfer = Transfer(port, self.memory)
+            self.memory.unpin = self._transfer.unpin
+        return self._transfer
+
+    def end_transfer(self) -> None:
+        """Unpin the slots; the device reads from them no more."""
+        if self._transfer is not None:
+            self._transfer.close()
+
+    def statistics(
+        self,
+        pipeline: ChildPipeline | ThreadPipeline,
+        progress: DeliveryProgress,
+        *,
+        headroom_bytes: int | None,
+        controlled: bool,
+        starts: int,
+        closed: bool,
+    ) -> Statistics:
+        """A snapshot of the loader whose batches these are; see ``telemetry.Statistics``."""
+        activity, meter = pipeline.activity(), self.meter
+        datasets = {
+            name: DatasetStatistics(
+                weight=self._shares[index],
+                share=progress.share(index),
+                non_finite=progress.non_finite[index],
+                **(own.as_statistics() if own else {}),
+            )
+            for index, name in enumerate(self._mixture.names)
+            for own in [activity.datasets.get(name)]
+        }
+        return Statistics(
+            samples=meter.samples,
+            batches=meter.batches,
+            samples_per_s=meter.samples_per_s,
+            wait_ratio=meter.wait_ratio,
+            batch_latency_s=meter.latency_s(),
+            headroom_bytes=headroom_bytes,
+            loader_bytes=0 if closed else pipeline.held_bytes(),
+            decodes_per_sample=activity.decodes_per_sample,
+            ring=RingStatistics(
+                slots=activity.ring_slots,
+                filled=activity.ring_filled,
+                occupancy_ratio=activity.ring_filled / activity.ring_slots,
+                copies=self.lender.copies,
+                allocated_bytes=self.memory.allocated_bytes(),
+            ),
+            datasets=datasets,
+            knobs=pipeline.knobs.flat(),
+            state=pipeline.state if controlled else None,
+            controller=ControllerStatistics(**pipeline.control) if controlled else None,
+            starts=starts,
+            restarts=pipeline.restarts,
+            worker_pids=() if closed else (*pipeline.pids, *activity.processes),
+        )
+
+    def close(self) -> None:
+        """Let go of the ring but for what live batches hold; end the log."""
+        if self._log is not None:
+            self._log.close()
+        self.lender.close()
+        self.memory.close()
+        if self._own_page:
+            self.page.close()
