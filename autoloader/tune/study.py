@@ -248,7 +248,7 @@ def pick_finalists(trials: list[FrozenTrial], space: SearchSpace, most: int) -> 
     chosen: list[Knobs] = []
     for trial in sorted(done, key=rank):
         try:
-            knobs = Knobs.build(trial.user_attrs.get("knobs"))
+            knobs = Knobs.from_saved(trial.user_attrs.get("knobs", {}))
             knobs.check(space.limits)
         except KnobError:
             continue

@@ -116,12 +116,33 @@ def test_an_unknown_knob_names_the_nearest_one() -> None:
     assert "'decode_threads'" in error.remedy
 
 
-def test_a_file_of_earlier_versions_that_decodes_in_the_pool_is_read_as_ever() -> None:
-    plain = Profile.from_yaml_text(MINIMAL + "knobs: {decode_threads: 4}\n")
-    assert Profile.from_yaml_text(MINIMAL + "knobs: {decode_threads: 4, decode: pool}\n") == plain
-    error = refused(MINIMAL + "knobs: {decode: graph}\n")
-    assert "decode: 'graph'" in error.what
-    assert "leave decode out" in error.remedy
+EARLIER = Path(__file__).parent
+"""A profile that a study of an earlier version saved, and the default that shipped with it."""
+
+
+@pytest.mark.parametrize("origin", ["saved", "shipped"])
+def test_a_file_of_an_earlier_version_that_decodes_in_the_pool_is_read_as_ever(origin: str) -> None:
+    path = EARLIER / f"{origin}_by_an_earlier_version.yaml"
+    text = path.read_text()
+    assert "  decode: pool\n" in text
+    found = Profile.from_yaml(path)
+    assert found == Profile.from_yaml_text(text.replace("  decode: pool\n", ""))
+    if origin == "saved":
+        assert found.to_yaml() == text.replace("  decode: pool\n", "")
+        assert found.knobs.for_dataset("bridge").cycle_length == 4
+
+
+@pytest.mark.parametrize("origin", ["saved", "shipped"])
+def test_a_file_of_an_earlier_version_that_decodes_in_the_graph_is_refused(
+    origin: str, tmp_path: Path
+) -> None:
+    text = (EARLIER / f"{origin}_by_an_earlier_version.yaml").read_text()
+    path = tmp_path / "old.yaml"
+    path.write_text(text.replace("decode: pool", "decode: graph"))
+    with pytest.raises(ProfileError) as caught:
+        Profile.from_yaml(path)
+    assert caught.value.what.startswith(f"{path}: knobs: decode: 'graph'")
+    assert "leave decode out" in caught.value.remedy
 
 
 def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:

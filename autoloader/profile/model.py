@@ -1,0 +1,276 @@
+"""A profile file: the host, its limits, the knobs that suit it, and where they come from.
+
+It is a small YAML file that a teammate can read, diff and commit. ``Profile.fit`` holds it against
+the host that is about to use it: what the host cannot give is clamped, and every clamp is said.
+
+Not here: where profiles lie (``lookup``), what this machine is (``facts``), which combinations of
+knobs are legal (``knobs``).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from ruamel.yaml import YAML
+
+from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.profile.facts import HostFacts, ProfilePart, Size
+from autoloader.spec.documents import parse_yaml, read_yaml_file
+from autoloader.spec.regular_files import DocumentError
+from autoloader.units import GIB, format_bytes, parse_bytes
+
+DEFAULT_PROFILE = "local_dev"
+"""The shipped profile for a host that no saved one matches."""
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+_SIZE_FIELDS = {"memory_bytes", "cgroup_limit_bytes", "ram_floor"}
+_MOST_SHARDS = 64
+
+Number = (
+    Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
+)
+
+
+def _as_text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
+
+
+class Limits(ProfilePart):
+    """How far the loader may go on the host."""
+
+    ram_floor: Size = Field(description="memory that must stay free; more is safer, less is faster")
+    cpu_budget: int | None = Field(
+        None, ge=1, description="processors the loader may keep busy; absent: all of them"
+    )
+
+
+class Provenance(ProfilePart):
+    """Where the knobs of a profile come from."""
+
+    source: Literal["measured", "field-record", "reasoned"] = Field(
+        description="measured by a study, taken from the field record, or derived by reasoning"
+    )
+    detail: str = Field(min_length=1, description="which study, which rows, or which reasoning")
+    measured_on: Annotated[str, BeforeValidator(_as_text)] | None = Field(
+        None, description="date of the measurement, and host if it helps"
+    )
+    command: str | None = Field(None, description="the command that measured it")
+
+
+class Profile(ProfilePart):
+    """A host, its limits, and the knobs that suit it; immutable."""
+
+    schema_version: Literal[1] = Field(description="version of this format")
+    name: str = Field(pattern=_NAME, description="what --profile finds it by")
+    description: str = Field("", description="one or two sentences for people")
+    host: HostFacts = Field(description="the host the knobs were chosen for")
+    limits: Limits = Field(description="how far the loader may go")
+    knobs: Knobs = Field(
+        default_factory=Knobs, description="knob values; what is left out has its default"
+    )
+    measurements: Mapping[str, Number] = Field(
+        default_factory=dict,
+        description="what was measured with these knobs (samples_per_s, batch, datasets, …); "
+        "what was not measured is absent",
+    )
+    provenance: Provenance = Field(description="where the numbers come from")
+
+    @field_validator("knobs", mode="before")
+    @classmethod
+    def _legal_knobs(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, Mapping):
+            return value
+        return Knobs.from_saved(value or {})
+
+    @classmethod
+    def from_yaml(cls, path: Path | str) -> Profile:
+        """Read a profile.
+
+        Raises:
+            ProfileError: the file is missing, no YAML, or says something that cannot be; the
+                message names file, field, value and what is allowed.
+        """
+        try:
+            return cls._from_document(read_yaml_file(path), origin=str(path))
+        except DocumentError as error:
+            raise _unread(error, str(path)) from error
+
+    @classmethod
+    def from_yaml_text(cls, text: str, *, origin: str = "profile") -> Profile:
+        """Like ``from_yaml``, from text; ``origin`` names it in errors."""
+        try:
+            return cls._from_document(parse_yaml(text), origin=origin)
+        except DocumentError as error:
+            raise _unread(error, origin) from error
+
+    @classmethod
+    def _from_document(cls, raw: Any, *, origin: str) -> Profile:
+        if not isinstance(raw, Mapping):
+            raise ProfileError(
+                f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
+                remedy=f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from",
+            )
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            raise _as_profile_error(error, origin) from error
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data in a stable order; sizes as ints of bytes, what is unset left out."""
+        plain = self.model_dump(mode="json", exclude_none=True)
+        if not plain["knobs"]["datasets"]:
+            del plain["knobs"]["datasets"]
+        return plain
+
+    def to_yaml(self) -> str:
+        """The profile as a file: stable order, one field per line, ``from_yaml`` gives it back."""
+        head = (
+            f"# Host profile {self.name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
+            "GB is 10^9.\n"
+            "# Every field is explained by `autoloader schema profile`.\n"
+        )
+        plain = self.as_dict()
+        for section in plain.values():
+            if isinstance(section, dict):
+                for key in _SIZE_FIELDS & section.keys():
+                    section[key] = _size_text(section[key])
+        scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
+        sections = [{k: v} for k, v in plain.items() if isinstance(v, dict) and v]
+        return "\n".join([head + _dump(scalars), *map(_dump, sections)])
+
+    def fit(self, host: HostFacts, *, strict: bool = False) -> tuple[Profile, list[str]]:
+        """This profile for ``host``, and what had to change for it.
+
+        Thread counts are held against the host's cpus by the rules of ``Knobs.clamp``; the RAM
+        floor must lie below the memory there is. Shards and batch bytes are not known here: the
+        loader clamps once more when it knows the mixture. ``host`` of the result stays what the
+        profile was made for.
+
+        Raises:
+            ProfileError: ``strict``, and something would have to change.
+        """
+        cpus = min(host.cpus, self.limits.cpu_budget or host.cpus)
+        knobs, clamps = self.knobs.clamp(KnobLimits(cpus=cpus, shards=self._assumed_shards()))
+        moved = [f"{c.knob}: {c.value} → {c.legal} ({c.rule})" for c in clamps]
+        floor, budget = self.limits.ram_floor, self.limits.cpu_budget
+        if floor >= host.usable_bytes:
+            floor = host.usable_bytes // 2
+            moved.append(
+                f"ram_floor: {format_bytes(self.limits.ram_floor)} → {format_bytes(floor)} "
+                f"(this host has {format_bytes(host.usable_bytes)} in all)"
+            )
+        if budget is not None and budget > host.cpus:
+            moved.append(f"cpu_budget: {budget} → {host.cpus} (this host has {host.cpus} cpus)")
+            budget = host.cpus
+        if moved and strict:
+            raise ProfileError(
+                f"profile {self.name!r} is for {self.host.describe()}; this host is "
+                f"{host.describe()}: {'; '.join(moved)}",
+                remedy="leave --strict out to clamp it, or tune a profile on this host with "
+                "`autoloader.tune`",
+            )
+        if not moved:
+            return self, []
+        limits = Limits(ram_floor=floor, cpu_budget=budget)
+        return self.model_copy(update={"knobs": knobs, "limits": limits}), [
+            f"profile {self.name} clamped to this host: {line}" for line in moved
+        ]
+
+    def _assumed_shards(self) -> dict[str, int]:
+        """A mixture no rule about shards objects to, of the size the profile was measured with."""
+        shards = dict.fromkeys(self.knobs.datasets, _MOST_SHARDS)
+        count = max(int(self.measurements.get("datasets", 1)), self.knobs.min_ready_datasets)
+        for index in range(count - len(shards)):
+            shards[f"\0{index}"] = _MOST_SHARDS
+        return shards
+
+
+def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
+    """Fields that differ, as ``(field, in a, in b)`` in the file's order; ``None``: not there."""
+    left, right = _flat(a.as_dict()), _flat(b.as_dict())
+    keys = [*left, *(key for key in right if key not in left)]
+    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _size_text(count: int) -> str | int:
+    """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
+    short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
+    decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
+    long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
+    return next((text for text in (*short, *decimal, *long) if _exact(text, count)), count)
+
+
+def _exact(text: str, count: int) -> bool:
+    try:
+        return parse_bytes(text) == count
+    except UsageError:
+        return False
+
+
+def _dump(mapping: Mapping[str, Any]) -> str:
+    yaml = YAML()
+    yaml.width = 100
+    yaml.allow_unicode = True
+    stream = io.StringIO()
+    yaml.dump(dict(mapping), stream)
+    return stream.getvalue()
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _unread(error: DocumentError, origin: str) -> ProfileError:
+    return ProfileError(
+        f"{origin}: the profile cannot be read: {error.what}",
+        remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; "
+        f"`autoloader profile show {DEFAULT_PROFILE}` prints a valid one to start from",
+    )
+
+
+_PARTS: Mapping[tuple[str, ...], type[BaseModel]] = {
+    (): Profile,
+    ("host",): HostFacts,
+    ("limits",): Limits,
+    ("provenance",): Provenance,
+}
+
+
+def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
+    """The most telling complaint of pydantic in this library's words.
+
+    A misspelt field is told before the required one it leaves missing.
+    """
+    complaints = error.errors()
+    first = next((one for one in complaints if one["type"] == "extra_forbidden"), complaints[0])
+    place: Sequence[str] = [str(part) for part in first["loc"]]
+    where, kind = ".".join(place), first["type"]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, AutoloaderError):
+        return ProfileError(f"{origin}: {where}: {cause.what}", remedy=cause.remedy)
+    if kind == "extra_forbidden":
+        part = _PARTS.get(tuple(place[:-1]), Profile)
+        remedy = nearest(place[-1], part.model_fields)
+        return ProfileError(f"{origin}: {where}: there is no such field", remedy=remedy)
+    if kind == "missing":
+        return ProfileError(
+            f"{origin}: {where}: this field is required and not there",
+            remedy=f"add it; `autoloader profile show {DEFAULT_PROFILE}` is a complete example",
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    return ProfileError(
+        f"{origin}: {where}: {first['input']!r} is not allowed: {' '.join(message.split())}",
+        remedy=f"`autoloader schema profile` says what {where} may be",
+    )
