@@ -10,8 +10,8 @@ Not here: running the transform (``index.build``, ``transforms.transform``), wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from autoloader.samples.windows import valid_ranges
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
 
-if TYPE_CHECKING:
-    from autoloader.index.dataset import DatasetIndex
-
 
 class TransformedEpisodes(Protocol):
     """What tells which t a function leaves; an index is one."""
@@ -42,13 +39,31 @@ class TransformedEpisodes(Protocol):
         ...
 
 
-def kept_t(index: DatasetIndex) -> Ranges | None:
+class IndexedEpisodes(TransformedEpisodes, Protocol):
+    """What else of an index (``index.dataset.DatasetIndex``) is asked here."""
+
+    slice_of: NDArray[np.int32]
+    record_of: NDArray[np.int64]
+
+    @property
+    def episodes(self) -> int: ...
+
+    def text_ids(
+        self, feature_path: str
+    ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]: ...
+
+    def damage_reasons(self) -> tuple[str, ...]: ...
+
+    def kept(self) -> Ranges | None: ...
+
+
+def kept_t(index: IndexedEpisodes) -> Ranges | None:
     """The valid t of each episode, or ``None`` where windows alone decide."""
     left = None if index.dataset.transform is None else allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
 
 
-def count_indexed(index: DatasetIndex) -> DatasetCount:
+def count_indexed(index: IndexedEpisodes) -> DatasetCount:
     """What the episodes of ``index`` give."""
     dataset = index.dataset
     steps = index.steps.astype(np.int64)
@@ -101,7 +116,7 @@ def allowed_by_function(index: TransformedEpisodes) -> Ranges | None:
 
 
 def _left_by_rules(
-    index: DatasetIndex, allowed: Ranges | None
+    index: IndexedEpisodes, allowed: Ranges | None
 ) -> tuple[Ranges, tuple[RuleLoss, ...]]:
     dataset = index.dataset
     assert dataset.keep is not None
@@ -113,7 +128,7 @@ def _left_by_rules(
     return left_by_rules(allowed, sets, dataset.stride)
 
 
-def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
+def _texts_of(index: IndexedEpisodes, feature: Feature) -> TextRuns:
     """An indexed text of every episode."""
     known: dict[bytes, int] = {}
     parts = [np.empty((0, 4), dtype=np.int64)]
@@ -137,7 +152,7 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
     return TextRuns(np.concatenate(parts), tuple(known))
 
 
-def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
+def table_of(dataset: ResolvedDataset, index: IndexedEpisodes) -> DatasetTable:
     """What the plan needs to know of a dataset."""
     return DatasetTable(
         key=dataset.key,
@@ -151,7 +166,7 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
 
 
 def plan_of(
-    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
+    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[IndexedEpisodes]
 ) -> SamplePlan:
     """The plan over what the indexes hold.
 

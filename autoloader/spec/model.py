@@ -357,7 +357,7 @@ class PipelineSpec(Block):
         """
         from autoloader.spec.reading import read_yaml
 
-        return read_yaml(Path(path))
+        return read_yaml(Path(path), cls, DatasetSpec)
 
     @classmethod
     def from_mapping(cls, raw: Mapping[str, Any], *, folder: str | Path = ".") -> PipelineSpec:
@@ -368,4 +368,4 @@ class PipelineSpec(Block):
         """
         from autoloader.spec.reading import read_mapping
 
-        return read_mapping(raw, folder=Path(folder))
+        return read_mapping(raw, cls, DatasetSpec, folder=Path(folder))

@@ -5,15 +5,14 @@ Not here: the language itself (``model``, ``fields``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from autoloader.errors import SpecError, nearest, shown
 from autoloader.spec.documents import MAX_DEPTH, read_yaml_file
-from autoloader.spec.model import DatasetSpec, PipelineSpec
 from autoloader.spec.regular_files import DocumentError
 from autoloader.units import expanded
 
@@ -21,8 +20,17 @@ _NAMED = 3
 """Further wrong fields that a message names."""
 
 
-def read_yaml(path: Path) -> PipelineSpec:
-    """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``."""
+_Spec = TypeVar("_Spec", bound=BaseModel)
+
+
+def read_yaml(path: Path, kind: type[_Spec], dataset: type[BaseModel]) -> _Spec:
+    """The spec in the file at ``path``; see ``PipelineSpec.from_yaml``.
+
+    Args:
+        path: of the file.
+        kind: ``PipelineSpec``.
+        dataset: ``DatasetSpec``, whose fields ``defaults`` may set.
+    """
     try:
         raw = read_yaml_file(path)
     except DocumentError as error:
@@ -32,18 +40,20 @@ def read_yaml(path: Path) -> PipelineSpec:
             f"{path} holds {type(raw).__name__}, not a mapping",
             remedy="start with schema_version, datasets and cameras",
         )
-    return read_mapping(raw, folder=path.parent)
+    return read_mapping(raw, kind, dataset, folder=path.parent)
 
 
-def read_mapping(raw: Mapping[str, Any], *, folder: Path) -> PipelineSpec:
-    """The spec in plain values; see ``PipelineSpec.from_mapping``."""
+def read_mapping(
+    raw: Mapping[str, Any], kind: type[_Spec], dataset: type[BaseModel], *, folder: Path
+) -> _Spec:
+    """The spec in plain values; see ``PipelineSpec.from_mapping`` and ``read_yaml``."""
     plain = _plain(raw)
     if plain.get("augment", {}) is None:
         del plain["augment"]
-    _apply_defaults(plain)
+    _apply_defaults(plain, set(dataset.model_fields) - {"name"})
     _resolve_paths(plain, folder)
     try:
-        return PipelineSpec.model_validate(plain)
+        return kind.model_validate(plain)
     except ValidationError as error:
         raise _translate(error, plain) from error
 
@@ -65,7 +75,7 @@ def _label(item: Any, position: int) -> str:
     return str(item["name"]) if isinstance(item, dict) and item.get("name") else str(position)
 
 
-def _apply_defaults(plain: dict[str, Any]) -> None:
+def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
     """Fill each dataset from ``defaults``; mappings merge key by key, the dataset's own win."""
     defaults = plain.pop("defaults", None) or {}
     if not isinstance(defaults, dict):
@@ -75,10 +85,10 @@ def _apply_defaults(plain: dict[str, Any]) -> None:
             path="defaults",
         )
     for key in defaults:
-        if key == "name" or key not in DatasetSpec.model_fields:
+        if key not in fields:
             raise SpecError(
                 f"defaults.{key}: no dataset may say {key!r} here",
-                remedy=nearest(key, set(DatasetSpec.model_fields) - {"name"}),
+                remedy=nearest(key, fields),
                 path=f"defaults.{key}",
             )
     datasets = plain.get("datasets")
