@@ -198,16 +198,23 @@ def source_bytes(source: int | RemoteFile) -> int:
 
 
 @contextmanager
-def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
-    """A descriptor, or a remote file: something that ``pread`` reads. Raises OSError."""
-    if is_remote(path):
-        yield RemoteFile(str(path))
-        return
+def opened(path: str | Path) -> Iterator[int]:
+    """A read-only descriptor of a local file. Raises OSError."""
     fd = descriptors.open(path)
     try:
         yield fd
     finally:
         os.close(fd)
+
+
+@contextmanager
+def opened_anywhere(path: str | Path) -> Iterator[int | RemoteFile]:
+    """A descriptor, or a remote file: something that ``pread`` reads. Raises OSError."""
+    if is_remote(path):
+        yield RemoteFile(str(path))
+        return
+    with opened(path) as fd:
+        yield fd
 
 
 def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:

@@ -12,10 +12,8 @@ at most 1 MiB; remote ones through ``files``.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +22,6 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.descriptors import descriptors
 from autoloader.catalog.files import RemoteFile, opened_anywhere, pread, source_bytes
 
 HEADER_BYTES = 12
@@ -177,16 +174,6 @@ def read_record(source: int | RemoteFile | str | Path, offset: int, length: int)
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)
-
-
-@contextmanager
-def opened(path: str | Path) -> Iterator[int]:
-    """A read-only descriptor of a local file, closed at the end of the ``with`` block."""
-    fd = descriptors.open(path)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def masked_crc32c(data: bytes) -> int:

@@ -270,7 +270,7 @@ class _Comparer:
     def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
         """Mean absolute difference in grey levels."""
         from autoloader.cli.tfds_reader import value_at
-        from autoloader.graph.decode import fitted_picture
+        from autoloader.graph.resize import fitted_picture
 
         if step is None:
             return float(frame.max())

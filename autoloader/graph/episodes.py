@@ -41,6 +41,7 @@ from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import kept_steps
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.windows import dropped_edges
 from autoloader.transforms.fields import is_text, text_of_points
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform
@@ -273,17 +274,8 @@ class EpisodeStream:
 
     def _draw_t(self, key: Any, steps: Any, valid: Any) -> Any:
         sample = self._dataset.sample
-        offsets = (
-            *sample.frame_offsets,
-            *sample.state_offsets,
-            sample.action_start,
-            sample.action_start + sample.action_horizon - 1,
-        )
-        first = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
-        stop = steps
-        if sample.edges.end == "drop":
-            stop = tf.minimum(steps, steps - max(offsets))
-        stop = tf.maximum(stop, first)
+        first, end = dropped_edges(sample)
+        stop = tf.maximum(steps - end, first)
         if valid is None:
             t = draws.order(key, first, stop)
         else:

@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.example import FeatureValue, parse_example
+from autoloader.catalog.files import RemoteFile, opened_anywhere
 from autoloader.catalog.tfrecord import (
     FOOTER_BYTES,
     HEADER_BYTES,
     MalformedRecordError,
     masked,
-    opened,
     walk_records,
 )
 from autoloader.index.format import REST_OF_FILE, Section, ShardTables, SourceIdentity
@@ -61,28 +61,45 @@ class SourceChangedError(Exception):
     """A file was written to while it was indexed. Internal: told as a ``SourceError``."""
 
 
-def index_shard(path: str, schema: RecordSchema) -> ShardTables:
-    """The tables of one shard file. Reads all of it.
+def index_shard(path: str, schema: RecordSchema, records: range | None = None) -> ShardTables:
+    """The tables of one shard file, local or remote.
+
+    Args:
+        path: the file.
+        schema: what is indexed of each record.
+        records: those to read; default: all. The tables call those before them damaged.
 
     Raises:
         SourceChangedError: it was written to meanwhile.
         OSError: it cannot be opened or read.
     """
     collected = _Collected(schema)
-    with opened(path) as fd:
-        source = SourceIdentity.of(os.fstat(fd))
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
-        reader = _RecordReader(fd)
-        for start, length, lost in walk_records(fd, source.size, verify=True):
+    with opened_anywhere(path) as file:
+        source = _identity(file)
+        if isinstance(file, int) and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        reader = _RecordReader(file)
+        walk = walk_records(file, source.size, verify=True)
+        for record, (start, length, lost) in enumerate(walk):
+            if records is not None and record >= records.stop:
+                break
             if lost is not None:
                 collected.damage[REST_OF_FILE] = lost
                 break
+            if records is not None and record < records.start:
+                collected.leave_out(start + HEADER_BYTES, length, "it was not asked for")
+                continue
             with reader.record(start + HEADER_BYTES, length) as payload:
                 collected.add(start + HEADER_BYTES, length, payload)
-        if SourceIdentity.of(os.fstat(fd)) != source:
+        if _identity(file) != source:
             raise SourceChangedError
     return collected.tables(source)
+
+
+def _identity(file: int | RemoteFile) -> SourceIdentity:
+    if isinstance(file, int):
+        return SourceIdentity.of(os.fstat(file))
+    return SourceIdentity(file.size, 0)
 
 
 def index_payload(
@@ -202,17 +219,16 @@ class _Collected:
 
     def add(self, offset: int, length: int, payload: bytearray | None) -> None:
         """The next record; ``None`` where its checksum is wrong."""
-        record = len(self._steps)
-        self._offsets.append(offset)
-        self._lengths.append(length)
         if payload is None:
-            self._quarantine(record, "the checksum of the payload is wrong")
+            self.leave_out(offset, length, "the checksum of the payload is wrong")
             return
         try:
             steps, values, texts = index_payload(payload, self._schema, stop=length)
         except MalformedRecordError as error:
-            self._quarantine(record, str(error))
+            self.leave_out(offset, length, str(error))
             return
+        self._offsets.append(offset)
+        self._lengths.append(length)
         self._steps.append(steps)
         for (kind, number), part in values.items():
             if kind is Section.FRAME_OFFSETS:
@@ -221,9 +237,11 @@ class _Collected:
                 part = self._shared(texts[number])[part]
             self._parts[kind, number].append(part)
 
-    def _quarantine(self, record: int, reason: str) -> None:
-        """No rows; features that the episode has once keep their one place."""
-        self.damage[record] = reason
+    def leave_out(self, offset: int, length: int, reason: str) -> None:
+        """The next record has no rows; features that the episode has once keep their one place."""
+        self.damage[len(self._steps)] = reason
+        self._offsets.append(offset)
+        self._lengths.append(length)
         self._steps.append(-1)
         for number, feature in enumerate(self._schema.features):
             if not feature.per_step:
@@ -261,8 +279,8 @@ def _sections_of(feature: StoredFeature) -> tuple[Section, ...]:
 class _RecordReader:
     """Reads records into one buffer, which grows to the largest of usual size."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, file: int | RemoteFile) -> None:
+        self._file = file
         self._buffer = bytearray()
 
     @contextmanager
@@ -282,8 +300,8 @@ class _RecordReader:
         array = np.frombuffer(buffer, np.uint8)
         crc, position, end = 0, 0, length + FOOTER_BYTES
         while position < end:
-            got = os.preadv(
-                self._fd, [view[position : min(end, position + PIECE_BYTES)]], offset + position
+            got = self._read_into(
+                view[position : min(end, position + PIECE_BYTES)], offset + position
             )
             if not got:
                 raise SourceChangedError
@@ -295,3 +313,10 @@ class _RecordReader:
         # A number that runs over the end of the record meets zeros, never an earlier record.
         buffer[length : length + _BEHIND] = bytes(_BEHIND)
         return buffer if whole else None
+
+    def _read_into(self, view: memoryview, position: int) -> int:
+        if isinstance(self._file, int):
+            return os.preadv(self._file, [view[:PIECE_BYTES]], position)
+        data = self._file.pread(len(view), position)  # whole: every question is a round trip
+        view[: len(data)] = data
+        return len(data)

@@ -18,12 +18,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from autoloader.catalog.files import unreadable
-from autoloader.catalog.tfrecord import opened
+from autoloader.catalog import ShardSlice
+from autoloader.catalog.files import opened, unreadable
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import places
 from autoloader.index.build import SourceChangedError, index_shard
@@ -42,6 +42,7 @@ from autoloader.samples.schema import RecordSchema
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
+_REMOTE_THREADS = 4
 _MANY_FILES = 256
 _SAY_S = 5.0
 
@@ -124,6 +125,31 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     return _indexes(
         datasets, places.index_directory(), beside=False, keep=False, build=lambda _: {}
     )
+
+
+def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
+    """The index of a dataset's action and state alone, held in memory; the data may be remote.
+
+    Reads all bytes of the dataset's records, a few files at a time to hide a network's latency.
+    Records that cannot be read are logged.
+
+    Raises:
+        SourceError: a file cannot be read, or is written to meanwhile.
+    """
+    numbers = replace(dataset, cameras={}, language=())
+    schema = RecordSchema.of(numbers)
+
+    def shard(piece: ShardSlice) -> ShardIndex:
+        records = range(piece.start, piece.stop)
+        identity, content = _content(piece.path, schema, dataset.name, records)
+        front = _front_of(content, identity, schema.fingerprint)
+        return ShardIndex(piece.path, front, content, lambda: content)
+
+    with ThreadPoolExecutor(_REMOTE_THREADS, "autoloader-statistics") as pool:
+        index = DatasetIndex(numbers, schema, list(pool.map(shard, dataset.slices)))
+    for reason in index.damage_reasons():
+        logger.warning("%s; the record is left out", reason)
+    return index
 
 
 def _indexes(
@@ -238,7 +264,7 @@ class _ShardFile:
         try:
             identity = SourceIdentity.of(os.stat(self.path))  # noqa: PTH116
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise unreadable(error, self.path, dataset=self.dataset) from error
         fingerprint = self.schema.fingerprint
         asked = [places.cached_place(self.path, fingerprint, self.home)]
         if self.look_beside:
@@ -267,21 +293,12 @@ class _ShardFile:
         logger.warning("the index %s is damaged and is built anew", place)
         found, content = self._content()
         if found != identity:
-            raise self._changed()
+            raise _changed(self.path, self.dataset)
         self._publish(content, place, identity, replace=True)
         return content
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
-        try:
-            tables = index_shard(self.path, self.schema)
-        except SourceChangedError as error:
-            raise self._changed() from error
-        except OSError as error:
-            raise self._unreadable(error) from error
-        for record, reason in tables.damage.items():
-            which = "the rest" if record == REST_OF_FILE else f"record {record}"
-            logger.info("%s: %s cannot be read: %s", self.path, which, reason)
-        return tables.source, pack(tables, self.schema)
+        return _content(self.path, self.schema, self.dataset)
 
     def _publish(
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
@@ -307,9 +324,6 @@ class _ShardFile:
             return False
         return True
 
-    def _unreadable(self, error: OSError) -> SourceError:
-        return unreadable(error, self.path, dataset=self.dataset)
-
     def _unwritable(self, place: Path, error: OSError) -> SourceError:
         return SourceError(
             f"dataset {self.dataset}: its index cannot be written to {place.parent}: "
@@ -319,12 +333,29 @@ class _ShardFile:
             dataset=self.dataset,
         )
 
-    def _changed(self) -> SourceError:
-        return SourceError(
-            f"dataset {self.dataset}: {self.path} was written to while it was indexed or read",
-            remedy="wait until the dataset is written, then start again",
-            dataset=self.dataset,
-        )
+
+def _content(
+    path: str, schema: RecordSchema, dataset: str, records: range | None = None
+) -> tuple[SourceIdentity, bytes]:
+    """What a shard file looks like, and the content of its index."""
+    try:
+        tables = index_shard(path, schema, records)
+    except SourceChangedError as error:
+        raise _changed(path, dataset) from error
+    except OSError as error:
+        raise unreadable(error, path, dataset=dataset) from error
+    for record, reason in tables.damage.items():
+        which = "the rest" if record == REST_OF_FILE else f"record {record}"
+        logger.info("%s: %s cannot be read: %s", path, which, reason)
+    return tables.source, pack(tables, schema)
+
+
+def _changed(path: str, dataset: str) -> SourceError:
+    return SourceError(
+        f"dataset {dataset}: {path} was written to while it was indexed or read",
+        remedy="wait until the dataset is written, then start again",
+        dataset=dataset,
+    )
 
 
 def _usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:

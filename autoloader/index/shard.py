@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
-from autoloader.catalog.tfrecord import opened
+from autoloader.catalog.files import opened
 from autoloader.index.format import (
     DTYPES,
     HEADER,

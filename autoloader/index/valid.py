@@ -10,11 +10,10 @@ Not here: running the transform (``index.build``, ``transforms.transform``), wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.errors import SourceError
@@ -27,43 +26,17 @@ from autoloader.samples.windows import valid_ranges
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
 
-
-class TransformedEpisodes(Protocol):
-    """What tells which t a function leaves; an index is one."""
-
-    dataset: ResolvedDataset
-    steps: NDArray[np.int32]
-
-    def valid_steps(self) -> NDArray[np.bool_]:
-        """[sum of ``steps``] which steps may be t, before the stride."""
-        ...
+if TYPE_CHECKING:
+    from autoloader.index.dataset import DatasetIndex
 
 
-class IndexedEpisodes(TransformedEpisodes, Protocol):
-    """What else of an index (``index.dataset.DatasetIndex``) is asked here."""
-
-    slice_of: NDArray[np.int32]
-    record_of: NDArray[np.int64]
-
-    @property
-    def episodes(self) -> int: ...
-
-    def text_ids(
-        self, feature_path: str
-    ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]: ...
-
-    def damage_reasons(self) -> tuple[str, ...]: ...
-
-    def kept(self) -> Ranges | None: ...
-
-
-def kept_t(index: IndexedEpisodes) -> Ranges | None:
+def kept_t(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where windows alone decide."""
-    left = None if index.dataset.transform is None else allowed_by_function(index)
+    left = None if index.dataset.transform is None else _allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
 
 
-def count_indexed(index: IndexedEpisodes) -> DatasetCount:
+def count_indexed(index: DatasetIndex) -> DatasetCount:
     """What the episodes of ``index`` give."""
     dataset = index.dataset
     steps = index.steps.astype(np.int64)
@@ -71,7 +44,7 @@ def count_indexed(index: IndexedEpisodes) -> DatasetCount:
     dropped, left, lost = 0, every, []
     kept = None
     if dataset.transform is not None:
-        kept = allowed_by_function(index)
+        kept = _allowed_by_function(index)
         dropped = int((steps == 0).sum())
         if dropped:
             lost.append(RuleLoss("transform", dropped, 0))
@@ -94,7 +67,7 @@ def count_indexed(index: IndexedEpisodes) -> DatasetCount:
     )
 
 
-def allowed_by_function(index: TransformedEpisodes) -> Ranges | None:
+def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where the transform bars no step."""
     valid = index.valid_steps()
     if valid.all():
@@ -116,7 +89,7 @@ def allowed_by_function(index: TransformedEpisodes) -> Ranges | None:
 
 
 def _left_by_rules(
-    index: IndexedEpisodes, allowed: Ranges | None
+    index: DatasetIndex, allowed: Ranges | None
 ) -> tuple[Ranges, tuple[RuleLoss, ...]]:
     dataset = index.dataset
     assert dataset.keep is not None
@@ -128,7 +101,7 @@ def _left_by_rules(
     return left_by_rules(allowed, sets, dataset.stride)
 
 
-def _texts_of(index: IndexedEpisodes, feature: Feature) -> TextRuns:
+def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
     """An indexed text of every episode."""
     known: dict[bytes, int] = {}
     parts = [np.empty((0, 4), dtype=np.int64)]
@@ -152,7 +125,7 @@ def _texts_of(index: IndexedEpisodes, feature: Feature) -> TextRuns:
     return TextRuns(np.concatenate(parts), tuple(known))
 
 
-def table_of(dataset: ResolvedDataset, index: IndexedEpisodes) -> DatasetTable:
+def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
     """What the plan needs to know of a dataset."""
     return DatasetTable(
         key=dataset.key,
@@ -166,7 +139,7 @@ def table_of(dataset: ResolvedDataset, index: IndexedEpisodes) -> DatasetTable:
 
 
 def plan_of(
-    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[IndexedEpisodes]
+    mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
 ) -> SamplePlan:
     """The plan over what the indexes hold.
 

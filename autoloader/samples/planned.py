@@ -41,6 +41,7 @@ from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import NumericField
 
 Ints = NDArray[np.int64]
+_Columns = dict[str, NDArray[Any]]
 
 _FIELDS: tuple[FieldName, ...] = ("action", "state")
 
@@ -203,7 +204,9 @@ class RunPlanner:
             order, parts, dataset, ledger, stride, -(-steps // stride), self._keys[dataset]
         )
 
-    def _windows(self, work: _SortedSamples, columns: dict[str, NDArray[Any]]) -> windows.Rows:
+    def _windows(
+        self, work: _SortedSamples, columns: dict[str, NDArray[Any]]
+    ) -> windows.WindowRows:
         """The frames' rows; puts actions and states into the columns."""
         found = []
         for setting, group in groupby(work.parts, key=lambda part: part.setting):
@@ -218,7 +221,7 @@ class RunPlanner:
                     columns[name][rows], columns[f"{name}_mask"][rows] = values, mask
         if len(found) == 1:
             return found[0]
-        return windows.Rows(
+        return windows.WindowRows(
             np.concatenate([one.index for one in found]),
             np.concatenate([one.inside for one in found]),
             np.concatenate([one.zeroed for one in found]),
@@ -272,7 +275,7 @@ class RunPlanner:
         raw: Ints,
         files: list[str],
         ranges: dict[str, FrameRanges],
-        columns: dict[str, NDArray[Any]],
+        columns: _Columns,
         texts: list[bytes],
     ) -> tuple[SampleBlock, PlannedReads]:
         """Back to the order of the positions."""

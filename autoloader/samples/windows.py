@@ -28,7 +28,7 @@ from autoloader.spec import SampleSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class WindowRows:
     """Rows of an episode for each of n samples.
 
     Attributes:
@@ -44,34 +44,31 @@ class Rows:
     offset: NDArray[np.int32]
 
 
-def valid_range(sample: SampleSpec, steps: int) -> tuple[int, int]:
-    """First valid t and the one after the last, in an episode of ``steps`` (strided) frames."""
+def dropped_edges(sample: SampleSpec) -> tuple[int, int]:
+    """How many t at the start and at the end of an episode have no sample."""
     offsets = (
         *sample.frame_offsets,
         *sample.state_offsets,
         sample.action_start,
         sample.action_start + sample.action_horizon - 1,
     )
-    first = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
-    stop = min(steps, steps - max(offsets)) if sample.edges.end == "drop" else steps
-    return first, max(first, stop)
+    start = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
+    return start, max(0, max(offsets)) if sample.edges.end == "drop" else 0
+
+
+def valid_range(sample: SampleSpec, steps: int) -> tuple[int, int]:
+    """First valid t and the one after the last, in an episode of ``steps`` (strided) frames."""
+    first, end = dropped_edges(sample)
+    return first, max(first, steps - end)
 
 
 def valid_ranges(
     sample: SampleSpec, steps: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """``valid_range`` of each of many episodes [E], as two arrays [E] int64."""
-    lengths, inverse = np.unique(steps, return_inverse=True)
-    pairs = np.asarray([valid_range(sample, n) for n in lengths.tolist()], dtype=np.int64)
-    found = pairs.reshape(-1, 2)[inverse.reshape(-1)]
-    return found[:, 0], found[:, 1]
-
-
-def valid_count(sample: SampleSpec, steps: int) -> int:
-    """How many samples an episode of ``steps`` (strided) frames gives in a pass."""
-    first, stop = valid_range(sample, steps)
-    count = stop - first
-    return count if sample.per_episode == "all" else min(count, sample.per_episode)
+    first, end = dropped_edges(sample)
+    stop = np.maximum(first, np.asarray(steps, dtype=np.int64) - end)
+    return np.full_like(stop, first), stop
 
 
 def rows(
@@ -79,7 +76,7 @@ def rows(
     offsets: NDArray[np.int64],
     steps: int | NDArray[np.int64],
     sample: SampleSpec,
-) -> Rows:
+) -> WindowRows:
     """The rows at ``t[:, None] + offsets`` under the sample's edges.
 
     Args:
@@ -93,7 +90,7 @@ def rows(
     before, after = wanted < 0, wanted >= steps
     zeroed = (before & (sample.edges.start == "zero")) | (after & (sample.edges.end == "zero"))
     realised = np.where(zeroed, wanted, index) - t[:, None]
-    return Rows(index, ~(before | after), zeroed, realised.astype(np.int32))
+    return WindowRows(index, ~(before | after), zeroed, realised.astype(np.int32))
 
 
 def frame_rows(
@@ -101,7 +98,7 @@ def frame_rows(
     steps: int | NDArray[np.int64],
     sample: SampleSpec,
     keys: NDArray[np.uint64],
-) -> Rows:
+) -> WindowRows:
     """The rows of a sample's frames: at its offsets, then the goal's where there is one.
 
     Args:
@@ -115,7 +112,7 @@ def frame_rows(
         return window
     goal = goal_rows(t, steps, keys)[:, None]
     none = np.zeros_like(goal, dtype=np.bool_)
-    return Rows(
+    return WindowRows(
         np.concatenate([window.index, goal], axis=1),
         np.concatenate([window.inside, ~none], axis=1),
         np.concatenate([window.zeroed, none], axis=1),
@@ -135,7 +132,7 @@ def goal_rows(
 
 def window_values(
     column: NDArray[np.float32],
-    window: Rows,
+    window: WindowRows,
     width: int,
     *,
     dims: Sequence[int] = (),
@@ -161,22 +158,10 @@ def window_values(
     return finished_values(values, mask, window, dims=dims, base=base, summed=summed)
 
 
-def summed_values(
-    column: NDArray[np.float32],
-    window: Rows,
-    width: int,
-    *,
-    dims: Sequence[int] = (),
-    base: NDArray[np.float32] | None = None,
-) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """``window_values`` whose rows inside the episode are added up: [n, 1, width] and its mask."""
-    return window_values(column, window, width, dims=dims, base=base, summed=True)
-
-
 def finished_values(
     values: NDArray[np.float32],
     mask: NDArray[np.bool_],
-    window: Rows,
+    window: WindowRows,
     *,
     dims: Sequence[int] = (),
     base: NDArray[np.float32] | None = None,

@@ -1,7 +1,5 @@
 """Computes one dataset's statistics from its index: exactly what a pass over all valid t gives.
 
-Of remote data, which has no index, from what ``remote`` has read.
-
 Theory of operation. The multiset of rows is the one the model gets in a pass with ``per_episode:
 all``: the rows of every valid t's window that lie in the episode, after field expressions,
 differences and sums; masked rows are left out. With a horizon of 1 that is every action once, as
@@ -19,65 +17,33 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.index import DatasetIndex
 from autoloader.samples import windows
 from autoloader.samples.block import field_offsets, field_rows
 from autoloader.samples.counts import samples_per_episode
-from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.resolve import FieldName
 from autoloader.samples.statistics import DatasetStatistics, FieldStatistics
-from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)
 
 
-class Episode(Protocol):
-    """What is asked of one episode."""
-
-    def column(self, feature_path: str) -> NDArray[np.float32]:
-        """[T, width] float32 values of a numeric feature."""
-        ...
-
-
-class Episodes(Protocol):
-    """What is asked of a dataset's readable episodes; an index is one."""
-
-    dataset: ResolvedDataset
-    steps: NDArray[np.int32]
-
-    @property
-    def episodes(self) -> int:
-        """E."""
-        ...
-
-    def episode(self, e: int) -> Episode:
-        """Episode ``e``."""
-        ...
-
-    def kept(self) -> Ranges | None:
-        """The valid t of each episode where some are left out, else ``None``."""
-        ...
-
-
-def dataset_statistics(index: Episodes) -> DatasetStatistics:
+def dataset_statistics(index: DatasetIndex) -> DatasetStatistics:
     """The statistics of the episodes of ``index``."""
     dataset = index.dataset
     every = dataset.sample.model_copy(update={"per_episode": "all"})
+    # An episode that a transform drops has no step.
+    dropped = 0 if dataset.transform is None else int((index.steps == 0).sum())
     strided = -(-index.steps.astype(np.int64) // dataset.stride)
     return DatasetStatistics(
         action=_field_statistics(index, "action") if dataset.action else None,
         state=_field_statistics(index, "state") if dataset.state else None,
         transitions=int(samples_per_episode(every, strided, index.kept()).sum()),
-        trajectories=_trajectories(index),
+        trajectories=index.episodes - dropped,
     )
-
-
-def _trajectories(index: Episodes) -> int:
-    """Episodes; those that a transform dropped are none."""
-    return index.episodes if index.dataset.transform is None else int((index.steps > 0).sum())
 
 
 def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) -> FieldStatistics:
@@ -87,7 +53,7 @@ def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) ->
     return FieldStatistics(mean, std, minimum, maximum, q01, q99)
 
 
-def _field_statistics(index: Episodes, name: FieldName) -> FieldStatistics:
+def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None

@@ -16,14 +16,13 @@ from typing import Any
 
 from autoloader.errors import SpecError
 from autoloader.index import open_dataset_index
-from autoloader.index.opening import Progress
+from autoloader.index.opening import Progress, index_numbers
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import DatasetStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_statistics
-from autoloader.statistics.remote import RemoteEpisodes
 
 TRAIN = "train"
 
@@ -64,7 +63,7 @@ def statistics_of(
             if progress is not None:
                 progress(done, len(measured.datasets))
             kept = dataset_statistics(
-                RemoteEpisodes(dataset) if dataset.remote else open_dataset_index(dataset)
+                index_numbers(dataset) if dataset.remote else open_dataset_index(dataset)
             )
             cache.save(key, kept)
         found[dataset.name] = kept

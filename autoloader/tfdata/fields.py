@@ -5,12 +5,13 @@ Not here: the language (``spec.fields``), binding it to features (``transforms.f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from autoloader.graph.tensorflow import tf
+from autoloader.graph.windows import WindowTensors
 from autoloader.samples.scaling import Scaling
 from autoloader.transforms.fields import NumericField
 
@@ -47,6 +48,38 @@ def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any
 def as_columns(values: Any, width: int) -> Any:
     """A per-step feature [T, ...] as [T, width] float32."""
     return tf.cast(tf.reshape(values, [-1, width]), tf.float32)
+
+
+def window_values(
+    column: Any,
+    window: WindowTensors,
+    width: int,
+    *,
+    dims: Sequence[int] = (),
+    base: Any = None,
+    summed: bool = False,
+) -> tuple[Any, Any]:
+    """``samples.windows.window_values``: a column [T, w] at a window's rows, and the mask."""
+    own = int(column.shape[1])
+    taken = tf.gather(column, window.index)
+    if dims and base is not None:
+        columns = [base[:, d] if d in dims else tf.zeros_like(base[:, 0]) for d in range(own)]
+        taken = tf.where(
+            tf.constant([d in dims for d in range(own)]),
+            taken - tf.stack(columns, axis=1)[:, None],
+            taken,
+        )
+    taken = tf.where(window.zeroed[:, :, None], tf.zeros_like(taken), taken)
+    mask = tf.broadcast_to(window.inside[:, :, None], tf.shape(taken))
+    padding = [[0, 0], [0, 0], [0, width - own]]
+    values, mask = tf.pad(taken, padding), tf.pad(mask, padding)
+    if not summed:
+        return values, mask
+    values = tf.where(mask, values, tf.zeros_like(values))
+    total = values[:, 0]
+    for row in range(1, int(window.index.shape[1])):  # one after the other, as NumPy adds them
+        total = total + values[:, row]
+    return total[:, None], tf.reduce_any(mask, axis=1, keepdims=True)
 
 
 def scaled(scaling: Scaling, values: Any, nothing: Any) -> Any:

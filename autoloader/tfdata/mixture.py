@@ -21,7 +21,6 @@ from typing import Any
 
 from autoloader.errors import SourceError, UsageError
 from autoloader.graph import files
-from autoloader.graph.decode import decode_sample
 from autoloader.graph.tensorflow import tf
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
@@ -30,6 +29,7 @@ from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.tfdata.choices import turns
+from autoloader.tfdata.decode import decode_sample
 from autoloader.tfdata.samples import sample_stream
 
 

@@ -27,7 +27,7 @@ from autoloader.samples.block import field_offsets
 from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import FieldName, ResolvedDataset
-from autoloader.tfdata.fields import as_columns, evaluate, scaled, text_of_points
+from autoloader.tfdata.fields import as_columns, evaluate, scaled, text_of_points, window_values
 from autoloader.transforms.fields import feature_width
 
 _ENDLESS = 2**62
@@ -149,8 +149,7 @@ class _Sampler:
         if dims and self._dataset.state is not None:
             base = tf.gather(evaluate(self._dataset.state, columns, steps), t)
         summed = is_action and sample.action_reduce == "sum"
-        reduced = windows.summed_values if summed else windows.window_values
-        found, mask = reduced(values, window, width, dims=dims, base=base)
+        found, mask = window_values(values, window, width, dims=dims, base=base, summed=summed)
         scaling = self._dataset.scaling.get(name)
         if scaling is not None:
             found = scaled(scaling, found, ~mask[..., 0] if summed else window.zeroed)

@@ -50,9 +50,11 @@ class Builds:
         self.paths: list[str] = []
         monkeypatch.setattr(opening, "index_shard", self)
 
-    def __call__(self, path: str, schema: RecordSchema) -> format_module.ShardTables:
+    def __call__(
+        self, path: str, schema: RecordSchema, records: range | None = None
+    ) -> format_module.ShardTables:
         self.paths.append(path)
-        return build_module.index_shard(path, schema)
+        return build_module.index_shard(path, schema, records)
 
     def count(self) -> int:
         """Since the last call."""

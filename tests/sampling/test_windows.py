@@ -67,7 +67,6 @@ def test_counts_are_those_of_the_valid_t_or_n_of_them(
         count = len(valid(sample, steps))
         wanted.append(count if sample.per_episode == "all" else min(count, sample.per_episode))
     assert samples_per_episode(sample, np.array(lengths, np.int64)).tolist() == wanted
-    assert [windows.valid_count(sample, steps) for steps in lengths] == wanted
 
 
 @given(SAMPLES, OFFSETS, st.integers(1, 12))
@@ -100,7 +99,7 @@ def test_a_sum_adds_the_rows_inside_the_episode_only(
     t = np.arange(steps)
     found = windows.rows(t, np.array(offsets), steps, sample)
     column = np.stack([np.arange(steps), np.ones(steps)], axis=1).astype(np.float32)
-    values, mask = windows.summed_values(column, found, 3)
+    values, mask = windows.window_values(column, found, 3, summed=True)
     assert values.shape == mask.shape == (steps, 1, 3)
     for n in range(steps):
         rows = [n + offset for offset in offsets if 0 <= n + offset < steps]

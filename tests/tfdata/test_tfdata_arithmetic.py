@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from autoloader.decode.frames import FrameDecoder
 from autoloader.graph import windows
-from autoloader.graph.decode import decode_frame
 from autoloader.graph.tensorflow import tf
 from autoloader.order.mixture import BlockSequence, MixtureOrder
 from autoloader.samples import windows as numpy_windows
@@ -21,6 +20,7 @@ from autoloader.samples.draws import splitmix64
 from autoloader.spec import CameraSpec, SampleSpec
 from autoloader.spec.fields import FieldOp, FieldTerm
 from autoloader.tfdata import choices, fields
+from autoloader.tfdata.decode import decode_frame
 from autoloader.transforms import fields as numpy_fields
 from autoloader.transforms.fields import NumericField
 
@@ -60,12 +60,13 @@ def test_windows_and_their_sums_are_those_of_numpy(
     )
     for name in ("index", "inside", "zeroed", "offset"):
         np.testing.assert_array_equal(getattr(found, name).numpy(), getattr(wanted, name))
-    for in_graph, in_numpy in (
-        (windows.window_values, numpy_windows.window_values),
-        (windows.summed_values, numpy_windows.summed_values),
-    ):
-        values, mask = in_graph(tf.constant(column), found, width + wider)
-        numpy_values, numpy_mask = in_numpy(column, wanted, width + wider)
+    for summed in (False, True):
+        values, mask = fields.window_values(
+            tf.constant(column), found, width + wider, summed=summed
+        )
+        numpy_values, numpy_mask = numpy_windows.window_values(
+            column, wanted, width + wider, summed=summed
+        )
         np.testing.assert_allclose(values.numpy(), numpy_values, rtol=0, atol=1e-6)
         np.testing.assert_array_equal(mask.numpy(), numpy_mask)
 

@@ -1,0 +1,56 @@
+"""Resizes pictures with TensorFlow's kernels, as ``decode.frames`` resizes them.
+
+Bilinear with half-pixel centres and not antialiased, area, or antialiased lanczos3; rounded to
+uint8. Frames agree with the decode pool's within about 2 grey levels.
+
+Not here: the pool (``decode.pool``), decoding (``tfdata.decode``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.graph.tensorflow import tf
+from autoloader.spec import CameraSpec
+
+
+def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np.uint8]:
+    """[H, W, 3] uint8 of one decoded picture [h, w, 3], resized and fitted as ``camera`` says."""
+    if picture.shape[:2] == tuple(camera.size):
+        return picture
+    with tf.device("/CPU:0"):
+        given = tf.constant(picture)
+        return np.asarray(fit(given, tf.shape(given), camera))
+
+
+def fit(picture: Any, shape: Any, camera: CameraSpec) -> Any:
+    """[H, W, 3] uint8 of a picture of this ``shape``, as operations."""
+    height, width = camera.size
+    if camera.fit == "stretch":
+        return _resize(picture, tf.constant([height, width]), camera.resize)
+    wanted = tf.constant([height, width], tf.float64)
+    found = tf.cast(shape[:2], tf.float64)
+    if camera.fit == "crop":
+        scale = tf.reduce_max(wanted / found)
+        inner = tf.minimum(shape[:2], _at_least_one(wanted / scale))
+        at = (shape[:2] - inner) // 2
+        cut = picture[at[0] : at[0] + inner[0], at[1] : at[1] + inner[1]]
+        return _resize(cut, tf.constant([height, width]), camera.resize)
+    scale = tf.reduce_min(wanted / found)
+    inner = tf.minimum([height, width], _at_least_one(found * scale))
+    before = ([height, width] - inner) // 2
+    after = [height, width] - inner - before
+    resized = _resize(picture, inner, camera.resize)
+    return tf.pad(resized, [[before[0], after[0]], [before[1], after[1]], [0, 0]])
+
+
+def _at_least_one(sizes: Any) -> Any:
+    return tf.maximum(tf.cast(tf.round(sizes), tf.int32), 1)
+
+
+def _resize(picture: Any, size: Any, how: str) -> Any:
+    resized = tf.image.resize(picture, size, method=how, antialias=how == "lanczos3")
+    return tf.saturate_cast(tf.round(resized), tf.uint8)
