@@ -6,7 +6,7 @@ Not here: the order in which samples come (``order.plan``), reading and decoding
 from __future__ import annotations
 
 from autoloader.index.dataset import DamagedRecord, DatasetIndex
-from autoloader.index.episodes import EpisodesView, EpisodeView
+from autoloader.index.episodes import EpisodeView, GatheredEpisodes
 from autoloader.index.opening import find_indexes, open_dataset_index, open_indexes
 from autoloader.index.valid import count_indexed
 
@@ -14,7 +14,7 @@ __all__ = [
     "DamagedRecord",
     "DatasetIndex",
     "EpisodeView",
-    "EpisodesView",
+    "GatheredEpisodes",
     "count_indexed",
     "find_indexes",
     "open_dataset_index",

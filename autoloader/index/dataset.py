@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.episodes import EpisodesView, EpisodeView, FeatureNumbers
+from autoloader.index.episodes import EpisodeView, FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import (
     REST_OF_FILE,
     Front,
@@ -112,9 +112,9 @@ class DatasetIndex:
         shard, record = self._shards[number], int(self.record_of[e])
         return EpisodeView(shard, number, record, int(self.steps[e]), self._numbers)
 
-    def episodes_at(self, numbers: NDArray[np.int64]) -> EpisodesView:
+    def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
         """Episodes ``numbers`` [n], which ascend; any may come more than once."""
-        return EpisodesView(
+        return GatheredEpisodes(
             self._shards,
             self.slice_of[numbers],
             self.record_of[numbers],

@@ -102,7 +102,7 @@ class EpisodeView:
         return slice(first, first + self.steps)
 
 
-class EpisodesView:
+class GatheredEpisodes:
     """n episodes of one dataset, sorted by slice and gathered shard by shard.
 
     Attributes:

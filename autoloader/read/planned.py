@@ -43,13 +43,13 @@ from autoloader.decode.source import SourceActivity, Spans
 from autoloader.errors import SourceError
 from autoloader.host.threads import LoaderThread
 from autoloader.index.dataset import DatasetIndex
+from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
 from autoloader.read.run_memory import RunMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, SampleBlock
-from autoloader.samples.planned import PlannedReads, RunPlanner
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """A block of samples as a reader hands it over: encoded frames, and every sample's numbers.
 
 The windows of all samples of an episode are computed in one go, so that a sample costs array copies
-only. ``planned`` makes blocks of samples of many episodes.
+only. ``index.planned`` makes blocks of samples of many episodes.
 
 Not here: where the bytes come from (``graph``), decoding (``decode``).
 """

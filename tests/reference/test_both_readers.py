@@ -18,11 +18,11 @@ from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of
 
 from autoloader.index import count_indexed, open_dataset_index
+from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import table_of
 from autoloader.order.mixture import mixture_order
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.block import SampleBlock
-from autoloader.samples.planned import RunPlanner
 from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 

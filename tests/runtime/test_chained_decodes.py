@@ -19,6 +19,7 @@ from autoloader.decode.pool import Job
 from autoloader.decode.row_jobs import ChainJob, Chains, PendingBatch, RowJob
 from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.counting import count_mixture
+from autoloader.index.planned import RunPlanner
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.mixture import mixture_order
@@ -28,7 +29,6 @@ from autoloader.pipeline.pipeline import Pipeline
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
-from autoloader.samples.planned import RunPlanner
 from autoloader.samples.resolve import ResolvedMixture
 
 STEPS = 18

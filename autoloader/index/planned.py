@@ -17,14 +17,16 @@ Not here: which samples are drawn (``order.plan``), their bytes (``read.planned`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.index.episodes import GatheredEpisodes
+from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
 from autoloader.samples.block import SampleBlock, field_offsets
 from autoloader.samples.draws import (
@@ -44,65 +46,6 @@ Ints = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]
 
 _FIELDS: tuple[FieldName, ...] = ("action", "state")
-
-
-class IndexedEpisodes(Protocol):
-    """n episodes of one dataset as the index holds them; see ``index.episodes.EpisodesView``."""
-
-    @property
-    def steps(self) -> Ints:
-        """[n] raw steps."""
-        ...
-
-    @property
-    def slice_of(self) -> Ints:
-        """[n] number of the slice."""
-        ...
-
-    @property
-    def record_of(self) -> Ints:
-        """[n] number in the file."""
-        ...
-
-    def frames(self, feature_path: str, raw: Ints) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Byte offsets and lengths in the files at raw steps [n, F], [n, F] each."""
-        ...
-
-    def files(self) -> Iterator[tuple[slice, str]]:
-        """Which of the n lie in which file."""
-        ...
-
-    def column(self, feature_path: str, raw: Ints) -> NDArray[np.float32]:
-        """[n, R, width] at raw steps [n, R]."""
-        ...
-
-    def language(self, feature_path: str, raw: Ints) -> list[bytes]:
-        """UTF-8 texts at raw steps [n]; the episode's where it has but one."""
-        ...
-
-
-class Samples(Protocol):
-    """n planned samples; see ``order.plan.PlannedSamples``."""
-
-    @property
-    def dataset(self) -> NDArray[np.int32]:
-        """[n] which dataset."""
-        ...
-
-    @property
-    def pass_(self) -> Ints:
-        """[n] its pass."""
-        ...
-
-    @property
-    def episode(self) -> Ints:
-        """[n] number in the dataset's index."""
-        ...
-
-    @property
-    def t(self) -> Ints:
-        """[n] in the strided episode."""
-        ...
 
 
 @dataclass(slots=True)
@@ -147,7 +90,7 @@ class RunPlanner:
         self,
         datasets: Sequence[ResolvedDataset],
         layout: BatchLayout,
-        episodes: Callable[[int, Ints], IndexedEpisodes],
+        episodes: Callable[[int, Ints], GatheredEpisodes],
         chained: Sequence[bool],
     ) -> None:
         self._datasets = datasets
@@ -168,7 +111,7 @@ class RunPlanner:
             for camera in layout.cameras
         }
 
-    def run(self, planned: Samples) -> tuple[SampleBlock, PlannedReads]:
+    def run(self, planned: PlannedSamples) -> tuple[SampleBlock, PlannedReads]:
         """The samples, and where the frames lie that the caller has yet to read into them."""
         work = self._sorted(planned)
         columns = _columns(self._layout, len(planned.t))
@@ -182,7 +125,7 @@ class RunPlanner:
         texts = [text for part in work.parts for text in _texts(work, part)]
         return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)
 
-    def _sorted(self, planned: Samples) -> _SortedSamples:
+    def _sorted(self, planned: PlannedSamples) -> _SortedSamples:
         of = planned.dataset.astype(np.int64)
         order = np.lexsort((planned.episode, of, self._setting_of[of]))
         dataset, episode = of[order], planned.episode[order]
@@ -269,7 +212,7 @@ class RunPlanner:
 
     def _in_order(
         self,
-        planned: Samples,
+        planned: PlannedSamples,
         work: _SortedSamples,
         zeroed: NDArray[np.bool_],
         raw: Ints,
@@ -313,7 +256,7 @@ class _Part:
     rows: slice
     setting: int
     dataset: ResolvedDataset
-    episodes: IndexedEpisodes
+    episodes: GatheredEpisodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +285,7 @@ class _SortedSamples:
         return fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
 
 
-def _evaluated(field: NumericField, episodes: IndexedEpisodes, raw: Ints) -> NDArray[np.float32]:
+def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
     """[n, R, width] a field at raw steps [n, R]."""
     columns = {path: episodes.column(path, raw) for path in field.paths()}
     flat = {path: column.reshape(raw.size, -1) for path, column in columns.items()}
