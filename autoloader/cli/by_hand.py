@@ -110,7 +110,7 @@ def _called(transform: TransformSpec, episode: dict[str, Any], steps: int) -> An
         function = getattr(function, part)
     kwargs = json.loads(json.dumps(dict(transform.kwargs)))
     if transform.framework == "tensorflow":
-        from autoloader.graph.hooks import call_eagerly
+        from autoloader.graph.user_functions import call_eagerly
 
         return call_eagerly(function, episode, steps, kwargs)
     return function(episode, **kwargs)

@@ -1,6 +1,6 @@
 """The ``--spec`` option: a spec file, beside which its transforms may lie, or may not run.
 
-Not here: reading it (``spec``), finding and calling transforms (``transforms.hook``).
+Not here: reading it (``spec``), finding and calling transforms (``transforms.user_function``).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import typer
 
 def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
     """``spec``; its transforms lie on the import path, here or in its folder, or are refused."""
-    from autoloader.transforms import hook
+    from autoloader.transforms import user_function
 
     if context.params.get("no_transforms"):
-        hook.refuse()
+        user_function.refuse()
     elif spec is not None:
         with contextlib.suppress(OSError):  # the working directory is gone
-            hook.permit(str(Path.cwd()), str(spec.absolute().parent))
+            user_function.permit(str(Path.cwd()), str(spec.absolute().parent))
     return spec
 
 

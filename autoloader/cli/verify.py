@@ -50,9 +50,9 @@ def verify(
 
     declared = evenly(PipelineSpec.from_yaml(spec))
     if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
-        from autoloader.graph import hooks
+        from autoloader.graph import user_functions
 
-        hooks.enter()  # TensorFlow comes here anyway, with TFDS
+        user_functions.enter()  # TensorFlow comes here anyway, with TFDS
     read_here(declared)
     found = Comparison()
     with AutoLoader(

@@ -31,7 +31,7 @@ from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.transforms import hook
+from autoloader.transforms import user_function
 
 _TRIES = 4
 _MOST_ROUNDS = 16
@@ -70,8 +70,10 @@ def probe_decode(
     """
     cv2.setNumThreads(1)
     for framework in {d.transform.spec.framework for d in mixture.datasets if d.transform}:
-        with contextlib.suppress(hook.HookFailedError):  # its records then give no samples
-            hook.prepare(framework)
+        with contextlib.suppress(
+            user_function.FunctionFailedError
+        ):  # its records then give no samples
+            user_function.prepare(framework)
     deadline = clock.now_s() + budget_s
     episodes: dict[str, SampleBlock] = {}
     for dataset in mixture.datasets:

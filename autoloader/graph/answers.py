@@ -3,7 +3,7 @@
 Pickled questions on stdin, answers on stdout, and as its argument the descriptor that users'
 functions may print to. It ends with the process that asks (``catalog.tensorflow_process``).
 
-Not here: the answers (``graph.files``, ``graph.hooks``).
+Not here: the answers (``graph.files``, ``graph.user_functions``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ os.environ.setdefault("GCS_READ_CACHE_BLOCK_SIZE_MB", str(FRONT_BYTES // 2**20))
 def serve() -> None:
     """Answer questions until the one who asks is gone."""
     # TensorFlow is imported before what is printed is anybody's business.
-    from autoloader.graph import files, hooks
+    from autoloader.graph import files, user_functions
 
     os.dup2(int(sys.argv[1]), 2)
     answers = os.fdopen(os.dup(1), "wb")
@@ -34,7 +34,9 @@ def serve() -> None:
             if question == "import path":  # it has grown; this is no question
                 extend_import_path(about)
                 continue
-            answering = files.answer if question == "files" else partial(hooks.answered, question)
+            answering = (
+                files.answer if question == "files" else partial(user_functions.answered, question)
+            )
             send(answers, answering(about, arguments))
     except (EOFError, BrokenPipeError):
         return

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.catalog.tfrecord import MalformedRecordError
-from autoloader.graph import draws, hooks, windows
+from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -56,8 +56,8 @@ compiling = threading.Lock()
 class _Parse:
     """``parse`` as a traced function over a variant of records, and what its elements are."""
 
-    def __init__(self, stream: EpisodeStream) -> None:
-        self._stream: EpisodeStream | None = stream
+    def __init__(self, stream: EpisodeGraph) -> None:
+        self._stream: EpisodeGraph | None = stream
         self.structure: Any = None
         self.function = tf.function(
             self._variant,
@@ -80,7 +80,7 @@ _traced: weakref.WeakValueDictionary[Hashable, _Parse] = weakref.WeakValueDictio
 """By what they were traced from: the splits of a dataset share theirs."""
 
 
-class EpisodeStream:
+class EpisodeGraph:
     """The compiled stream of one dataset; thread-safe, opened any number of times."""
 
     def __init__(
@@ -209,7 +209,7 @@ class EpisodeStream:
         Which steps rules leave is in the record too, since the texts are that they look at.
         A record on which it fails has no step either, and is looked at with the missing ones.
         """
-        hooks.enter()
+        user_functions.enter()
 
         def rewrite(record: bytes) -> tuple[bytes, bool]:
             try:

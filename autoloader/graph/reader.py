@@ -23,7 +23,7 @@ from autoloader.catalog.files import UnreachableError, unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.errors import SourceError
 from autoloader.graph import files
-from autoloader.graph.episodes import EpisodeStream
+from autoloader.graph.episodes import EpisodeGraph
 from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -51,7 +51,7 @@ class StreamReader:
     ) -> None:
         self._dataset = dataset
         self._layout = layout
-        self._stream = EpisodeStream(dataset, layout, ordered=ordered)
+        self._stream = EpisodeGraph(dataset, layout, ordered=ordered)
         if dataset.remote:
             files.enter()
 

@@ -19,10 +19,8 @@ from autoloader.index.format import (
     Section,
 )
 from autoloader.index.shard import ShardIndex
-from autoloader.index.valid import kept_t
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
-from autoloader.transforms.ranges import Ranges
 from autoloader.transforms.transform import VALID_KEY
 
 
@@ -128,10 +126,6 @@ class DatasetIndex:
         before = np.cumsum([0, *(piece.records for piece in pieces)], dtype=np.int64)[:-1]
         starts = np.asarray([piece.start for piece in pieces], dtype=np.int64)
         return np.asarray((before - starts)[self.slice_of] + self.record_of, dtype=np.int64)
-
-    def kept(self) -> Ranges | None:
-        """The valid t of each episode where some are left out, else ``None``."""
-        return kept_t(self)
 
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""

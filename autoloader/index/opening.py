@@ -1,7 +1,7 @@
 """Opens the index files of datasets, and builds those that are missing or stale.
 
 Not here: the open index (``index.dataset``), one shard's tables (``index.build``, ``index.shard``),
-where files lie and how they get there (``index.places``).
+where files lie and how they get there (``index.index_paths``).
 
 Theory of operation. Every shard file has an index file of its own, so that a build that was
 interrupted goes on where it was, and a changed shard costs one build. Missing ones are built by a
@@ -25,7 +25,7 @@ from pathlib import Path
 from autoloader.catalog import ShardSlice
 from autoloader.catalog.files import opened, unreadable
 from autoloader.errors import SourceError, SpecError
-from autoloader.index import places
+from autoloader.index import index_paths
 from autoloader.index.build import SourceChangedError, index_shard
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
@@ -86,7 +86,7 @@ def open_indexes(
 
     Args:
         datasets: resolved against what is on disk.
-        cache_dir: where index files lie; default ``places.index_directory()``.
+        cache_dir: where index files lie; default ``index_paths.index_directory()``.
         beside: write new index files beside the data instead. Where they lie there, they are used
             in any case.
         keep: an index that cannot be written is an error.
@@ -107,7 +107,7 @@ def open_indexes(
                 remedy="read it as a stream (reader: auto does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    home = places.index_directory() if cache_dir is None else cache_dir
+    home = index_paths.index_directory() if cache_dir is None else cache_dir
 
     def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
         return _build(missing, progress, max(1, threads))
@@ -123,7 +123,7 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
         SourceError: a shard file is not there.
     """
     return _indexes(
-        datasets, places.index_directory(), beside=False, keep=False, build=lambda _: {}
+        datasets, index_paths.index_directory(), beside=False, keep=False, build=lambda _: {}
     )
 
 
@@ -165,7 +165,7 @@ def _indexes(
     files: dict[_FileKey, _ShardFile] = {}
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
-        look = beside or any((Path(one) / places.BESIDE_FOLDER).is_dir() for one in folders)
+        look = beside or any((Path(one) / index_paths.BESIDE_FOLDER).is_dir() for one in folders)
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
@@ -200,7 +200,7 @@ def _build(
     files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
 ) -> dict[_FileKey, ShardIndex]:
     for place in {file.place.parent for file in files.values()}:
-        places.remove_leftovers(place)
+        index_paths.remove_leftovers(place)
     order = list(files)
     secrets.SystemRandom().shuffle(order)
     logger.info("indexing %d shard files", len(order))
@@ -256,8 +256,8 @@ class _ShardFile:
     def place(self) -> Path:
         """Where a new index goes."""
         if self.beside:
-            return places.beside_place(self.path, self.schema.fingerprint)
-        return places.cached_place(self.path, self.schema.fingerprint, self.home)
+            return index_paths.path_beside_data(self.path, self.schema.fingerprint)
+        return index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
@@ -266,9 +266,9 @@ class _ShardFile:
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         fingerprint = self.schema.fingerprint
-        asked = [places.cached_place(self.path, fingerprint, self.home)]
+        asked = [index_paths.cached_path(self.path, fingerprint, self.home)]
         if self.look_beside:
-            asked.insert(0, places.beside_place(self.path, fingerprint))
+            asked.insert(0, index_paths.path_beside_data(self.path, fingerprint))
         for place in asked:
             front = _usable_front(place, identity, fingerprint)
             if front is not None:
@@ -309,7 +309,7 @@ class _ShardFile:
             )
 
         try:
-            places.publish(content, place, keep=keep)
+            index_paths.publish(content, place, keep=keep)
         except OSError as error:
             if self.keep:
                 raise self._unwritable(place, error) from error

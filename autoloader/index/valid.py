@@ -11,12 +11,12 @@ Not here: running the transform (``index.build``, ``transforms.transform``), wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autoloader.catalog import Feature
 from autoloader.errors import SourceError
+from autoloader.index.dataset import DatasetIndex
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
@@ -26,11 +26,8 @@ from autoloader.samples.windows import valid_ranges
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
 
-if TYPE_CHECKING:
-    from autoloader.index.dataset import DatasetIndex
 
-
-def kept_t(index: DatasetIndex) -> Ranges | None:
+def valid_t(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where windows alone decide."""
     left = None if index.dataset.transform is None else _allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
@@ -134,7 +131,7 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
         steps=index.steps,
         slice_of=index.slice_of,
         record_of=index.record_of,
-        kept=index.kept(),
+        kept=valid_t(index),
     )
 
 

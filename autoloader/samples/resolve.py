@@ -23,7 +23,7 @@ from autoloader.errors import SpecError, nearest
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.scaling import Scaling, scaling_of
-from autoloader.samples.statistics import DatasetStatistics
+from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
 from autoloader.transforms.fields import (
     NumericField,
@@ -133,7 +133,7 @@ class ResolvedMixture:
     split: str
     datasets: tuple[ResolvedDataset, ...]
     layout: BatchLayout
-    statistics: Mapping[str, DatasetStatistics] | None = None
+    statistics: Mapping[str, NormalizationStatistics] | None = None
 
     def plain_statistics(self) -> dict[str, Any] | None:
         """``statistics`` as plain values."""
@@ -329,12 +329,12 @@ def resolve_plain(
     mixture = resolve(PipelineSpec.model_validate(spec), split)
     if statistics is None:
         return mixture
-    found = {name: DatasetStatistics.from_plain(one) for name, one in statistics.items()}
+    found = {name: NormalizationStatistics.from_plain(one) for name, one in statistics.items()}
     return normalised(mixture, found)
 
 
 def normalised(
-    mixture: ResolvedMixture, statistics: Mapping[str, DatasetStatistics]
+    mixture: ResolvedMixture, statistics: Mapping[str, NormalizationStatistics]
 ) -> ResolvedMixture:
     """The mixture with ``spec.normalize`` applied to every dataset.
 
@@ -349,7 +349,7 @@ def normalised(
 
 
 def _scaling(
-    spec: PipelineSpec, dataset: ResolvedDataset, statistics: Mapping[str, DatasetStatistics]
+    spec: PipelineSpec, dataset: ResolvedDataset, statistics: Mapping[str, NormalizationStatistics]
 ) -> dict[str, Scaling]:
     scaling = {}
     for key, bound in (("action", dataset.action), ("state", dataset.state)):

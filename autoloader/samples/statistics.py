@@ -71,7 +71,7 @@ class FieldStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetStatistics:
+class NormalizationStatistics:
     """Statistics of one dataset; ``transitions`` are samples of a pass, ``trajectories`` episodes.
 
     A field that the dataset does not have is ``None``.
@@ -96,7 +96,7 @@ class DatasetStatistics:
         }
 
     @classmethod
-    def from_plain(cls, document: Any) -> DatasetStatistics:
+    def from_plain(cls, document: Any) -> NormalizationStatistics:
         """From a statistics file.
 
         Raises:

@@ -1,6 +1,6 @@
 """``transform``: a function of the user's that rewrites each episode before anything else sees it.
 
-Not here: finding and calling it (``transforms.hook``), what it is given and gives
+Not here: finding and calling it (``transforms.user_function``), what it is given and gives
 (``transforms.rlds``).
 """
 

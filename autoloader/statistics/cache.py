@@ -15,7 +15,7 @@ from pathlib import Path
 
 from autoloader.catalog.cache import JsonCache
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.statistics import DatasetStatistics
+from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec
 
 _cache = JsonCache("statistics", version=2)
@@ -51,14 +51,14 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
     return json.dumps(identity, sort_keys=True)
 
 
-def load(key: str) -> DatasetStatistics | None:
+def load(key: str) -> NormalizationStatistics | None:
     """The statistics saved under ``key``."""
     try:
-        return DatasetStatistics.from_plain(_cache.load(key))
+        return NormalizationStatistics.from_plain(_cache.load(key))
     except ValueError:  # there are none
         return None
 
 
-def save(key: str, statistics: DatasetStatistics) -> None:
+def save(key: str, statistics: NormalizationStatistics) -> None:
     """Save statistics under ``key``."""
     _cache.save(key, statistics.plain())

@@ -22,26 +22,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index import DatasetIndex
+from autoloader.index.valid import valid_t
 from autoloader.samples import windows
 from autoloader.samples.block import field_offsets, field_rows
 from autoloader.samples.counts import samples_per_episode
 from autoloader.samples.resolve import FieldName
-from autoloader.samples.statistics import DatasetStatistics, FieldStatistics
+from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
 
 logger = logging.getLogger(__name__)
 
 
-def dataset_statistics(index: DatasetIndex) -> DatasetStatistics:
+def dataset_statistics(index: DatasetIndex) -> NormalizationStatistics:
     """The statistics of the episodes of ``index``."""
     dataset = index.dataset
     every = dataset.sample.model_copy(update={"per_episode": "all"})
     # An episode that a transform drops has no step.
     dropped = 0 if dataset.transform is None else int((index.steps == 0).sum())
     strided = -(-index.steps.astype(np.int64) // dataset.stride)
-    return DatasetStatistics(
+    return NormalizationStatistics(
         action=_field_statistics(index, "action") if dataset.action else None,
         state=_field_statistics(index, "state") if dataset.state else None,
-        transitions=int(samples_per_episode(every, strided, index.kept()).sum()),
+        transitions=int(samples_per_episode(every, strided, valid_t(index)).sum()),
         trajectories=index.episodes - dropped,
     )
 
@@ -63,7 +64,7 @@ def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
     summed = name == "action" and dataset.sample.action_reduce == "sum"
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    kept = index.kept()
+    kept = valid_t(index)
     for number, raw_steps in enumerate(index.steps.tolist()):
         steps = -(-raw_steps // dataset.stride)
         if kept is None:

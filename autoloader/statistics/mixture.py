@@ -18,7 +18,7 @@ from autoloader.errors import SpecError
 from autoloader.index import open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
-from autoloader.samples.statistics import DatasetStatistics
+from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
@@ -34,7 +34,7 @@ def statistics_of(
     cached_only: bool = False,
     read_remote: bool = False,
     progress: Progress | None = None,
-) -> dict[str, DatasetStatistics] | None:
+) -> dict[str, NormalizationStatistics] | None:
     """Statistics of every dataset that takes part in ``split``, by name.
 
     Args:
@@ -51,7 +51,7 @@ def statistics_of(
     if spec.normalize is not None and spec.normalize.statistics is not None:
         return read_statistics(spec.normalize.statistics)
     measured = _measured(spec, split)
-    found: dict[str, DatasetStatistics] = {}
+    found: dict[str, NormalizationStatistics] = {}
     for done, dataset in enumerate(measured.datasets):
         key = cache.statistics_key(dataset, measured.spec.dataset(dataset.name))
         kept = cache.load(key)
@@ -81,7 +81,7 @@ def _needs_file(dataset: ResolvedDataset) -> SpecError:
     )
 
 
-def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:
+def read_statistics(path: str | Path) -> dict[str, NormalizationStatistics]:
     """The statistics in a file, by dataset name.
 
     Raises:
@@ -103,7 +103,7 @@ def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:
     found = {}
     for name, entry in document.items():
         try:
-            found[str(name)] = DatasetStatistics.from_plain(entry)
+            found[str(name)] = NormalizationStatistics.from_plain(entry)
         except ValueError as error:
             raise SpecError(
                 f"{where}: {path}: dataset {name!r}: {error}", remedy=remedy, path=where
@@ -112,7 +112,7 @@ def read_statistics(path: str | Path) -> dict[str, DatasetStatistics]:
 
 
 def statistics_document(
-    spec: PipelineSpec, statistics: Mapping[str, DatasetStatistics]
+    spec: PipelineSpec, statistics: Mapping[str, NormalizationStatistics]
 ) -> dict[str, Any]:
     """The plain form of statistics; ``mask`` says which columns the spec normalises."""
     document = {}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoloader.graph import draws, windows
-from autoloader.graph.episodes import EpisodeStream
+from autoloader.graph.episodes import EpisodeGraph
 from autoloader.graph.records import numbered_records
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -94,7 +94,7 @@ class _Sampler:
     def __init__(self, dataset: ResolvedDataset, layout: BatchLayout) -> None:
         self._dataset = dataset
         self._layout = layout
-        self._episodes = EpisodeStream(dataset, layout)
+        self._episodes = EpisodeGraph(dataset, layout)
         self._widths = {
             path: feature_width(feature, field=path)
             for path, feature in dataset.numeric_features().items()

@@ -10,7 +10,7 @@ is decoded for it. They are opaque; arithmetic on them is refused.
 What comes back is flattened again. The first episode's result decides the features (paths, types,
 shapes); later ones must agree with it.
 
-Not here: calling the function (``hook``), records and files (``transform``).
+Not here: calling the function (``user_function``), records and files (``transform``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Spans = dict[int, NDArray[np.int64]]
 """Camera number → [T, 2] first byte and the byte behind it of each frame."""
 
 
-class HookResultError(Exception):
+class FunctionResultError(Exception):
     """What a transform gave is no episode; the message says why. Internal: a reason."""
 
 
@@ -152,10 +152,10 @@ def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
     """Path → array of everything in an episode that a function gave.
 
     Raises:
-        HookResultError: it is no dict of arrays.
+        FunctionResultError: it is no dict of arrays.
     """
     if not isinstance(result, Mapping):
-        raise HookResultError(f"it gave {type(result).__name__}, not an episode or None")
+        raise FunctionResultError(f"it gave {type(result).__name__}, not an episode or None")
     return dict(_leaves(result, ""))
 
 
@@ -168,7 +168,7 @@ def _leaves(holder: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray
             try:
                 yield here, np.asarray(value)
             except ValueError as error:
-                raise HookResultError(f"{here!r} is no array: {error}") from error
+                raise FunctionResultError(f"{here!r} is no array: {error}") from error
 
 
 def describe(
@@ -223,7 +223,7 @@ def read_result(
         only: keys to take; all per-step arrays must agree in length all the same.
 
     Raises:
-        HookResultError: it does not fit.
+        FunctionResultError: it does not fit.
     """
     leaves = {} if result is None else leaves_of(result)
     steps = steps_of(leaves)
@@ -233,7 +233,7 @@ def read_result(
     if valid is None:
         valid = np.ones(steps, dtype=np.bool_)
     elif valid.dtype != np.bool_ or valid.ndim != 1:
-        raise HookResultError(
+        raise FunctionResultError(
             f"'valid' is {valid.dtype} of shape {list(valid.shape)}, not bool of [{steps}]"
         )
     values = {}
@@ -242,7 +242,7 @@ def read_result(
             continue
         leaf = leaves.get(path)
         if leaf is None:
-            raise HookResultError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
+            raise FunctionResultError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
         values[feature.key] = _checked(path, leaf, feature, spans)
     return Transformed(steps, values, valid)
 
@@ -269,16 +269,16 @@ def steps_of(leaves: Mapping[str, NDArray[Any]]) -> int:
     """T', on which all per-step arrays agree; 0 of an episode without any.
 
     Raises:
-        HookResultError: they differ.
+        FunctionResultError: they differ.
     """
     steps, first = 0, ""
     for path, leaf in leaves.items():
         if path.startswith(f"{METADATA}/"):
             continue
         if not leaf.ndim:
-            raise HookResultError(f"{path!r} is a single value, without an axis of steps")
+            raise FunctionResultError(f"{path!r} is a single value, without an axis of steps")
         if first and len(leaf) != steps:
-            raise HookResultError(
+            raise FunctionResultError(
                 f"its arrays differ in their number of steps: {first!r} has {steps}, "
                 f"{path!r} has {len(leaf)}"
             )
@@ -292,23 +292,25 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
         _check_frames(path, leaf, spans)
         return leaf
     if shape != feature.shape:
-        raise HookResultError(
+        raise FunctionResultError(
             f"{path!r} has shape {list(shape)}, and {list(feature.shape)} in the first episode"
         )
     kind = leaf.dtype.kind
     if feature.dtype == "string":
         if kind not in "OSU":
-            raise HookResultError(f"{path!r} is {leaf.dtype}, and text in the first episode")
+            raise FunctionResultError(f"{path!r} is {leaf.dtype}, and text in the first episode")
         return [_bytes(path, one) for one in leaf.reshape(-1).tolist()]
     floating = "float" in feature.dtype
     if kind not in ("biuf" if floating else "biu"):
-        raise HookResultError(f"{path!r} is {leaf.dtype}, and {feature.dtype} in the first episode")
+        raise FunctionResultError(
+            f"{path!r} is {leaf.dtype}, and {feature.dtype} in the first episode"
+        )
     return leaf.reshape(-1).astype(np.float32 if floating else np.int64)
 
 
 def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
     if not _are_stand_ins(leaf):
-        raise HookResultError(
+        raise FunctionResultError(
             f"{path!r} held pictures in the first episode, and now {leaf.dtype} numbers that "
             "stand for none; pictures may be sliced, dropped and renamed, not computed with"
         )
@@ -316,7 +318,7 @@ def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
     for camera in np.unique(cameras).tolist():
         there = len(spans.get(camera, ()))
         if int(steps[cameras == camera].max()) >= there:
-            raise HookResultError(f"{path!r} names pictures that the episode does not have")
+            raise FunctionResultError(f"{path!r} names pictures that the episode does not have")
 
 
 def spans_of(stand_ins: NDArray[np.int64], spans: Spans) -> NDArray[np.int64]:
@@ -334,4 +336,4 @@ def _bytes(path: str, value: Any) -> bytes:
         return value
     if isinstance(value, str):
         return value.encode()
-    raise HookResultError(f"{path!r} holds {type(value).__name__} where text should be")
+    raise FunctionResultError(f"{path!r} holds {type(value).__name__} where text should be")

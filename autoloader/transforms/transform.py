@@ -1,18 +1,18 @@
 """A dataset's transform, bound: which features its function gives, and a record as it leaves it.
 
-Theory of operation. Binding tries the function on the first episode that it does not drop, of at
-most ``TRIED``: its result decides the features that the spec's fields are held against. It is a
-planning step: a function that cannot be found or does not give an episode is refused before a
-process starts. A process that does not call such functions itself takes the trial run that another
-one saved in the user's cache directory. Later, a record on which the function fails is quarantined
-like a damaged one.
+Theory of operation. Binding makes a trial run: the function is called on the first episode that it
+does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's
+fields are held against. It is a planning step: a function that cannot be found, or does not give an
+episode, is refused before a process starts. A process that does not call such functions itself takes
+the trial run that another one saved in the user's cache directory. Later, a record on which the
+function fails is quarantined like a damaged one.
 
 Both readers ask for the same thing: the record's values after the function, by feature, and which
 frames its pictures are. The index keeps numbers, texts and byte ranges of frames; the stream reader
 has the record written anew (``rewritten``), so that what parses it knows nothing of transforms.
 Which steps may be t goes along as a feature of its own (``VALID_KEY``).
 
-Not here: calling the function (``hook``), what an episode is (``rlds``).
+Not here: calling the function (``user_function``), what an episode is (``rlds``).
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ from autoloader.catalog.tfrecord import (
 )
 from autoloader.errors import SourceError, SpecError
 from autoloader.spec import TransformSpec
-from autoloader.transforms import hook
-from autoloader.transforms.hook import Caller, HookFailedError
+from autoloader.transforms import user_function
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.rlds import (
-    HookResultError,
+    FunctionResultError,
     Spans,
     Transformed,
     describe,
@@ -51,9 +50,10 @@ from autoloader.transforms.rlds import (
     spans_of,
     steps_of,
 )
+from autoloader.transforms.user_function import Caller, FunctionFailedError
 
 VALID_KEY = "autoloader/valid"
-TRIED = 16
+MOST_TRIAL_EPISODES = 16
 """Episodes that a trial run may see dropped before it gives up."""
 _trials: dict[tuple[object, ...], TrialRun] = {}
 _binding = threading.Lock()
@@ -107,7 +107,7 @@ class Transform:
         Raises:
             MalformedRecordError: the record is damaged, or the function fails on it.
         """
-        caller = hook.CALLERS.get(self.spec.framework)
+        caller = user_function.CALLERS.get(self.spec.framework)
         try:
             if caller is not None:
                 return apply_here(
@@ -115,7 +115,7 @@ class Transform:
                 )
             record = bytes(memoryview(payload)[:stop])
             return _answer("apply", self.spec, self.sources, self.features, record, None, only)  # type: ignore[no-any-return]
-        except (HookFailedError, HookResultError) as error:
+        except (FunctionFailedError, FunctionResultError) as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
     def rewritten(
@@ -173,12 +173,12 @@ def bind_transform(
         SpecError: the function cannot be found, fails on the episode, or gives none.
         SourceError: no record can be read, or it drops every one of the first.
     """
-    identity = hook.hook_identity(spec, where=where)
+    identity = user_function.function_identity(spec, where=where)
     try:
         key = (identity, slices[0], *files.version_of(slices[0].path))
         with _binding:
             if key not in _trials:
-                elsewhere = spec.framework not in hook.CALLERS
+                elsewhere = spec.framework not in user_function.CALLERS
                 trial = _saved_trial(key) if elsewhere else None
                 if trial is None:
                     trial = _try(spec, sources, slices, where=where, dataset=dataset)
@@ -214,10 +214,10 @@ def _try(
     field_ = f"{where}.transform"
     reason, count = "its files hold no whole record", 0
     for place, payload in _records(slices):
-        if count == TRIED:
+        if count == MOST_TRIAL_EPISODES:
             break
         count += 1
-        caller = hook.CALLERS.get(spec.framework)
+        caller = user_function.CALLERS.get(spec.framework)
         try:
             found = (
                 describe_here(spec, caller, sources, payload)
@@ -227,7 +227,7 @@ def _try(
         except MalformedRecordError as error:
             reason = f"{place}: {error}"
             continue
-        except (HookFailedError, HookResultError) as error:
+        except (FunctionFailedError, FunctionResultError) as error:
             raise SpecError(
                 f"{field_}: tried on {place}: {error}",
                 remedy="mend the function; it is given " + ", ".join(sorted(sources)),
@@ -262,13 +262,13 @@ def describe_here(
     """What the function gives for a record, called in this process; ``None``: it drops it.
 
     Raises:
-        MalformedRecordError, HookFailedError, HookResultError: it failed.
+        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
     """
     episode, steps, spans = read_episode(payload, sources)
     if not steps:
         return None
     began = time.perf_counter()
-    result = hook.call_here(spec, caller, episode, steps)
+    result = user_function.call_here(spec, caller, episode, steps)
     cost_s = time.perf_counter() - began
     if result is None:
         return None
@@ -293,21 +293,23 @@ def apply_here(
     """``Transform.apply`` in this process.
 
     Raises:
-        MalformedRecordError, HookFailedError, HookResultError: it failed.
+        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
     """
     episode, steps, spans = read_episode(payload, sources, stop=stop)
     if not steps:
         return nothing(features, only), spans
-    return read_result(hook.call_here(spec, caller, episode, steps), features, spans, only), spans
+    return read_result(
+        user_function.call_here(spec, caller, episode, steps), features, spans, only
+    ), spans
 
 
 def _answer(question: str, spec: TransformSpec, *arguments: Any) -> Any:
     """What the process for other frameworks answers.
 
     Raises:
-        MalformedRecordError, HookFailedError, HookResultError: it failed there.
+        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed there.
     """
-    answer = hook.ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
+    answer = user_function.ask_elsewhere((question, spec.model_dump(mode="json"), arguments))
     if isinstance(answer, Exception):
         raise answer
     return answer

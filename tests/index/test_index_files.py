@@ -17,7 +17,7 @@ from streams import dataset_of, mixture_of
 
 from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
-from autoloader.index import DatasetIndex, open_dataset_index, open_indexes, opening, places
+from autoloader.index import DatasetIndex, index_paths, open_dataset_index, open_indexes, opening
 from autoloader.index import build as build_module
 from autoloader.index import format as format_module
 from autoloader.index import shard as shard_module
@@ -324,7 +324,7 @@ def test_many_files_open_side_by_side_in_their_order(
     check(open_dataset_index(dataset, cache_dir=cache))
 
 
-# -- places -------------------------------------------------------------------------------------
+# -- places ------------------------------------------------------------------------------------
 
 
 def test_the_cache_lies_where_the_environment_says(
@@ -340,7 +340,7 @@ def test_an_index_beside_the_data_travels_with_them(
 ) -> None:
     check(open_dataset_index(dataset, cache_dir=cache, beside=True))
     assert not cache.exists()
-    assert len(index_files(written.path / places.BESIDE_FOLDER)) == builds.count() == 3
+    assert len(index_files(written.path / index_paths.BESIDE_FOLDER)) == builds.count() == 3
     written.path.parent.rename(tmp_path / "moved")
     written.path = tmp_path / "moved/1.0.0"
     moved = mixture_of(written).datasets[0]
@@ -367,7 +367,7 @@ def test_a_full_disk_leaves_no_half_file(
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(places.os, "fsync", full)
+    monkeypatch.setattr(index_paths.os, "fsync", full)
     check(open_dataset_index(dataset, cache_dir=cache))
     assert list(cache.iterdir()) == []
 
@@ -391,7 +391,7 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
 def test_a_good_index_that_came_first_stays(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = places.publish
+    real = index_paths.publish
 
     def twice(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:
         real(content, place, keep=keep)
@@ -399,7 +399,7 @@ def test_a_good_index_that_came_first_stays(
         real(content, place, keep=keep)
         assert place.stat().st_ino == first
 
-    monkeypatch.setattr(places, "publish", twice)
+    monkeypatch.setattr(index_paths, "publish", twice)
     check(open_dataset_index(dataset, cache_dir=cache))
     assert len(list(cache.iterdir())) == 3
 
@@ -410,7 +410,7 @@ def test_a_file_system_without_links_gets_whole_files_too(
     def refuse(source: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(places.os, "link", refuse)
+    monkeypatch.setattr(index_paths.os, "link", refuse)
     check(open_dataset_index(dataset, cache_dir=cache))
     check(open_dataset_index(dataset, cache_dir=cache))
     assert len(list(cache.iterdir())) == 3

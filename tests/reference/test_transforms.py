@@ -28,7 +28,7 @@ from autoloader.samples.episode_stream import EmptyEpisode
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.statistics import dataset_statistics
 from autoloader.statistics.cache import statistics_key
-from autoloader.transforms.hook import HookFailedError, ask_elsewhere
+from autoloader.transforms.user_function import FunctionFailedError, ask_elsewhere
 
 SHARDS = [[5, 1, 7], [6, 4], [9]]
 Hand = Callable[[Episode], tuple[Episode | None, Sequence[bool] | None]]
@@ -431,5 +431,5 @@ def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Dat
         def __reduce__(self) -> Any:
             return (exit, (0,))
 
-    with pytest.raises(HookFailedError, match="ended"):
+    with pytest.raises(FunctionFailedError, match="ended"):
         ask_elsewhere(Gone())

@@ -1,16 +1,17 @@
-"""Finds and calls the user's transform; every way in which it can fail becomes a reason.
+"""Finds and calls the function that a transform names; every way it can fail becomes a reason.
 
-Theory of operation. A function is named ``module:function`` and imported where it is called, on the
-import path of the trainer's process. The command line adds the working directory and the spec's
-folder (``permit``), but not before a spec declares a transform: of a spec without one nothing that
-lies beside it is ever imported. ``refuse`` has every transform refused. What a function is known by
-is a hash of its module's file, its arguments and the version that the spec gives it, so that
-nothing has to be imported to tell whether kept results are still its own.
+Theory of operation. A function is named ``module:function``. It is imported in the process that
+calls it, on the import path of the trainer's process. The command line adds the working directory
+and the spec's folder to that path (``permit``), but only once a spec declares a transform: with a
+spec without one, nothing that lies beside it is ever imported. ``refuse`` has every transform
+refused. A function is identified by a hash of its module's file, its arguments and the version that
+the spec gives it, so that nothing has to be imported to tell whether saved results are still valid.
 
-A caller turns the library's episode (NumPy) into what the framework's functions take, and back.
-NumPy's is here. TensorFlow's is in ``graph.hooks``, which enters itself in ``CALLERS`` where a
-graph is built; elsewhere ``catalog.tensorflow_process`` runs such functions, so that indexing and
-planning import no TensorFlow.
+A caller turns the library's episode (NumPy arrays) into what the framework's functions take, and
+their result back. The caller for NumPy is here. The one for TensorFlow is in
+``graph.user_functions`` and registers itself in ``CALLERS`` where a graph is built. Elsewhere
+``catalog.tensorflow_process`` runs such functions, so that indexing and planning import no
+TensorFlow.
 
 Functions are called one at a time: they need not be thread-safe.
 
@@ -40,7 +41,7 @@ Caller = Callable[[Callable[..., Any], dict[str, Any], int, Mapping[str, Any]], 
 """(function, episode, its steps, keyword arguments) → what the function gave, as NumPy arrays."""
 
 
-class HookFailedError(Exception):
+class FunctionFailedError(Exception):
     """A transform could not be found or raised; the message says what. Internal: a reason."""
 
 
@@ -69,7 +70,7 @@ def refuse() -> None:
     _refused = True
 
 
-def hook_identity(spec: TransformSpec, *, where: str) -> str:
+def function_identity(spec: TransformSpec, *, where: str) -> str:
     """A hash of all that decides what a transform gives for a record; imports nothing of it.
 
     Args:
@@ -120,14 +121,14 @@ def call_here(spec: TransformSpec, caller: Caller, episode: dict[str, Any], step
     """What a transform gives for an episode, as NumPy arrays, called in this process.
 
     Raises:
-        HookFailedError: it cannot be found, or raised.
+        FunctionFailedError: it cannot be found, or raised.
     """
     with calling:
         function = _function(spec.call)
         try:
             return caller(function, episode, steps, json.loads(json.dumps(dict(spec.kwargs))))
         except Exception as error:  # the user's code: one bad episode is that episode's
-            raise HookFailedError(f"{spec.call} raised {_told(error)}") from error
+            raise FunctionFailedError(f"{spec.call} raised {_told(error)}") from error
 
 
 @functools.lru_cache(maxsize=256)
@@ -136,9 +137,9 @@ def _function(call: str) -> Callable[..., Any]:
     try:
         found = operator.attrgetter(name)(importlib.import_module(module))
     except Exception as error:  # importing runs the user's code
-        raise HookFailedError(f"{call} cannot be imported: {_told(error)}") from error
+        raise FunctionFailedError(f"{call} cannot be imported: {_told(error)}") from error
     if not callable(found):
-        raise HookFailedError(f"{call} is {type(found).__name__}, not a function")
+        raise FunctionFailedError(f"{call} is {type(found).__name__}, not a function")
     return found  # type: ignore[no-any-return]
 
 
@@ -156,19 +157,19 @@ def ask_elsewhere(question: object) -> Any:
     """What the process that runs TensorFlow answers.
 
     Raises:
-        HookFailedError: it ended.
+        FunctionFailedError: it ended.
     """
     try:
         return tensorflow_process.process.ask(question)
     except tensorflow_process.ProcessEndedError as error:
-        raise HookFailedError("the process that runs TensorFlow transforms ended") from error
+        raise FunctionFailedError("the process that runs TensorFlow transforms ended") from error
 
 
 def prepare(framework: str) -> None:
     """Have the process started that functions of ``framework`` need, if they need one.
 
     Raises:
-        HookFailedError: it ended.
+        FunctionFailedError: it ended.
     """
     if framework not in CALLERS:
         ask_elsewhere(("prepare", None, ()))

@@ -19,9 +19,9 @@ from autoloader.catalog import tensorflow_process
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph.tensorflow import tf
 from autoloader.spec import TransformSpec
-from autoloader.transforms import hook, transform
-from autoloader.transforms.hook import HookFailedError
-from autoloader.transforms.rlds import METADATA, HookResultError
+from autoloader.transforms import transform, user_function
+from autoloader.transforms.rlds import METADATA, FunctionResultError
+from autoloader.transforms.user_function import FunctionFailedError
 
 _OF_TRAJECTORY = "traj_metadata"
 
@@ -29,7 +29,7 @@ _OF_TRAJECTORY = "traj_metadata"
 def call_eagerly(
     function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
 ) -> Any:
-    """See ``transforms.hook.Caller``."""
+    """See ``transforms.user_function.Caller``."""
     with tf.device("/CPU:0"):
         once = episode.pop(METADATA)
         trajectory = _tensors(episode)
@@ -71,12 +71,12 @@ def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
     asked = transform.describe_here if question == "describe" else transform.apply_here
     try:
         return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)
-    except (MalformedRecordError, HookFailedError, HookResultError) as error:
+    except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:
         return type(error)(str(error))
 
 
 def enter() -> None:
     """From now on this process calls such functions itself; the other one is not needed."""
-    if "tensorflow" not in hook.CALLERS:
-        hook.CALLERS["tensorflow"] = call_eagerly
+    if "tensorflow" not in user_function.CALLERS:
+        user_function.CALLERS["tensorflow"] = call_eagerly
         tensorflow_process.process.close()

@@ -38,14 +38,14 @@ def index_directory() -> Path:
     return cache_root() / "index"
 
 
-def cached_place(shard: str, fingerprint: bytes, directory: Path) -> Path:
+def cached_path(shard: str, fingerprint: bytes, directory: Path) -> Path:
     """Where the index of a shard file lies in the cache."""
     path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
     name = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
     return directory / f"{name}-{fingerprint.hex()[:16]}{SUFFIX}"
 
 
-def beside_place(shard: str, fingerprint: bytes) -> Path:
+def path_beside_data(shard: str, fingerprint: bytes) -> Path:
     """Where the index of a shard file lies beside the data."""
     path = Path(shard)
     return path.parent / BESIDE_FOLDER / f"{path.name}-{fingerprint.hex()[:16]}{SUFFIX}"
