@@ -3,9 +3,9 @@
 Theory of operation. Binding makes a trial run: the function is called on the first episode that it
 does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's
 fields are held against. It is a planning step: a function that cannot be found, or does not give an
-episode, is refused before a process starts. A process that does not call such functions itself takes
-the trial run that another one saved in the user's cache directory. Later, a record on which the
-function fails is quarantined like a damaged one.
+episode, is refused before a process starts. A process that does not call such functions itself
+takes the trial run that another one saved in the user's cache directory. Later, a record on which
+the function fails is quarantined like a damaged one.
 
 Both readers ask for the same thing: the record's values after the function, by feature, and which
 frames its pictures are. The index keeps numbers, texts and byte ranges of frames; the stream reader
