@@ -139,32 +139,25 @@ class Knobs(BaseModel):
             KnobError: with the rule, the value found and the nearest legal choice.
         """
         raw: dict[str, Any] = (base or cls()).model_dump(exclude_none=True)
-        raw["datasets"] = {name: dict(own) for name, own in raw.get("datasets", {}).items()}
+        per_dataset: dict[Any, Any] = raw["datasets"]
         for key, value in (values or {}).items():
+            dataset, _, knob = str(key).rpartition(".")
             if isinstance(value, bool) or (key == "datasets" and not isinstance(value, Mapping)):
-                raise KnobError(
-                    f"{key}: {value!r:.80} is not allowed",
-                    remedy="`autoloader plan` shows each knob with its range",
-                )
+                raise _not_allowed(key, value)
             if key == "datasets":
-                for name, own in dict(value).items():
-                    plain = (
-                        own.model_dump(exclude_none=True)
-                        if isinstance(own, DatasetKnobs)
-                        else dict(own)
-                    )
-                    raw["datasets"].setdefault(name, {}).update(plain)
-                continue
-            dataset, _, knob = key.rpartition(".")
-            if dataset:
+                for name, own in value.items():
+                    if not isinstance(own, Mapping):
+                        raise _not_allowed(f"datasets.{name}", own)
+                    per_dataset[name] = {**per_dataset.get(name, {}), **own}
+            elif dataset:
                 if knob not in STREAM_KNOBS:
                     raise KnobError(
                         f"{key}: no dataset has a knob {knob!r} of its own",
                         remedy=nearest(knob, STREAM_KNOBS),
                     )
-                raw["datasets"].setdefault(dataset, {})[knob] = value
+                per_dataset.setdefault(dataset, {})[knob] = value
             elif key not in cls.model_fields:
-                raise KnobError(f"there is no knob {key!r}", remedy=nearest(key, cls.model_fields))
+                raise KnobError(f"there is no knob {key!r}", remedy=nearest(knob, cls.model_fields))
             else:
                 raw[key] = value
         try:
@@ -172,10 +165,7 @@ class Knobs(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise KnobError(
-                f"{where}: {first.get('input')!r} is not allowed: {first['msg']}",
-                remedy="`autoloader plan` shows each knob with its range",
-            ) from error
+            raise _not_allowed(where, first.get("input"), first["msg"]) from error
         knobs._check_everywhere()  # noqa: SLF001 its own class
         return knobs
 
@@ -309,6 +299,13 @@ class Knobs(BaseModel):
                 return
             largest = max(used, key=lambda key: used[key])
             moves.lower(largest, used[largest] - 1, rule)
+
+
+def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
+    return KnobError(
+        f"{key}: {value!r:.80} is not allowed{why and ': ' + why}",
+        remedy="`autoloader plan` shows each knob with its range",
+    )
 
 
 class _Moves:

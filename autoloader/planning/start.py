@@ -27,11 +27,7 @@ from autoloader.order.parts import check_parts
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
-from autoloader.samples.resolve import (
-    ResolvedMixture,
-    normalised,
-    resolve,
-)
+from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
 from autoloader.units import MIB, parse_bytes
@@ -93,8 +89,8 @@ def plan_loader(
         knobs: values over the profile's.
         headroom: what the machine can still give.
         probe_only: read no more than a small part of each dataset.
-        ranks_here: ranks of this machine that the memory and the cores must do for.
-        joining: one of them has started their child already, when there was room for all.
+        ranks_here: ranks of this machine, which share its memory and cores.
+        joining: another of them has already started their child, and was admitted for all.
         open_loaders: those of this process, which share the memory budget.
 
     Raises:
@@ -106,14 +102,16 @@ def plan_loader(
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
     found = load_profile(profile, host=host_facts(limit))
     notes = list(found.notes)
-    floor = parse_bytes(ram_floor, name="ram_floor") if ram_floor is not None else None
-    if floor is None:
-        floor = found.profile.limits.ram_floor
+    floor = found.profile.limits.ram_floor
+    if ram_floor is not None:
+        floor = parse_bytes(ram_floor, name="ram_floor")
     base = _profile_knobs(found, mixture, notes)
-    wanted = Knobs.build(_plain(knobs or {}), base=base).flat()
-    if "reader" not in (knobs or {}):
-        wanted["reader"] = _reader_of_profile(mixture, base.reader, notes)
-    reader, why = choose_reader(mixture, str(wanted["reader"]))
+    given = dict(knobs or {})
+    if "reader" in given:
+        asked: str = Knobs.build({"reader": given["reader"]}).reader
+    else:
+        asked = _reader_of_profile(mixture, base.reader, notes)
+    reader, why = choose_reader(mixture, asked)
     left = _admitted(
         mixture,
         probe,
@@ -133,7 +131,7 @@ def plan_loader(
     )
     legal, clamps = base.clamp(limits)
     notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
-    chosen = Knobs.build({**complete(dict(knobs or {}), legal), "reader": reader}, base=legal)
+    chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
     chosen.check(limits)
     if spec.normalize is not None:
         statistics = statistics_of(spec, split, cached_only=probe_only)
@@ -341,10 +339,6 @@ def smaller_knobs(knobs: Knobs, *, block_length: int) -> Knobs:
     smaller = Knobs.build(values)
     logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
     return smaller
-
-
-def _plain(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in knobs.items() if key == "reader"}
 
 
 def _admitted(

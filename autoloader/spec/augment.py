@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, cast, get_args
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from autoloader.errors import nearest, shown
-from autoloader.spec.block import wrong
+from autoloader.spec.block import is_number, wrong
 
 OpName = Literal["random_resized_crop", "brightness", "contrast", "saturation", "hue"]
 _NAMES: tuple[OpName, ...] = get_args(OpName)
@@ -56,16 +56,11 @@ Operations = tuple[AugmentOp, ...]
 
 
 def _pair(raw: Any, what: str) -> tuple[float, float]:
-    if isinstance(raw, (list, tuple)) and len(raw) == 2 and all(map(_is_number, raw)):
+    if isinstance(raw, (list, tuple)) and len(raw) == 2 and all(map(is_number, raw)):
         low, high = float(raw[0]), float(raw[1])
         if low <= high:
             return low, high
     raise wrong(f"{what}: {shown(raw)}", "write two numbers, the smaller first, such as [0.8, 1.0]")
-
-
-def _is_number(value: Any) -> bool:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
 
 
 def _crop(raw: Any) -> AugmentOp:
@@ -87,7 +82,7 @@ def _crop(raw: Any) -> AugmentOp:
 def _strength(name: OpName, raw: Any) -> AugmentOp:
     """Brightness and hue are shifts around 0, contrast and saturation factors around 1."""
     shifts = name in _LIMITS
-    if _is_number(raw):
+    if is_number(raw):
         if raw < 0 or (not shifts and raw > 1):
             raise wrong(f"{name}: {raw}", "a strength is 0 to 1, or give both bounds")
         low, high = (-float(raw), float(raw)) if shifts else (1 - float(raw), 1 + float(raw))

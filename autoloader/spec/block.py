@@ -5,6 +5,7 @@ Not here: the blocks themselves (``model`` and its neighbours), how a fault is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,12 @@ from autoloader.errors import nearest, shown
 def wrong(what: str, remedy: str) -> PydanticCustomError:
     """A validation error that carries its remedy to ``reading``."""
     return PydanticCustomError("spec", "{what}", {"what": what, "remedy": remedy})
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number; a bool is none."""
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and math.isfinite(value)
 
 
 class Block(BaseModel):

@@ -15,25 +15,20 @@ Not here: whether the features exist (``catalog``), their values (``samples``).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from autoloader.errors import nearest, shown
+from autoloader.spec.block import is_number, wrong
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros")
 _MOST_ZEROS = 10_000
 _OPS = ("clip", "invert", "scale")
-
-
-def _wrong(what: str, remedy: str) -> PydanticCustomError:
-    return PydanticCustomError("field_expression", "{what}", {"what": what, "remedy": remedy})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +120,7 @@ def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | 
     except ValueError:
         numbers = []
     if not numbers or len(numbers) > 3 or (len(numbers) == 1 and numbers[0] is None):
-        raise _wrong(
+        raise wrong(
             f"{shown(whole)}: [{text}] selects no columns", "write [2], [:3], [-1:] or [::2]"
         )
     if len(numbers) == 1 and numbers[0] is not None:
@@ -133,23 +128,18 @@ def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | 
         return (index, index + 1 if index != -1 else None, None)
     start, stop, step = (*numbers, None, None)[:3]
     if step is not None and step < 1:
-        raise _wrong(f"{shown(whole)}: a step of {step} columns", "the step is at least 1")
+        raise wrong(f"{shown(whole)}: a step of {step} columns", "the step is at least 1")
     return (start, stop, step)
 
 
 def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | None] | None]:
     match = _PATH.match(text.strip())
     if match is None:
-        raise _wrong(
+        raise wrong(
             f"{shown(text)} is no feature path", "write a feature such as action/world_vector[:3]"
         )
     columns = match["columns"]
     return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
-
-
-def _is_number(value: Any) -> bool:
-    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return plain and math.isfinite(value)
 
 
 def _parse_op(raw: Any) -> FieldOp:
@@ -158,18 +148,16 @@ def _parse_op(raw: Any) -> FieldOp:
     if isinstance(raw, Mapping) and len(raw) == 1:
         name, value = next(iter(raw.items()))
         if name == "clip" and isinstance(value, (list, tuple)) and len(value) == 2:
-            if all(map(_is_number, value)):
+            if all(map(is_number, value)):
                 low, high = float(value[0]), float(value[1])
                 if low < high:
                     return FieldOp("clip", (low, high))
-                raise _wrong(
-                    f"clip: [{low}, {high}] is empty", "the first bound is the smaller one"
-                )
-        elif name == "scale" and _is_number(value):
+                raise wrong(f"clip: [{low}, {high}] is empty", "the first bound is the smaller one")
+        elif name == "scale" and is_number(value):
             return FieldOp("scale", (float(value),))
         if name not in _OPS:
-            raise _wrong(f"unknown op {shown(name)}", nearest(str(name), _OPS))
-    raise _wrong(
+            raise wrong(f"unknown op {shown(name)}", nearest(str(name), _OPS))
+    raise wrong(
         f"{shown(raw)} is no op", "allowed: {clip: [low, high]}, invert (1 − x), {scale: factor}"
     )
 
@@ -182,7 +170,7 @@ def _parse_term(raw: Any) -> FieldTerm:
     if isinstance(raw, Mapping):
         unknown = [key for key in raw if key not in _TERM_KEYS]
         if unknown:
-            raise _wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _TERM_KEYS))
+            raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _TERM_KEYS))
         if "zeros" in raw:
             count = raw["zeros"]
             if (
@@ -191,7 +179,7 @@ def _parse_term(raw: Any) -> FieldTerm:
                 or isinstance(count, bool)
                 or not 1 <= count <= _MOST_ZEROS
             ):
-                raise _wrong(
+                raise wrong(
                     f"{shown(dict(raw))}", f"write {{zeros: n}} alone, n 1 to {_MOST_ZEROS}"
                 )
             return FieldTerm(None, zeros=count)
@@ -200,7 +188,7 @@ def _parse_term(raw: Any) -> FieldTerm:
             if not isinstance(ops, (list, tuple)):
                 ops = [ops]
             return FieldTerm(*_parse_path(raw["path"]), ops=tuple(_parse_op(op) for op in ops))
-    raise _wrong(
+    raise wrong(
         f"{shown(raw)} names no feature",
         "write a path, a path with columns, {path: ..., ops: [...]} or {zeros: n}",
     )
@@ -212,10 +200,10 @@ def parse_expression(raw: Any) -> FieldExpression:
         return raw
     items = list(raw) if isinstance(raw, (list, tuple)) else [raw]
     if not items:
-        raise _wrong("an empty list", "name at least one feature, or leave the field out")
+        raise wrong("an empty list", "name at least one feature, or leave the field out")
     expression = FieldExpression(tuple(_parse_term(item) for item in items))
     if not expression.paths():
-        raise _wrong("only zeros", "leave the field out: what is absent is zero and masked")
+        raise wrong("only zeros", "leave the field out: what is absent is zero and masked")
     return expression
 
 
@@ -227,11 +215,11 @@ def _parse_any_of(raw: Any) -> AnyOf:
     if isinstance(raw, Mapping):
         unknown = [key for key in raw if key != "any_of"]
         if unknown:
-            raise _wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), ("any_of",)))
+            raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), ("any_of",)))
         paths = raw.get("any_of")
         if isinstance(paths, (list, tuple)) and paths and all(isinstance(p, str) for p in paths):
             return AnyOf(tuple(path.strip().strip("/") for path in paths))
-    raise _wrong(f"{shown(raw)} names no feature", "write a path, or {any_of: [path, path]}")
+    raise wrong(f"{shown(raw)} names no feature", "write a path, or {any_of: [path, path]}")
 
 
 _TERM_SCHEMA: dict[str, Any] = {

@@ -69,7 +69,7 @@ class RangesSpec(Block):
         except ValueError as error:
             raise wrong(
                 f"{shown(key)} is no key: {error}", f"put features in braces, {_EXAMPLE}"
-            ) from (error)
+            ) from error
         if all(feature is None for _, feature in parts):
             raise wrong(
                 f"{shown(key)} is the same for every episode", f"name a feature, {_EXAMPLE}"

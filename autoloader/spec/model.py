@@ -24,7 +24,7 @@ Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Dim = Annotated[int, Field(ge=0, le=9_999)]
 Samples = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
-Place = Annotated[str, Field(min_length=1, max_length=4096)]
+Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
 
 
@@ -119,9 +119,9 @@ class DatasetSpec(Block):
     """One dataset of the mixture."""
 
     name: Name = Field(description="unique; seeds derive from it")
-    path: Place | None = Field(None, description="a TFDS version directory")
-    tfds: Place | None = Field(None, description="name:version below data_dir")
-    data_dir: Place | None = Field(None, description="where tfds names are looked up")
+    path: Location | None = Field(None, description="a TFDS version directory")
+    tfds: Location | None = Field(None, description="name:version below data_dir")
+    data_dir: Location | None = Field(None, description="where tfds names are looked up")
     split: Mapping[str, str | None] = Field(
         default_factory=lambda: {"train": "train"},
         description="loader split → TFDS split expression; null leaves the dataset out",

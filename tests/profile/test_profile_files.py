@@ -145,6 +145,13 @@ def test_a_file_of_an_earlier_version_that_decodes_in_the_graph_is_refused(
     assert "leave decode out" in caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    "knobs", ["{datasets: {bridge: 5}}", "{datasets: {5: {cycle_length: 2}}}", "{1: 2}", "[1]"]
+)
+def test_knobs_of_a_wrong_shape_are_refused(knobs: str) -> None:
+    assert "knobs" in refused(f"{MINIMAL}knobs: {knobs}\n").what
+
+
 def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
     error = refused(MINIMAL + "knobs: {cycle_length: 1, num_parallel_calls: 2}\n")
     assert "num_parallel_calls=2" in error.what
