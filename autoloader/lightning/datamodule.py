@@ -26,7 +26,13 @@ from autoloader.checkpoint.state import join_states, read_state
 from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery
-from autoloader.lightning.streams import BY_HAND, Run, ToBatch, TrainStream, ValidationStream
+from autoloader.lightning.streams import (
+    PLAIN_LOOP,
+    Consumer,
+    ToBatch,
+    TrainStream,
+    ValidationStream,
+)
 from autoloader.loader import AutoLoader, IdleLoader
 from autoloader.planning.arguments import check_arguments
 from autoloader.spec import PipelineSpec
@@ -43,7 +49,9 @@ class _Train(TrainStream):
     """
 
     def __init__(self, module: AutoLoaderDataModule, loader: AutoLoader) -> None:
-        super().__init__(loader, module.to_batch, module.describe_run, module.training_goes_on)
+        super().__init__(
+            loader, module.to_batch, module.describe_consumer, module.prepare_validation
+        )
         self._module = module
 
     def state_dict(self) -> dict[str, Any]:
@@ -222,21 +230,21 @@ class AutoLoaderDataModule(LightningDataModule):
     def _outgrown(self, loader: AutoLoader) -> bool:
         return loader.plan.mixture.layout.batch_size != self.batch_size
 
-    def _begin_validation(self, name: str) -> Run:
+    def _begin_validation(self, name: str) -> Consumer:
         if self._train is not None:
             self._train.park()
         # Of several, two have batches at a time: the one in use, and the one that is next.
         after = self._after(name)
         for other in self._validation.values():
             if other not in (self._validation[name], after):
-                other.rest()
+                other.release()
         if after is not None:
             after.prepare()
-        return Run(moves=self._moves("validation_step"))
+        return Consumer(moves=self._moves("validation_step"))
 
     def _end_validation(self, name: str) -> None:
         if len(self._validation) > 1:
-            self._validation[name].rest()
+            self._validation[name].release()
         if self._after(name) is None:
             next(iter(self._validation.values())).prepare()
 
@@ -245,13 +253,13 @@ class AutoLoaderDataModule(LightningDataModule):
         following = names[names.index(name) + 1 :]
         return self._validation[following[0]] if following else None
 
-    def training_goes_on(self) -> None:
-        """The next validation gets ready beside it, wherever the last one ended."""
+    def prepare_validation(self) -> None:
+        """While training runs, the next validation fills its ring; the others hold no memory."""
         for number, stream in enumerate(self._validation.values()):
             if not number:
                 stream.prepare()
             else:
-                stream.rest()
+                stream.release()
 
     def _moves(self, step: str) -> bool:
         """Whether a running trainer hands every batch to ``transfer_batch_to_device``."""
@@ -261,17 +269,17 @@ class AutoLoaderDataModule(LightningDataModule):
         function = getattr(trainer.lightning_module, step)
         return not is_param_in_hook_signature(function, "dataloader_iter", explicit=True)
 
-    def describe_run(self) -> Run:
-        """Who iterates the training stream now; see ``streams.Run``."""
+    def describe_consumer(self) -> Consumer:
+        """Who iterates the training stream now; see ``streams.Consumer``."""
         trainer = self.trainer
         if trainer is None or not (
             trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
         ):
-            return BY_HAND
+            return PLAIN_LOOP
         moves = self._moves("training_step")
         endless = self._train is None or self._train.loader.plan.order.epoch_samples is None
         overfits = getattr(trainer, "overfit_batches", 0) > 0
-        return Run(counts=True, ahead=endless and moves, repeats=overfits, moves=moves)
+        return Consumer(counts=True, ahead=endless and moves, repeats=overfits, moves=moves)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

@@ -35,16 +35,16 @@ ToBatch = Callable[[Batch, Sequence[str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Consumer:
     """What a stream has to know of who iterates it.
 
     Attributes:
         counts: it counts batches by itself and stops in time (a Lightning fit).
-        ahead: it may fetch a batch before it hands the last one to the training step, and says
-            when it does (``TrainStream.handed``).
+        ahead: it may fetch a batch before it hands the last one to the training step. It says when
+            it hands one over (``TrainStream.handed``).
         repeats: every iteration begins with the first sample again (``overfit_batches``).
-        moves: it moves every batch to the device by the data module, which then also brings it
-            into the trainer's layout; others get that layout here.
+        moves: the data module moves every batch to the device for it, and brings the batch into
+            the trainer's layout then. For other consumers the stream does that.
     """
 
     counts: bool = False
@@ -53,7 +53,8 @@ class Run:
     moves: bool = False
 
 
-BY_HAND = Run()
+PLAIN_LOOP = Consumer()
+"""A ``for`` loop without a trainer."""
 
 
 class HostBatch(dict[str, Any]):
@@ -74,9 +75,9 @@ class TrainStream:
     Args:
         loader: gives the batches.
         to_batch: see ``ToBatch``; ``None`` leaves them as they are.
-        run: says who iterates, when an iteration begins.
-        goes_on: called when training goes on: behind its first batch, and behind the first one
-            after ``park``.
+        consumer: says who iterates, when an iteration begins.
+        on_training: called behind the first batch of training, and behind the first one after
+            ``park``.
 
     Attributes:
         move: what moves its batches to a CUDA device, once there is one.
@@ -86,14 +87,14 @@ class TrainStream:
         self,
         loader: AutoLoader,
         to_batch: ToBatch | None,
-        run: Callable[[], Run],
-        goes_on: Callable[[], None] = lambda: None,
+        consumer: Callable[[], Consumer],
+        on_training: Callable[[], None] = lambda: None,
     ) -> None:
         self.loader = loader
-        self._goes_on = goes_on
-        self._going = False
+        self._on_training = on_training
+        self._training = False
         self._to_batch = to_batch
-        self._run = run
+        self._consumer = consumer
         self.move: Transfer | None = None
         self._ahead: collections.deque[_Ahead] = collections.deque()
         self._beginning = loader.state_dict()
@@ -113,24 +114,24 @@ class TrainStream:
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
-        run = self._run()
+        consumer = self._consumer()
         if self.move is not None:
-            self.move.active = run.moves
+            self.move.active = consumer.moves
         resumed, self._resumed = self._resumed, False
-        if run.repeats and not resumed and not self._at_beginning:
+        if consumer.repeats and not resumed and not self._at_beginning:
             self.restore(self._beginning)
             self._resumed = False
         for entry in list(self._ahead):
             self.loader.owner.check()
             yield entry.batch
-        if run.counts or (left := self._length()) is None:
+        if consumer.counts or (left := self._length()) is None:
             while True:
-                yield from self._one_epoch(run)
+                yield from self._one_epoch(consumer)
         elif resumed:
-            yield from self._one_epoch(run)
+            yield from self._one_epoch(consumer)
         else:
             while left:
-                for batch in self._one_epoch(run):
+                for batch in self._one_epoch(consumer):
                     yield batch
                     left -= 1
                     if not left:
@@ -142,22 +143,22 @@ class TrainStream:
         except TypeError:
             return None
 
-    def _one_epoch(self, run: Run) -> Iterator[Any]:
+    def _one_epoch(self, consumer: Consumer) -> Iterator[Any]:
         batches = iter(self.loader)
         while True:
             self.unpark()
-            before = self.loader.state_dict() if run.ahead else {}
+            before = self.loader.state_dict() if consumer.ahead else {}
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             self._at_beginning = False
-            if not self._going:
-                self._going = True
-                self._goes_on()
-            made = handed_out(self.loader, batch, self._to_batch, run)
+            if not self._training:
+                self._training = True
+                self._on_training()
+            made = handed_out(self.loader, batch, self._to_batch, consumer)
             del batch
-            if run.ahead:
+            if consumer.ahead:
                 self._ahead.append(_Ahead(before, made))
             yield made
             del made
@@ -185,16 +186,16 @@ class TrainStream:
 
     def park(self) -> None:
         """Another stream is in use: stop reading ahead until the next batch is asked for."""
-        self._going = False
+        self._training = False
         if not self._parked:
             self._parked = True
-            self.loader._park()  # noqa: SLF001 a public name would be an offer
+            self.loader._park()  # noqa: SLF001 internal to the package
 
     def unpark(self) -> None:
         """Go on."""
         if self._parked:
             self._parked = False
-            self.loader._unpark()  # noqa: SLF001 a public name would be an offer
+            self.loader._unpark()  # noqa: SLF001 internal to the package
 
 
 class ValidationStream:
@@ -203,22 +204,21 @@ class ValidationStream:
     Args:
         loader: its epoch is what a validation sees.
         to_batch: as for ``TrainStream``.
-        begins: called when an iteration begins; says who iterates.
-        ends: called when the last batch has come; what is not rewound then is at the next
-            iteration.
+        on_begin: called when an iteration begins; says who iterates.
+        on_end: called when the last batch has come.
     """
 
     def __init__(
         self,
         loader: AutoLoader,
         to_batch: ToBatch | None,
-        begins: Callable[[], Run],
-        ends: Callable[[], None] = lambda: None,
+        on_begin: Callable[[], Consumer],
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.loader = loader
         self._to_batch = to_batch
-        self._begins = begins
-        self._ends = ends
+        self._on_begin = on_begin
+        self._on_end = on_end
         self.move: Transfer | None = None
         self._beginning = loader.state_dict()
         self._at_beginning = True
@@ -231,18 +231,18 @@ class ValidationStream:
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
-        run = self._begins()
+        consumer = self._on_begin()
         if self.move is not None:
-            self.move.active = run.moves
+            self.move.active = consumer.moves
         self._rewind()
         left = len(self.loader)
         for batch in self.loader:
             self._at_beginning = False
             left -= 1
-            made = handed_out(self.loader, batch, self._to_batch, run)
+            made = handed_out(self.loader, batch, self._to_batch, consumer)
             del batch
             if not left:
-                self._ends()  # before the batch goes out: what is next is ready the sooner
+                self._on_end()  # before the batch goes out, so that the next stream is ready sooner
                 yield made
                 return
             yield made
@@ -251,11 +251,11 @@ class ValidationStream:
     def prepare(self) -> None:
         """Have the first batches ready for the next validation, while training goes on."""
         self._rewind()
-        self.loader._prepare()  # noqa: SLF001 a public name would be an offer
+        self.loader._prepare()  # noqa: SLF001 internal to the package
 
-    def rest(self) -> None:
-        """Hold nothing until it is this one's turn."""
-        self.loader._suspend()  # noqa: SLF001 a public name would be an offer
+    def release(self) -> None:
+        """Hold no memory until it is this stream's turn."""
+        self.loader._suspend()  # noqa: SLF001 internal to the package
         self._rewind()
 
     def _rewind(self) -> None:
@@ -264,8 +264,10 @@ class ValidationStream:
             self._at_beginning = True
 
 
-def handed_out(loader: AutoLoader, batch: Batch, to_batch: ToBatch | None, run: Run) -> Any:
-    """A loader's batch as whoever iterates is to get it."""
-    if run.moves:
+def handed_out(
+    loader: AutoLoader, batch: Batch, to_batch: ToBatch | None, consumer: Consumer
+) -> Any:
+    """A loader's batch, as its consumer gets it."""
+    if consumer.moves:
         return HostBatch(batch)
     return batch if to_batch is None else to_batch(batch, loader.dataset_names)

@@ -11,7 +11,7 @@ import pytest
 from left_behind import KNOBS, places
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.lightning.streams import Run, TrainStream, ValidationStream
+from autoloader.lightning.streams import Consumer, TrainStream, ValidationStream
 
 BATCHES = 60
 
@@ -37,8 +37,8 @@ def test_whatever_the_consumer_does_it_trains_on_the_sequence(
     """Dropped iterators, batches fetched ahead, states saved and gone back to: nothing is lost."""
     drawn = random.Random(seed)
     with opened(mix) as loader:
-        run = Run(counts=True, ahead=True, moves=True)
-        stream = TrainStream(loader, None, lambda: run)
+        consumer = Consumer(counts=True, ahead=True, moves=True)
+        stream = TrainStream(loader, None, lambda: consumer)
         trained = 0
         saved = (0, stream.state())
         while trained < BATCHES - 12:
@@ -66,7 +66,7 @@ def test_a_validation_that_was_cut_begins_with_the_first_sample_again(mix: Pipel
     spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"drop_last": False})})
     begun = []
     with opened(spec, split="val") as loader:
-        stream = ValidationStream(loader, None, lambda: begun.append(1) or Run())  # type: ignore[func-returns-value]
+        stream = ValidationStream(loader, None, lambda: begun.append(1) or Consumer())  # type: ignore[func-returns-value]
         assert len(stream) == 3
         whole = [places(batch) for batch in stream]
         for cut in (1, 2, 3, 1):
