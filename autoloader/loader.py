@@ -26,7 +26,6 @@ from autoloader.checkpoint.state import (
     rebased,
     sealed,
 )
-from autoloader.controller.probes.headroom import HeadroomProbe
 from autoloader.decode.quarantine import BadRecord
 from autoloader.delivery import Delivery
 from autoloader.errors import PipelineError, UsageError
@@ -39,6 +38,7 @@ from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.opening import open_planned
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.start import check_ranks, plan_loader, retuned, why_no_batch
+from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
 from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks

@@ -33,8 +33,6 @@ from typing import TYPE_CHECKING
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
 from autoloader.control.pipeline import Control, ControlRequest, give_memory_back
-from autoloader.controller.probes.headroom import HeadroomProbe
-from autoloader.controller.probes.oom import memory_cgroup, oom_kills
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
@@ -43,6 +41,8 @@ from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part
 from autoloader.pipeline.launch import open_pipeline
+from autoloader.probes.headroom import HeadroomProbe
+from autoloader.probes.oom import memory_cgroup, oom_kills
 from autoloader.process.control_page import ControlPage
 from autoloader.process.messages import (
     Activity,

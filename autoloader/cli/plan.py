@@ -43,9 +43,9 @@ def plan(
     floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
-    from autoloader.controller.probes.headroom import HeadroomProbe
     from autoloader.decode.probe import probe_decode
     from autoloader.planning.start import plan_loader
+    from autoloader.probes.headroom import HeadroomProbe
     from autoloader.spec import PipelineSpec
 
     headroom = HeadroomProbe()

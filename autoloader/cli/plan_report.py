@@ -16,7 +16,6 @@ from typing import Any
 
 from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
-from autoloader.controller.probes.headroom import Headroom
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
@@ -24,6 +23,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.reuse import Reuse
 from autoloader.planning.start import LoaderPlan, remote_buffers, why_no_batch
+from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset

@@ -113,7 +113,7 @@ def check(
 
 
 def _this_host() -> HostFacts:
-    from autoloader.controller.probes.headroom import HeadroomProbe
+    from autoloader.probes.headroom import HeadroomProbe
 
     return host_facts(HeadroomProbe().cgroup_limit_bytes())
 

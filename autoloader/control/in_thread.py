@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoloader.control.pipeline import Control, ControlRequest
-from autoloader.controller.probes.headroom import HeadroomSource
-from autoloader.controller.probes.process_memory import loader_bytes
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.launch import open_pipeline
+from autoloader.probes.headroom import HeadroomSource
+from autoloader.probes.process_memory import loader_bytes
 from autoloader.process.control_page import ControlPage
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory

@@ -17,12 +17,12 @@ from typing import Any
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.observation import Reading
-from autoloader.controller.probes.gpu import GpuProbe, GpuReading
-from autoloader.controller.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
-from autoloader.controller.probes.probe import Watched
-from autoloader.controller.probes.process_memory import tree_pss_bytes
 from autoloader.decode.activity import PipelineActivity
 from autoloader.knobs import Knobs
+from autoloader.probes.gpu import GpuProbe, GpuReading
+from autoloader.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
+from autoloader.probes.probe import Watched
+from autoloader.probes.process_memory import tree_pss_bytes
 from autoloader.process.control_page import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 

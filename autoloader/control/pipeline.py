@@ -36,12 +36,12 @@ from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
-from autoloader.controller.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.controller.proposals import margin
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
 from autoloader.controller.states import ControllerState
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
+from autoloader.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.process.control_page import ControlPage
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.resolve import ResolvedMixture

@@ -37,9 +37,9 @@ from dataclasses import dataclass, field
 from autoloader.clock import Clock, SystemClock
 from autoloader.controller.admission import Claim, price_start, split_budget
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
+from autoloader.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ import threading
 from typing import Protocol
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.controller.probes.headroom import HeadroomSource
 from autoloader.controller.reflex import PERIOD_S, GrowthMeter
 from autoloader.host.threads import LoaderThread
+from autoloader.probes.headroom import HeadroomSource
 
 logger = logging.getLogger(__name__)
 

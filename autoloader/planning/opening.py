@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autoloader.control.pipeline import DECISIONS_VARIABLE, ControlRequest
-from autoloader.controller.probes.headroom import HeadroomSource
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.planning.preemption import LoaderInChild
 from autoloader.planning.start import LoaderPlan, controller_limits, price_of, smaller_knobs
+from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline
 from autoloader.process.control_page import ControlPage

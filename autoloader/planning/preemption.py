@@ -24,8 +24,8 @@ from typing import Protocol
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.controller.admission import StartPrice
-from autoloader.controller.probes.process_memory import tree_pss_bytes
 from autoloader.knobs import Knobs
+from autoloader.probes.process_memory import tree_pss_bytes
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline
 from autoloader.ring.memory import Lender, RingMemory

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.processors import CgroupProcessors
 from autoloader.index.counting import count_mixture
@@ -25,6 +24,7 @@ from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
 from autoloader.planning.preemption import OpenLoaders
+from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve

@@ -14,7 +14,7 @@ starts the child for all. The heartbeat on the control page and every message ar
 
 Not here: finding it (``process.discovery``), whether it hangs, and when it is given up
 (``supervision``), the child's side (``worker``), cursors (``loader``), what counts as an OOM kill
-(``controller.probes.oom``).
+(``probes.oom``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from autoloader.controller.probes.oom import named_by_kernel, oom_kills
 from autoloader.errors import WorkerError
 from autoloader.host.interrupts import Interrupts
+from autoloader.probes.oom import named_by_kernel, oom_kills
 from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import find_or_start
 from autoloader.process.messages import Failed, Hello, Logged, Message, Retuned, Stop

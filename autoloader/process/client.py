@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from autoloader.controller.probes.process_memory import tree_pss_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import AutoloaderError
@@ -19,6 +18,7 @@ from autoloader.host.interrupts import Interrupts
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
+from autoloader.probes.process_memory import tree_pss_bytes
 from autoloader.process.child import Child
 from autoloader.process.messages import (
     Activity,

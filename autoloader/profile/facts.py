@@ -1,7 +1,7 @@
 """What a machine is, as far as a loader cares: its processors, memory and GPUs.
 
 Not here: which profile suits a machine (``lookup``), reading memory while a loader runs
-(``controller.probes.headroom``).
+(``probes.headroom``).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
     """The machine this process runs on; memory rounded to 0.01 GiB so that diffs stay quiet.
 
     Args:
-        cgroup_limit_bytes: memory limit of the job, as ``controller.probes.headroom`` reads it;
+        cgroup_limit_bytes: memory limit of the job, as ``probes.headroom`` reads it;
             ``None`` when there is none.
     """
     environment = os.environ

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 import psutil
 
-from autoloader.controller.probes.headroom import HeadroomProbe
-from autoloader.controller.probes.process_memory import PeakSampler
 from autoloader.errors import PipelineError, UsageError
+from autoloader.probes.headroom import HeadroomProbe
+from autoloader.probes.process_memory import PeakSampler
 from autoloader.spec import PipelineSpec
 from autoloader.tune.progress import TrialProgress
 

@@ -15,10 +15,10 @@ from secrets import token_hex
 import platformdirs
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.controller.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.knobs import KnobLimits
 from autoloader.planning.start import plan_loader
+from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import host_facts, save_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP

@@ -18,9 +18,9 @@ from autoloader.controller.budget import (
     SharedBudget,
     admit_opening,
 )
-from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
+from autoloader.probes.headroom import FakeHeadroom
 from autoloader.units import GIB, MIB
 
 MARGIN = 256 * MIB

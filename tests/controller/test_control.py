@@ -22,10 +22,10 @@ from autoloader.control.pipeline import DECISIONS_VARIABLE
 from autoloader.controller.admission import RUN_BYTES
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
-from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
+from autoloader.probes.headroom import FakeHeadroom
 from autoloader.units import GIB, MIB
 
 

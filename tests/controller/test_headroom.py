@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from autoloader.clock import ManualClock
-from autoloader.controller.probes.headroom import FakeHeadroom, HeadroomProbe, HeadroomSource
 from autoloader.errors import PipelineError
+from autoloader.probes.headroom import FakeHeadroom, HeadroomProbe, HeadroomSource
 from autoloader.units import GIB, MIB
 
 NO_LIMIT_V1 = 9223372036854771712
@@ -437,7 +437,7 @@ import json, os, sys
 from pathlib import Path
 place, folder = Path(sys.argv[1]), Path(sys.argv[2])
 (place / "cgroup.procs").write_text(str(os.getpid()))
-from autoloader.controller.probes.headroom import HeadroomProbe
+from autoloader.probes.headroom import HeadroomProbe
 probe = HeadroomProbe()
 readings = {}
 def note(name):

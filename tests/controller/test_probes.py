@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from autoloader.clock import ManualClock
-from autoloader.controller.probes.gpu import GpuProbe
-from autoloader.controller.probes.pressure import (
+from autoloader.probes.gpu import GpuProbe
+from autoloader.probes.pressure import (
     PressureProbe,
     ProcessorProbe,
     ProcessorReading,
     _Times,
 )
-from autoloader.controller.probes.probe import FakeProbe, Probe, Watched
+from autoloader.probes.probe import FakeProbe, Probe, Watched
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from autoloader.controller.probes.headroom import FakeHeadroom, Headroom
-from autoloader.controller.probes.process_memory import (
+from autoloader.errors import PipelineError
+from autoloader.probes.headroom import FakeHeadroom, Headroom
+from autoloader.probes.process_memory import (
     PeakSampler,
     descendants,
     loader_bytes,
@@ -18,7 +19,6 @@ from autoloader.controller.probes.process_memory import (
     rss_bytes,
     tree_pss_bytes,
 )
-from autoloader.errors import PipelineError
 from autoloader.units import MIB
 
 HOLDER = """

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from autoloader.controller.probes.pressure import ProcessorProbe, ProcessorReading, _Times
 from autoloader.host.processors import (
     CgroupProcessors,
     FakeProcessors,
@@ -20,6 +19,7 @@ from autoloader.host.processors import (
     ProcessorSource,
     usable_processors,
 )
+from autoloader.probes.pressure import ProcessorProbe, ProcessorReading, _Times
 
 ALLOWED = len(os.sched_getaffinity(0))
 SOURCE = "cgroup v2 /job"

@@ -11,8 +11,8 @@ from leftovers import loader_children
 sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.controller.probes.oom import memory_cgroup
 from autoloader.demo.build import ensure_demo
+from autoloader.probes.oom import memory_cgroup
 
 STREAM = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from autoloader import AutoLoader
 from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.controller.probes.headroom import HeadroomProbe
-from autoloader.controller.probes.process_memory import PeakSampler
+from autoloader.probes.headroom import HeadroomProbe
+from autoloader.probes.process_memory import PeakSampler
 from autoloader.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB

@@ -14,7 +14,7 @@ from rlds_files import episode, jpeg, write_dataset
 from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.controller.probes.process_memory import pss_bytes
+from autoloader.probes.process_memory import pss_bytes
 from autoloader.units import GIB, MIB
 
 FLOOR = GIB

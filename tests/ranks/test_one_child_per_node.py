@@ -16,10 +16,10 @@ import pytest
 from leftovers import ends_within
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.controller.probes.headroom import Headroom
-from autoloader.controller.probes.process_memory import pss_bytes
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.planning.start import LoaderPlan, plan_loader
+from autoloader.probes.headroom import Headroom
+from autoloader.probes.process_memory import pss_bytes
 from autoloader.units import MIB
 
 FOLDER = Path(__file__).parent

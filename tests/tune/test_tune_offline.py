@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from autoloader.clock import ManualClock
-from autoloader.controller.probes.headroom import FakeHeadroom
 from autoloader.errors import UsageError
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.probes.headroom import FakeHeadroom
 from autoloader.profile import find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline

@@ -23,8 +23,8 @@ from types import TracebackType
 
 import psutil
 
-from autoloader.controller.probes.headroom import HeadroomSource
 from autoloader.errors import AutoloaderError
+from autoloader.probes.headroom import HeadroomSource
 
 _LOG = logging.getLogger(__name__)
 
