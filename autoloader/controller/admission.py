@@ -7,8 +7,7 @@ old one, so a change of a stream knob is priced as the whole new stream, not as 
 
 Invariants:
     1. A change is admitted only where predicted headroom stays at or above floor + margin.
-    2. Shares of a budget never sum to more than the whole.
-    3. Unknown headroom admits nothing.
+    2. Unknown headroom admits nothing.
 
 Not here: reading memory (``headroom``), choosing knobs (the policy).
 """
@@ -20,7 +19,6 @@ import operator
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from types import MappingProxyType
 
 from autoloader.errors import BudgetInfeasibleError
@@ -250,40 +248,6 @@ def admits(
         return False
     left = headroom_bytes - ram_floor_bytes - margin_bytes
     return left >= 0 and price_bytes <= left * min(1.0, max(0.0, budget_ratio))
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What one user of a host's budget asks for: what it cannot do without, and its weight."""
-
-    minimum_bytes: int
-    weight: float = 1.0
-
-
-def split_budget(total_bytes: int, claims: Mapping[str, Claim]) -> dict[str, int]:
-    """Each claim's share of one budget: its minimum, and of the rest by weight.
-
-    Train, validation and all ranks of a node claim from the same budget (``budget``): at least what
-    was promised to each; one that is parked has weight 0. Shares sum to at most ``total_bytes``.
-
-    Raises:
-        BudgetInfeasibleError: the minima alone are more than the whole.
-    """
-    minima = sum(claim.minimum_bytes for claim in claims.values())
-    rest = total_bytes - minima
-    if rest < 0:
-        raise BudgetInfeasibleError(
-            f"{len(claims)} loaders need {format_bytes(minima)} at least, and "
-            f"{format_bytes(max(0, total_bytes))} can be had above the floor",
-            remedy="run fewer loaders or ranks on this host, lower ram_floor, or free memory",
-        )
-    # Fractions, since floating shares could sum to a byte more than the whole.
-    weights = sum((Fraction(claim.weight) for claim in claims.values()), Fraction(0))
-    return {
-        name: claim.minimum_bytes
-        + (math.floor(rest * Fraction(claim.weight) / weights) if weights else 0)
-        for name, claim in claims.items()
-    }
 
 
 class RollingPrices:

@@ -35,9 +35,8 @@ import threading
 from dataclasses import dataclass, field
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.controller.admission import Claim, price_start, split_budget
+from autoloader.controller.admission import price_start
 from autoloader.controller.limits import ControllerLimits
-from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.units import format_bytes
@@ -147,19 +146,10 @@ class SharedBudget:
             share.promise(size, self._clock.now_s() + (OPENING_S if opening else PROMISED_S))
 
     def _room(self, share: Share, headroom_bytes: float | None, margin_bytes: int) -> int:
-        now = self._clock.now_s()
-        claims = {
-            str(number): Claim(one.promised_bytes(now), 1.0 if one.in_use else 0.0)
-            for number, one in enumerate(self._shares)
-        }
-        own = next((str(n) for n, one in enumerate(self._shares) if one is share), None)
-        if own is None:
+        if share not in self._shares or not share.in_use:
             return 0
-        try:
-            shares = split_budget(self._left(headroom_bytes, margin_bytes), claims)
-        except BudgetInfeasibleError:
-            return 0  # what was promised is not there yet, and more is not to be had
-        return shares[own] - claims[own].minimum_bytes
+        left = max(0, self._left(headroom_bytes, margin_bytes) - self._promises())
+        return left // sum(one.in_use for one in self._shares)
 
     def _left(self, headroom_bytes: float | None, margin_bytes: int) -> int:
         floor = max((one.floor_bytes for one in self._shares), default=0)

@@ -13,7 +13,6 @@ Not here: collecting totals (``autoloader.control.pipeline``), judging readings 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,15 +65,9 @@ class FlowTotals:
         return self.waited_s + max(0.0, now)
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The last value of something that is not new at every reading."""
-
-    value: float
-    at_s: float
-
-    def reading(self, now_s: float) -> Reading:
-        return Reading(self.value, max(0.0, now_s - self.at_s))
+def _aged(value: float, at_s: float, now_s: float) -> Reading:
+    """A value that is not new at every reading."""
+    return Reading(value, max(0.0, now_s - at_s))
 
 
 @dataclass(slots=True)
@@ -87,13 +80,13 @@ class FlowMeter:
 
     batch_size: int
     _window: deque[FlowTotals] = field(default_factory=deque)
-    _rate: _Kept | None = None
+    _rate: tuple[float, float] | None = None
     _rate_from: FlowTotals | None = None
     _step: float = 0.0
     _now: FlowTotals | None = None
     _totals: deque[FlowTotals] = field(default_factory=deque)
     _moved_s: float | None = None
-    _stages: dict[tuple[str, str], tuple[_Kept, float]] = field(default_factory=dict)
+    _stages: dict[tuple[str, str], tuple[float, float, float]] = field(default_factory=dict)
 
     def note(self, now: FlowTotals) -> None:
         """One set of totals; they never go back, but after a restart begin anew."""
@@ -132,7 +125,7 @@ class FlowMeter:
             "batches": now.batches,
             "waiting": now.waiting_since_s is not None,
             "occupancy_ratio": Reading(now.ready / max(1, now.slots)),
-            "rate_per_s": self._rate.reading(now.at_s) if self._rate else None,
+            "rate_per_s": _aged(*self._rate, now.at_s) if self._rate else None,
             "step_s": Reading(self._step) if self._step else None,
             "silent_s": Reading(now.at_s - (self._moved_s or now.at_s)),
             "stages": self._stage_readings(now),
@@ -152,7 +145,7 @@ class FlowMeter:
             return
         span, mixed = now.at_s - since.at_s, now.mixed - since.mixed
         if span > 0 and (mixed >= 2 * self.batch_size or span >= LONGEST_RATE_S):
-            self._rate = _Kept(mixed / span, now.at_s)
+            self._rate = mixed / span, now.at_s
             self._rate_from = now
 
     def _note_stages(self, now: FlowTotals) -> None:
@@ -161,9 +154,7 @@ class FlowMeter:
             self._totals.popleft()
         first = self._totals[0]
         span = now.at_s - first.at_s
-        before: Mapping[tuple[str, str], StageTotal] = {
-            (s.stage, s.dataset): s for s in first.stages
-        }
+        before = {(s.stage, s.dataset): s for s in first.stages}
         for total in now.stages:
             key = (total.stage, total.dataset)
             earlier = before.get(key)
@@ -172,14 +163,16 @@ class FlowMeter:
             work = max(0.0, total.work_s - earlier.work_s)
             service = work / (total.samples - earlier.samples)
             busy = work / (span * max(1, total.workers))
-            self._stages[key] = (_Kept(service, now.at_s), busy)
+            self._stages[key] = service, busy, now.at_s
 
     def _stage_readings(self, now: FlowTotals) -> tuple[StageReading, ...]:
         found = []
         for total in now.stages:
-            known = self._stages.get((total.stage, total.dataset))
-            service = known[0].reading(now.at_s) if known else None
-            busy = Reading(known[1], service.age_s) if known and service else None
+            service = busy = None
+            if (key := (total.stage, total.dataset)) in self._stages:
+                service_s, busy_ratio, at_s = self._stages[key]
+                service = _aged(service_s, at_s, now.at_s)
+                busy = _aged(busy_ratio, at_s, now.at_s)
             found.append(
                 StageReading(total.stage, total.dataset, total.share, total.workers, service, busy)
             )

@@ -5,7 +5,7 @@ Not here: what is done within them (``policy``, ``reflex``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoloader.controller.admission import MARGIN_BYTES
@@ -62,18 +62,26 @@ class ControllerLimits:
 
         Threads stay; so do order knobs where the order was promised.
         """
-        values = knobs.flat()
-        for key, value in values.items():
-            knob = key.rpartition(".")[2]
-            unused = UNUSED_KNOBS.get(knobs.reader, ())
-            if not isinstance(value, int) or knob in (*unused, *WEIGHTLESS_KNOBS):
-                continue
-            if self.order_fixed and knob in ORDER_KNOBS:
-                continue
-            values[key] = min(value, getattr(self.minimum, knob))
-        for key in list(values):
-            dataset, _, knob = key.rpartition(".")
-            if knob == "num_parallel_calls" and knobs.reader != "indexed":
-                cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
-                values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
-        return Knobs.build(values)
+
+        def to(key: str, value: int) -> int:
+            return min(value, int(getattr(self.minimum, key.rpartition(".")[2])))
+
+        return lowered(knobs, to, keep=ORDER_KNOBS if self.order_fixed else ())
+
+
+def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...]) -> Knobs:
+    """The knobs, each that holds memory at ``to(flat name, value)``.
+
+    Threads stay, and so do knobs that the reader does not heed, and those in ``keep``.
+    """
+    values = knobs.flat()
+    stay = (*UNUSED_KNOBS.get(knobs.reader, ()), *WEIGHTLESS_KNOBS, *keep)
+    for key, value in values.items():
+        if isinstance(value, int) and key.rpartition(".")[2] not in stay:
+            values[key] = to(key, value)
+    for key in values:
+        dataset, _, knob = key.rpartition(".")
+        if knob == "num_parallel_calls" and knobs.reader != "indexed":
+            cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
+            values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
+    return Knobs.build(values)

@@ -25,12 +25,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoloader.controller.admission import GENERATION_KNOBS, admits, price_change
-from autoloader.controller.limits import (
-    ORDER_KNOBS,
-    UNUSED_KNOBS,
-    WEIGHTLESS_KNOBS,
-    ControllerLimits,
-)
+from autoloader.controller.limits import ORDER_KNOBS, ControllerLimits, lowered
 from autoloader.controller.observation import Observation, StageReading, fresh
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError
@@ -364,18 +359,7 @@ def halved(seen: Observation, limits: ControllerLimits) -> Knobs:
 
 def _halved(seen: Observation, limits: ControllerLimits, *, keep: tuple[str, ...]) -> Knobs:
     least = limits.least(seen.knobs).flat()
-    values = seen.knobs.flat()
-    for key, value in values.items():
-        knob = key.rpartition(".")[2]
-        unused = UNUSED_KNOBS.get(seen.knobs.reader, ())
-        if isinstance(value, int) and knob not in (*WEIGHTLESS_KNOBS, *unused, *keep):
-            values[key] = max(least[key], value // 2)
-    for key in list(values):
-        dataset, _, knob = key.rpartition(".")
-        if knob == "num_parallel_calls":
-            cycle = values.get(f"{dataset}.cycle_length" if dataset else "cycle_length")
-            values[key] = min(values[key], values["cycle_length"] if cycle is None else cycle)
-    return Knobs.build(values)
+    return lowered(seen.knobs, lambda key, value: max(least[key], value // 2), keep=keep)
 
 
 def legal(knobs: Knobs, changes: Mapping[str, int], limits: ControllerLimits) -> Knobs | None:

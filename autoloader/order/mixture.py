@@ -50,18 +50,11 @@ class MixtureOrder:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
         """An order from ``dataclasses.asdict`` of one that went through JSON."""
-        passes = plain["pass_samples"]
-        return cls(
-            shares=tuple(plain["shares"]),
-            phases=tuple(plain["phases"]),
-            block_length=plain["block_length"],
-            pass_samples=None if passes is None else tuple(passes),
-            epoch_samples=plain["epoch_samples"],
-            chain=plain["chain"],
-            base=plain["base"],
-            given=tuple(plain["given"]),
-            draw_key=plain["draw_key"],
-        )
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in plain.items()
+        }
+        return cls(**fields)
 
     def samples_before(self, position: int) -> tuple[int, ...]:
         """[D] samples of each dataset before ``position``, where epochs are not passes."""

@@ -28,18 +28,16 @@ from autoloader.probes.headroom import HeadroomSource
 
 _LOG = logging.getLogger(__name__)
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
 _COST_RATIO = 0.05
 
 
 def rss_bytes(pid: int | None = None) -> int:
     """Resident bytes of one process (default: this one); 0 when it is gone."""
-    pid = os.getpid() if pid is None else pid
     try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
-    except (OSError, IndexError, ValueError):
-        return _rss_by_psutil(pid)
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
 
 
 def pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
@@ -169,10 +167,3 @@ class PeakSampler:
         with self._lock:
             least = self._min_headroom_bytes
             self._min_headroom_bytes = free if least is None else min(least, free)
-
-
-def _rss_by_psutil(pid: int) -> int:
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0

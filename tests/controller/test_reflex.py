@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from situations import FLOOR, PRICES, SHARDS, knob_sets
 
 from autoloader.controller.admission import (
-    Claim,
     Prices,
     RollingPrices,
     admits,
     price_change,
     price_knobs,
-    split_budget,
 )
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.reflex import (
@@ -26,7 +24,6 @@ from autoloader.controller.reflex import (
     react,
 )
 from autoloader.controller.verification import Verdict, chance_of_more, judge
-from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
 from autoloader.units import GIB, MIB
 
@@ -157,26 +154,6 @@ def test_what_cannot_be_read_admits_nothing() -> None:
     assert not room(149, 0)
     assert room(200, 25, 0.5)
     assert not room(200, 26, 0.5)
-
-
-@given(
-    st.integers(0, 2**50),
-    st.dictionaries(
-        st.text(max_size=3),
-        st.builds(Claim, st.integers(0, 2**30), st.floats(0.0, 1e6)),
-        min_size=1, max_size=8,
-    ),
-)  # fmt: skip
-def test_shares_of_a_budget_sum_to_at_most_the_whole(total: int, claims: dict[str, Claim]) -> None:
-    minima = sum(claim.minimum_bytes for claim in claims.values())
-    if minima > total:
-        with pytest.raises(BudgetInfeasibleError):
-            split_budget(total, claims)
-        return
-    shares = split_budget(total, claims)
-    assert sum(shares.values()) <= total
-    for name, share in shares.items():
-        assert share >= claims[name].minimum_bytes
 
 
 # --- the test for noise ---------------------------------------------------------------------------
