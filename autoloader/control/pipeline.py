@@ -30,7 +30,7 @@ from pydantic import TypeAdapter
 
 from autoloader.control.observer import Observer, Probes
 from autoloader.controller.admission import price_change
-from autoloader.controller.budget import Opening, Pipes, SharedBudget, admit_opening
+from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.loop import ControlLoop
@@ -382,7 +382,7 @@ class Control:
             own_process: whether this process's memory is the loader's alone.
             **own: further arguments of ``ControlledPipeline``.
         """
-        pipes = Pipes(
+        pipes = PipelineSizes(
             mixture.record_bytes(),
             mixture.layout.slot_bytes,
             memory.allocated_bytes(),

@@ -161,7 +161,7 @@ class SharedBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipes:
+class PipelineSizes:
     """What a pipeline's price hangs on beside its knobs.
 
     Attributes:
@@ -212,7 +212,7 @@ def admit_opening(
     source: HeadroomSource,
     knobs: Knobs,
     limits: ControllerLimits,
-    pipes: Pipes,
+    pipes: PipelineSizes,
     *,
     name: str,
     moves: bool,

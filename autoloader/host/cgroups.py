@@ -23,7 +23,7 @@ _STANDARD_ROOT = PurePosixPath("/sys/fs/cgroup")
 ROOT = Path(_STANDARD_ROOT)
 
 
-class OpenFile:
+class KernelFile:
     """A small kernel file that stays open and is read from its start each time."""
 
     __slots__ = ("_descriptor", "path")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from autoloader.host.cgroups import ROOT, Cgroup, OpenFile, ancestry, number, number_after
+from autoloader.host.cgroups import ROOT, Cgroup, KernelFile, ancestry, number, number_after
 
 _USED_V1 = "cpuacct"
 
@@ -93,7 +93,7 @@ class CgroupProcessors:
         self._proc = proc
         self._root = cgroup_root
         self._groups: dict[str, tuple[bytes, list[Cgroup]]] = {}
-        self._files: dict[Path, OpenFile] = {}
+        self._files: dict[Path, KernelFile] = {}
 
     def read(self) -> Processors:
         allowed = _allowed()
@@ -140,7 +140,7 @@ class CgroupProcessors:
         return quota / period if quota and period else None
 
     def _content(self, path: Path) -> bytes:
-        file = self._files.get(path) or self._files.setdefault(path, OpenFile(path))
+        file = self._files.get(path) or self._files.setdefault(path, KernelFile(path))
         return file.read() or b""
 
 

@@ -150,14 +150,14 @@ class Deal:
 
 
 class Rounds:
-    """A rank's batches in rounds, for fillers that work side by side; for one thread at a time.
+    """A rank's batches in rounds, for batch builders side by side; for one thread at a time.
 
-    A round is a run of whole batches for each filler. Its batches go to the fillers in turn, so
-    that all work on neighbouring batches and a short ring keeps every one of them busy, while each
-    reads many samples together. Who fills a batch has no influence on what is in it.
+    A round is a run of whole batches for each builder. The round's batches go to the builders in
+    turn. So all work on neighbouring batches, a short ring keeps every one of them busy, and each
+    reads many samples together. Which builder makes a batch has no influence on what is in it.
 
-    The first round is one batch each, so that the first batch waits for no other; each further one
-    is as long as all before it, up to what is asked for.
+    In the first round each builder makes one batch, so that the first batch waits for no other.
+    Each further round is as long as all before it, up to what is asked for.
 
     Args:
         deal: which positions each batch takes.
@@ -168,15 +168,15 @@ class Rounds:
         self._number = deal.first_number
         self._begun = 0
 
-    def next(self, fillers: int, samples: int) -> list[list[tuple[int, int]]]:
-        """The positions [start, stop) of each filler's batches; batch k is filler k mod n's.
+    def next(self, builders: int, samples: int) -> list[list[tuple[int, int]]]:
+        """The positions [start, stop) of each builder's batches; batch k is builder k mod n's.
 
         Args:
-            fillers: how many.
-            samples: least samples of a filler's run, once begun.
+            builders: how many batch builders.
+            samples: least samples of a builder's run, once begun.
         """
-        dealt: list[list[tuple[int, int]]] = [[] for _ in range(fillers)]
-        dealt_samples, wanted = 0, min(samples * fillers, max(1, self._begun))
+        dealt: list[list[tuple[int, int]]] = [[] for _ in range(builders)]
+        dealt_samples, wanted = 0, min(samples * builders, max(1, self._begun))
         while dealt_samples < wanted:
             for own in dealt:
                 own.append(self._deal.positions(self._number))

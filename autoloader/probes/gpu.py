@@ -31,15 +31,12 @@ class GpuReading:
     Attributes:
         busy_ratio: of the least busy device.
         shared: another process runs on one of them.
-        used_bytes, total_bytes: memory of all of them.
         by_gpm: whether it is SM activity; else utilisation.
         devices: how many.
     """
 
     busy_ratio: float
     shared: bool
-    used_bytes: int
-    total_bytes: int
     by_gpm: bool
     devices: int
 
@@ -78,21 +75,16 @@ class GpuProbe:
         users = [self._pids(nvml, device) for device in devices]
         own = [n for n, pids in enumerate(users) if self._trainer in pids]
         chosen = own or range(len(devices))
-        loads, used, total = [], 0, 0
+        loads = []
         for n in chosen:
             load = self._load(nvml, n, devices[n])
             if load is not None:
                 loads.append(load)
-            memory = nvml.nvmlDeviceGetMemoryInfo(devices[n])
-            used += int(memory.used)
-            total += int(memory.total)
         if not loads:
             return None
         return GpuReading(
             busy_ratio=min(load for load, _ in loads),
             shared=any(users[n] - {self._trainer} for n in chosen),
-            used_bytes=used,
-            total_bytes=total,
             by_gpm=all(gpm for _, gpm in loads),
             devices=len(loads),
         )

@@ -38,7 +38,7 @@ from typing import Protocol
 import psutil
 
 from autoloader.errors import PipelineError
-from autoloader.host.cgroups import ROOT, Cgroup, OpenFile, ancestry, number, number_after
+from autoloader.host.cgroups import ROOT, Cgroup, KernelFile, ancestry, number, number_after
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ class HeadroomProbe:
     ) -> None:
         self._proc = proc
         self._root = cgroup_root
-        self._meminfo = OpenFile(proc / "meminfo")
-        self._membership = OpenFile(proc / str(pid) / "cgroup")
+        self._meminfo = KernelFile(proc / "meminfo")
+        self._membership = KernelFile(proc / str(pid) / "cgroup")
         self._lock = threading.Lock()
         self._levels: list[_Level] = []
         self._levels_for: bytes | None = None
@@ -254,9 +254,9 @@ class _Level:
     """One cgroup on the way from the process's own up to the mount point."""
 
     label: str
-    limit: OpenFile
-    usage: OpenFile
-    stat: OpenFile
+    limit: KernelFile
+    usage: KernelFile
+    stat: KernelFile
     reclaimable: tuple[bytes, ...]
     has_unseen_ancestors: bool
 
@@ -267,20 +267,20 @@ def _level(group: Cgroup) -> _Level | None:
     if group.version == 2:
         level = _Level(
             group.label,
-            limit=OpenFile(directory / "memory.max"),
-            usage=OpenFile(directory / "memory.current"),
-            stat=OpenFile(directory / "memory.stat"),
+            limit=KernelFile(directory / "memory.max"),
+            usage=KernelFile(directory / "memory.current"),
+            stat=KernelFile(directory / "memory.stat"),
             reclaimable=(b"inactive_file", b"active_file", b"slab_reclaimable"),
             has_unseen_ancestors=False,
         )
     else:
-        if not group.own and number(OpenFile(directory / "memory.use_hierarchy").read()) == 0:
+        if not group.own and number(KernelFile(directory / "memory.use_hierarchy").read()) == 0:
             return None  # an old kernel's cgroup that does not count its children
         level = _Level(
             group.label,
-            limit=OpenFile(directory / "memory.limit_in_bytes"),
-            usage=OpenFile(directory / "memory.usage_in_bytes"),
-            stat=OpenFile(directory / "memory.stat"),
+            limit=KernelFile(directory / "memory.limit_in_bytes"),
+            usage=KernelFile(directory / "memory.usage_in_bytes"),
+            stat=KernelFile(directory / "memory.stat"),
             reclaimable=(b"total_inactive_file", b"total_active_file"),
             has_unseen_ancestors=group.at_mount_point,
         )

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from autoloader.host.cgroups import OpenFile
+from autoloader.host.cgroups import KernelFile
 from autoloader.host.processors import CgroupProcessors, Processors, ProcessorSource
 
 _WORTH_A_LOOK = 0.2
@@ -43,7 +43,7 @@ class PressureProbe:
     """
 
     def __init__(self, path: Path = Path("/proc/pressure/memory")) -> None:
-        self._file = OpenFile(path)
+        self._file = KernelFile(path)
 
     def read(self) -> float | None:
         """Per cent of the last ten seconds; ``None`` where this kernel does not say."""

@@ -54,9 +54,6 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetComputeRunningProcesses(self, device: dict[str, Any]) -> list[Any]:  # noqa: N802
         return [SimpleNamespace(pid=pid) for pid in device.get("pids", ())]
 
-    def nvmlDeviceGetMemoryInfo(self, device: dict[str, Any]) -> Any:  # noqa: N802
-        return SimpleNamespace(used=10, total=100)
-
     def nvmlDeviceGetUtilizationRates(self, device: dict[str, Any]) -> Any:  # noqa: N802
         if device.get("mig"):
             raise self.NVMLError("Not Supported")
@@ -234,7 +231,6 @@ def test_the_least_busy_visible_device_counts() -> None:
     found = gpu(nvml, "0,1").read()
     assert found is not None
     assert (found.busy_ratio, found.devices, found.by_gpm) == (0.4, 2, False)
-    assert (found.used_bytes, found.total_bytes) == (20, 200)
 
 
 def test_of_many_devices_those_of_the_trainer_count() -> None:
