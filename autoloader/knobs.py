@@ -199,14 +199,12 @@ class Knobs(BaseModel):
 
     def for_dataset(self, name: str | None) -> ResolvedDatasetKnobs:
         """The stream knobs in force for one dataset (``None``: the common ones)."""
-        own = self.datasets.get(name) if name is not None else None
-        if own is None:
-            return _resolved(_stream_values(self))
-        values = {}
-        for knob in STREAM_KNOBS:
-            special = getattr(own, knob)
-            values[knob] = getattr(self, knob) if special is None else special
-        return ResolvedDatasetKnobs(**values)
+        common = _stream_values(self)
+        if name is None or name not in self.datasets:
+            return _resolved(common)
+        own = _stream_values(self.datasets[name])
+        pairs = zip(own, common, strict=True)
+        return _resolved(tuple(shared if mine is None else mine for mine, shared in pairs))
 
     def changed(self, other: Knobs) -> dict[str, tuple[Any, Any]]:
         """Knobs whose value differs: ``{name: (here, there)}``; datasets as ``name.knob``."""

@@ -68,12 +68,12 @@ def _only(spec: PipelineSpec, split: str, names: list[str]) -> PipelineSpec:
     return spec.model_copy(update={"datasets": tuple(datasets)})
 
 
-def _epoch(spec: PipelineSpec, there: int) -> PipelineSpec:
-    """The spec with an epoch of the validation's samples, of which ``there`` are.
+def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:
+    """The spec with an epoch of the validation's samples, of ``available`` ones at most.
 
-    Unchained: as few samples should be of as many episodes as they can.
+    Without ``mixing.chain``, so that few samples come from as many episodes as possible.
     """
-    samples = min(spec.validation.samples, there)
+    samples = min(spec.validation.samples, available)
     return spec.model_copy(
         update={
             "batch": spec.batch.model_copy(update={"drop_last": False}),

@@ -179,8 +179,8 @@ class AutoLoaderDataModule(LightningDataModule):
         if any(self._outgrown(loader) for loader in self.validation_loaders.values()):
             self._close_validation()
         if not self._validation:
-            # Of a stream reader, the fewest threads and files: validation shares the budget, and a
-            # split may have fewer shards than the one that the knobs are for.
+            # A stream reader gets the fewest threads and files, because validation shares the budget
+            # and its split may have fewer shards than the split that the knobs are for.
             few = {"cycle_length": 1, "num_parallel_calls": 1}
             theirs = {k: v for k, v in self._knobs.items() if k.rpartition(".")[2] not in few}
             knobs = {"ring_slots": 4, **theirs, **few}
@@ -191,7 +191,7 @@ class AutoLoaderDataModule(LightningDataModule):
                     for knob, value in knobs.items()
                     if "." not in knob or knob.rpartition(".")[0] in known
                 }
-                # It reads when training has its first batch, and need not wait for the second.
+                # It begins to read as soon as training has its first batch, not before.
                 loader = self._open(spec, "val", True, own, kind=IdleLoader, controller=False)
                 self._validation[name] = ValidationStream(
                     loader,

@@ -1,6 +1,6 @@
 """The last stretch of a batch: to the device, augmented, in the trainer's layout and type.
 
-Theory of operation. The order is what keeps the host out of it: parameters of the augmentation and
+Theory of operation. The order of the steps keeps the host from waiting: parameters of the augmentation and
 names of datasets and episodes come from numbers that are still on the host; frames, actions and
 states go to the device as the ring holds them; augmentation, the change of type and of layout run
 there. Nothing waits for the device.

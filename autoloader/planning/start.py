@@ -245,7 +245,7 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
 def _size_notes(
     mixture: ResolvedMixture, counts: Mapping[str, DatasetCount], order: MixtureOrder
 ) -> list[str]:
-    """What hangs on sizes that are estimates for good, for people."""
+    """What depends on sizes that will stay estimates, for people."""
     guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
     uses = []
     if mixture.spec.weights != "explicit":
@@ -279,7 +279,7 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
 
 
 def cores_of_rank(ranks_here: int) -> int:
-    """Cores that one of so many ranks may count on: a launcher may have bound it to its own."""
+    """Cores that each of ``ranks_here`` ranks may count on; a launcher may have bound them."""
     return CgroupProcessors().read().shared_by(ranks_here)
 
 
@@ -317,7 +317,7 @@ def minimum_knobs(block_length: int) -> Knobs:
 
 
 def controller_limits(plan: LoaderPlan, *, ranks_here: int) -> ControllerLimits:
-    """What the controller of a planned loader may not overstep, as one of so many ranks here."""
+    """What the controller of one of ``ranks_here`` loaders on this machine may not overstep."""
     mixing = plan.mixture.spec.mixing
     return ControllerLimits(
         ram_floor_bytes=plan.ram_floor_bytes,

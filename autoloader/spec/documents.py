@@ -32,9 +32,9 @@ class _LimitError(YAMLError):
 class _LimitedComposer(Composer):
     """Holds a document against the limits while it is parsed, before anything is built of it.
 
-    Aliases cost nothing here, and as much as what they repeat when values are built. So each
-    finished node's size and height with all its aliases expanded are remembered, and count where
-    an alias repeats it.
+    The parser pays nothing for an alias, but building the values pays for everything that the alias
+    repeats. So each finished node's size and height, with its aliases expanded, are remembered.
+    They count again wherever an alias repeats the node.
     """
 
     def __init__(self, loader: Any = None) -> None:

@@ -212,7 +212,7 @@ class MixingSpec(Block):
 
 
 class ErrorsSpec(Block):
-    """What is borne before a run stops."""
+    """What a run tolerates before it stops."""
 
     max_corrupt_ratio: float = Field(
         0.01, ge=0, le=1, description="records of a dataset that may be bad (one always may)"

@@ -1,4 +1,4 @@
-"""``transform``: a function of the user's that rewrites each episode before anything else sees it.
+"""``transform``: a user function that rewrites each episode before anything else sees it.
 
 Not here: finding and calling it (``transforms.user_function``), what it is given and gives
 (``transforms.rlds``).

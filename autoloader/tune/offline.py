@@ -182,7 +182,7 @@ def bound_samples_per_s(cpus: int, costs_cpu_s: Iterable[float | None]) -> float
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:
-    """With half the ring's budget: a child holds its knobs against its own, later reading."""
+    """``limits`` with half the ring's budget: a trial's child reads headroom later, and less."""
     if limits.budget_bytes is None:
         return limits
     return replace(limits, budget_bytes=limits.budget_bytes // 2)

@@ -5,8 +5,8 @@ bound to another knob is drawn as a share of it (``num_parallel_calls`` as a sha
 ``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see
 one fixed box. Ranges are widened to hold the start, so it is a point of the space too.
 
-Searched: ``SEARCHED``; ``reader`` where the spec leaves it open (what the drawn reader has no use
-for is drawn all the same, without effect). Everything else stays as the start has it:
+Searched: ``SEARCHED``, and ``reader`` where the spec leaves it open. A knob that the chosen reader
+does not use is drawn nevertheless, without effect. Everything else stays as the start has it:
 ``shuffle_samples`` is the user's choice of quality, and ``min_ready_datasets`` above 1 only delays
 the first batch.
 
