@@ -179,8 +179,8 @@ class AutoLoaderDataModule(LightningDataModule):
         if any(self._outgrown(loader) for loader in self.validation_loaders.values()):
             self._close_validation()
         if not self._validation:
-            # A stream reader gets the fewest threads and files, because validation shares the budget
-            # and its split may have fewer shards than the split that the knobs are for.
+            # A stream reader gets the fewest threads and files: validation shares the budget, and
+            # its split may have fewer shards than the split that the knobs are for.
             few = {"cycle_length": 1, "num_parallel_calls": 1}
             theirs = {k: v for k, v in self._knobs.items() if k.rpartition(".")[2] not in few}
             knobs = {"ring_slots": 4, **theirs, **few}

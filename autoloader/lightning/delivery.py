@@ -1,9 +1,9 @@
 """The last stretch of a batch: to the device, augmented, in the trainer's layout and type.
 
-Theory of operation. The order of the steps keeps the host from waiting: parameters of the augmentation and
-names of datasets and episodes come from numbers that are still on the host; frames, actions and
-states go to the device as the ring holds them; augmentation, the change of type and of layout run
-there. Nothing waits for the device.
+Theory of operation. The order of the steps keeps the host from waiting. Parameters of the
+augmentation and names of datasets and episodes come from numbers that are still on the host.
+Frames, actions and states go to the device as the ring holds them; augmentation, the change of type
+and of layout run there. Nothing waits for the device.
 
 Not here: the copy itself (``transfer``), the operations (``augmentation``), when (``datamodule``).
 """
