@@ -108,12 +108,9 @@ def price_start(
     """
     streams = queued = 0
     for name, record in record_bytes.items() if with_tensorflow else ():
-        own = knobs.for_dataset(name)
-        streams += STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
-        streams += buffer_bytes.get(name, 0) * own.cycle_length
-        held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
-        waiting = max(own.queue_samples, own.shuffle_samples) * SAMPLE_BYTES
-        queued += record * held + max(0, waiting - record)
+        stream, encoded = _stream_bytes(knobs, name, record, SAMPLE_BYTES)
+        streams += stream + buffer_bytes.get(name, 0) * knobs.for_dataset(name).cycle_length
+        queued += encoded
     framework = TENSORFLOW_BYTES
     if not with_tensorflow:
         queued = RUN_BYTES * (knobs.read_ahead + 1) * knobs.decode_processes
@@ -215,12 +212,18 @@ def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], price
 
 
 def _price_stream(knobs: Knobs, dataset: str, prices: Prices) -> int:
+    return sum(_stream_bytes(knobs, dataset, prices.record(dataset), prices.sample_bytes))
+
+
+def _stream_bytes(
+    knobs: Knobs, dataset: str, record_bytes: int, sample_bytes: int
+) -> tuple[int, int]:
+    """(the open stream itself, the encoded episodes and samples in it) of one dataset."""
     own = knobs.for_dataset(dataset)
-    record = prices.record(dataset)
     held = 1 + own.stream_prefetch + own.parse_parallel_calls + own.cycle_length
-    waiting = max(own.queue_samples, own.shuffle_samples) * prices.sample_bytes
-    streams = STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
-    return streams + record * held + max(0, waiting - record)
+    waiting = max(own.queue_samples, own.shuffle_samples) * sample_bytes
+    stream = STREAM_BYTES + CYCLE_BYTES * (own.cycle_length - 1)
+    return stream, record_bytes * held + max(0, waiting - record_bytes)
 
 
 def admits(

@@ -58,7 +58,7 @@ class ControllerLimits:
     gpu_busy_ratio: float = 0.95
 
     def least(self, knobs: Knobs) -> Knobs:
-        """The least memory that one may go to from ``knobs``: nothing grows on the way.
+        """The knobs that hold the least memory, of those that are nowhere above ``knobs``.
 
         Threads stay; so do order knobs where the order was promised.
         """

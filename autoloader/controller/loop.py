@@ -1,9 +1,9 @@
 """The two threads of control: the reflex ten times a second, the policy once.
 
-They share a process with the pipelines they govern, never with the trainer's interpreter (but for
-``isolation="thread"``). The reflex waits for nobody: it reads headroom and acts, whatever the
-policy, the GPU or a slow file system keeps the other thread with. Whatever goes wrong in either is
-counted, said once, and leaves things as they are: the controller fails static.
+They run beside the pipelines that they govern: in the loader's child, or in the trainer's process
+with ``isolation="thread"``. The reflex waits for nobody. It reads headroom and acts, even while the
+policy's thread waits for the GPU or for a slow file system. An error in either thread is counted,
+logged once, and leaves all knobs as they are: the controller fails static.
 
 Not here: what is done (``reflex``, ``policy``), to what (``autoloader.control.pipeline``).
 """

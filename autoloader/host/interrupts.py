@@ -1,8 +1,8 @@
 """Ctrl-C at a safe moment: a step that would be torn by it is finished first.
 
-Python raises ``KeyboardInterrupt`` between any two instructions of the main thread. In the midst of
-taking a message from the child that loses the message, and with it a slot of the ring for good: a
-notebook's cell that was interrupted and run again would wait for ever.
+Python raises ``KeyboardInterrupt`` between any two instructions of the main thread. One that comes
+while a message is taken from the child would lose the message, and with it a slot of the ring for
+good. A notebook's cell that was interrupted and is run again would then wait for ever.
 
 Not here: what a torn step is (``loader``, ``process.client``).
 """
@@ -38,7 +38,7 @@ class Interrupts:
         self._came = (number, frame)
 
     def heed(self) -> None:
-        """Nothing would be torn now: call the handler if a signal came."""
+        """Call the handler if a signal came; for moments at which no step would be torn."""
         if self._came is not None and self._handler is not None:
             came, self._came = self._came, None
             self._handler(*came)

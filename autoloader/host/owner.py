@@ -1,8 +1,8 @@
 """Which process something belongs to: the one that made it.
 
 A fork has a copy of everything that its parent had, and shares the parent's sockets, shared memory
-and children. Whoever uses such a copy takes from the parent what the parent waits for. So whatever
-holds one of these asks its owner first.
+and children. A fork that used its copy would take messages that the parent waits for. So an object
+that holds one of these checks first that it is used in the process that made it.
 
 Not here: what a fork sees of batches that it got (``ring.forks``).
 """

@@ -1,7 +1,7 @@
 """A thread that the kernel, too, knows by its name: ``top -H`` shows what the loader's do.
 
-A new thread inherits the kernel's name of the one that starts it. Without a name of its own what a
-controller's thread starts would pass for the controller, and its cost with it.
+To the kernel a new thread has the name of the thread that starts it. A thread that took no name of
+its own would be shown, with all it costs, as the thread that started it.
 
 Not here: what any thread does.
 """

@@ -154,8 +154,8 @@ class BlockSequence:
 class PositionSequence:
     """Position i of the endless sequence: its dataset, and which of that dataset's samples it is.
 
-    The same order as ``BlockSequence``, counted in samples and reached without walking; there is
-    no debt in it, so it is what a reader gives that never lets another dataset go first.
+    The same order as ``BlockSequence``, counted in samples and reached without walking. It is what
+    a reader gives that never lets another dataset go first.
     """
 
     def __init__(self, order: MixtureOrder) -> None:

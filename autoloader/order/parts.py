@@ -55,8 +55,8 @@ def mixture_part(mixture: ResolvedMixture, ranks: Ranks) -> ResolvedMixture:
 def order_of_part(order: MixtureOrder, ranks: Ranks) -> MixtureOrder:
     """The order that a rank mixes its part by: the same shares, without end.
 
-    The parts of a pass differ in length, and all ranks make the same number of steps: who is
-    through its part goes on with its next pass.
+    The parts of a pass differ in length, and all ranks make the same number of steps. So a rank
+    that is through its part goes on with its next pass.
     """
     return order if ranks.world_size == 1 else replace(order, pass_samples=None)
 
