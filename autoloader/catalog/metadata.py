@@ -149,7 +149,7 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
         _read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
     )
     file_format = _file_format(info, directory, dataset=dataset)
-    name = str(info.get("name") or _name_from_place(directory))
+    name = str(info.get("name") or files.name_of(files.parent_of(directory)))
     config = info.get("configName")
     version = str(info.get("version") or files.name_of(directory))
     if VERSION.fullmatch(files.name_of(directory)) and version != files.name_of(directory):
@@ -199,13 +199,7 @@ def _read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
             dataset=dataset,
         ) from error
     except OSError as error:
-        if files.is_remote(path):
-            raise files.unreadable(error, path, dataset=dataset) from error
-        raise SourceError(
-            f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",
-            remedy="check the permissions and the file system",
-            dataset=dataset,
-        ) from error
+        raise files.unreadable(error, path, dataset=dataset) from error
     except (ValueError, RecursionError) as error:
         raise _broken(path, str(error), dataset=dataset) from error
     if not isinstance(document, Mapping):
@@ -234,10 +228,6 @@ def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> st
         remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'",
         dataset=dataset,
     )
-
-
-def _name_from_place(directory: str) -> str:
-    return files.name_of(files.parent_of(directory))
 
 
 def _shards(
@@ -306,10 +296,8 @@ def _is_file_name(file: str) -> bool:
 def _count_records(path: str, *, dataset: str) -> int:
     try:
         return len(scan_records(path, verify="none").offsets)
-    except FileNotFoundError as error:
-        raise _missing(path, 1, dataset=dataset, directory=files.parent_of(path)) from error
     except OSError as error:
-        if files.is_remote(path):
+        if files.is_remote(path) and not isinstance(error, FileNotFoundError):
             raise files.unreadable(error, path, dataset=dataset) from error
         raise _missing(path, 1, dataset=dataset, directory=files.parent_of(path)) from error
 

@@ -24,12 +24,12 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
@@ -41,10 +41,13 @@ from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import kept_steps
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import dropped_edges
 from autoloader.transforms.fields import is_text, text_of_points
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform
+
+_DTYPES = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 
 converting = threading.Lock()
 """Turning an element into samples is Python too. A mixture drains its queues evenly, so many
@@ -168,8 +171,8 @@ class EpisodeGraph:
         wanted = self._wanted()
         dropped = tf.zeros([], tf.bool)
         if dataset.transform is not None:
-            raw, dropped = self._transformed(dataset.transform, raw, list(wanted), dataset.keep)
-            wanted[VALID_KEY] = tf.io.FixedLenSequenceFeature([], tf.int64, allow_missing=True)
+            keys = [key for key in wanted if key != VALID_KEY]
+            raw, dropped = self._transformed(dataset.transform, raw, keys, dataset.keep)
         parsed = tf.io.parse_single_example(raw, wanted)
         cameras = {
             camera: [parsed[feature.key] for feature in features]
@@ -236,30 +239,17 @@ class EpisodeGraph:
         return t if self._dataset.stride == 1 else t * self._dataset.stride
 
     def _wanted(self) -> dict[str, Any]:
+        """Every feature that samples need, as ``tf.io.parse_single_example`` asks for it."""
         wanted: dict[str, Any] = {}
-        every: list[Feature] = [f for fs in self._dataset.cameras.values() for f in fs]
-        for feature in (*every, *self._dataset.language):
-            if feature.kind != "image" and not is_text(feature):
-                self._want_numbers(wanted, feature)
-            elif feature.per_step:
-                wanted[feature.key] = tf.io.FixedLenSequenceFeature(
-                    [], tf.string, allow_missing=True
-                )
+        for one in RecordSchema.of(replace(self._dataset, keep=None)).features:
+            dtype = _DTYPES[one.list_kind]
+            shape = [one.width] if one.width > 1 or one.role == "points" else []
+            if one.per_step:
+                wanted[one.key] = tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
             else:
-                wanted[feature.key] = tf.io.FixedLenFeature([], tf.string, default_value="")
-        for feature in self._numeric.values():
-            self._want_numbers(wanted, feature)
+                empty = "" if one.role == "text" else None
+                wanted[one.key] = tf.io.FixedLenFeature(shape, dtype, default_value=empty)
         return wanted
-
-    @staticmethod
-    def _want_numbers(wanted: dict[str, Any], feature: Feature) -> None:
-        dtype = tf.float32 if "float" in feature.dtype else tf.int64
-        shape = [int(size or 1) for size in feature.shape]
-        wanted[feature.key] = (
-            tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
-            if feature.per_step
-            else tf.io.FixedLenFeature(shape, dtype)
-        )
 
     def _agreed_steps(self, per_step: list[Any]) -> Any:
         steps = tf.shape(per_step[0], out_type=tf.int64)[0]

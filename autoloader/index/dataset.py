@@ -120,13 +120,6 @@ class DatasetIndex:
             self._numbers,
         )
 
-    def rows(self) -> NDArray[np.int64]:
-        """[E] which record of the split each episode is, ascending."""
-        pieces = self.dataset.slices
-        before = np.cumsum([0, *(piece.records for piece in pieces)], dtype=np.int64)[:-1]
-        starts = np.asarray([piece.start for piece in pieces], dtype=np.int64)
-        return np.asarray((before - starts)[self.slice_of] + self.record_of, dtype=np.int64)
-
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
         number = self._numbers["column", VALID_KEY]

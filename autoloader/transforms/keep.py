@@ -78,6 +78,9 @@ class Keep:
         where: path of the dataset in the spec.
         dataset: its name.
 
+    Attributes:
+        identity: hash of what the file of ranges held when it was read; the spec only names it.
+
     Raises:
         SpecError: a feature is missing or holds no text; the ranges' file cannot be read.
     """
@@ -91,7 +94,7 @@ class Keep:
         where: str,
         dataset: str,
     ) -> None:
-        self._identity = ""
+        self.identity = ""
         self._asked: list[Feature] = []
         self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
 
@@ -123,13 +126,8 @@ class Keep:
                 parts.append((text, feature))
             listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
             plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
-            self._identity = hashlib.sha256(plain.encode()).hexdigest()
+            self.identity = hashlib.sha256(plain.encode()).hexdigest()
             self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
-
-    @property
-    def identity(self) -> str:
-        """What the rules' files held when they were bound; ranges are not in the spec itself."""
-        return self._identity
 
     @property
     def features(self) -> tuple[Feature, ...]:
