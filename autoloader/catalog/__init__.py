@@ -11,7 +11,6 @@ from autoloader.catalog.directories import check_version, locate_version
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.lengths import mean_frames
 from autoloader.catalog.metadata import (
-    Shard,
     ShardSlice,
     VersionDirectory,
     open_version,
@@ -19,7 +18,6 @@ from autoloader.catalog.metadata import (
 
 __all__ = [
     "Feature",
-    "Shard",
     "ShardSlice",
     "VersionDirectory",
     "check_version",

@@ -1,11 +1,11 @@
-"""Open files of this process: one budget, whichever loaders and datasets they belong to.
+"""Open files of this process: one budget for all its loaders and datasets.
 
-Theory of operation. A process may have so many descriptors (``ulimit -n``), and sockets, shared
-memory and TensorFlow need some as well. Data files are kept open between reads, and index files
-mapped (a map holds a descriptor), at most ``MOST_FILES`` and ``MOST_MAPS`` of them. Both give way
-to everything else: every few opens the process's descriptors are counted, and what is kept is cut
-to what the others leave of the limit, less a reserve; what was used last stays. So no limit has to
-be divided among loaders beforehand.
+Theory of operation. The system limits the descriptors of a process (``ulimit -n``), and sockets,
+shared memory and TensorFlow need some of them. Data files stay open between reads, at most
+``MOST_FILES``; index files stay mapped, at most ``MOST_MAPS`` (a map holds a descriptor). Every few
+opens, the budget counts the process's other descriptors. It then closes the files and maps that
+were used longest ago until the rest fits into the limit, less a reserve. So no limit has to be
+divided among loaders beforehand.
 
 Thread-safe; files are opened outside the lock, since storage may be slow.
 
@@ -41,7 +41,7 @@ _COUNTED_EVERY = 16
 
 
 class Mapped(Protocol):
-    """Something that holds a map, and can do without it; see ``index.shard.ShardIndex``."""
+    """Something that holds a map and can map again later; see ``index.shard.ShardIndex``."""
 
     def unmap(self) -> None:
         """Let go of the map."""
@@ -139,7 +139,7 @@ class Descriptors:
             return found
 
     def note_map(self, holder: Mapped) -> None:
-        """``holder`` has a map now, which it may be asked to let go of."""
+        """``holder`` has made a map; the budget may call its ``unmap`` from now on."""
         with self._lock:
             self._maps.append(weakref.ref(holder))
         self._fit()
@@ -177,7 +177,7 @@ class Descriptors:
             self._close_one()
 
     def _close_one(self) -> bool:
-        """Let go of the oldest, of whichever kind there are more; whether there was any."""
+        """Close the oldest file or map, of whichever there are more; whether there was any."""
         with self._lock:
             if self._files and len(self._files) >= len(self._maps):
                 self._files.popitem(last=False)[1].retire()

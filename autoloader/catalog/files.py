@@ -1,9 +1,10 @@
-"""Files wherever they lie: this machine's by the operating system, others by TensorFlow.
+"""Reads files: local ones through the operating system, remote ones through TensorFlow.
 
 Theory of operation. A path with a scheme (``gs://bucket/…``) names a file of one of TensorFlow's
-file systems. This module imports no TensorFlow: it asks ``tensorflow_process``, or, in a process
-that runs TensorFlow anyway, what ``graph.files`` has entered here. Each question is one round trip
-or a few; TensorFlow's own client repeats, with growing pauses, what fails for a moment.
+file systems. This module imports no TensorFlow. It asks ``tensorflow_process``; in a process that
+runs TensorFlow anyway, it asks the function that ``graph.files`` has entered here. Each question
+is one round trip or a few. TensorFlow's own client repeats what fails for a moment, with growing
+pauses.
 
 All faults are ``OSError``: ``FileNotFoundError`` and ``PermissionError`` as of local files,
 ``UnreachableError`` where the file system does not answer now, ``NoFileSystemError`` where

@@ -21,7 +21,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,6 @@ MOST_RECORDS = 10**8
 _FEW_RECORDS = 10_000
 _LONGEST_NAME = 255
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One file of a split; ``records`` as the metadata says."""
-
-    path: str
-    index: int
-    records: int
-    split: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ class VersionDirectory:
         version: "major.minor.patch".
         path: absolute path of the directory, or its URL.
         features: by path, see :class:`Feature`.
-        splits: shards of every split, in the metadata's order.
+        splits: whole shards of every split, in the metadata's order, with the records that it says.
         record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does
             not.
         file_format: always "tfrecord".
@@ -93,7 +83,7 @@ class VersionDirectory:
     version: str
     path: str
     features: Mapping[str, Feature]
-    splits: Mapping[str, tuple[Shard, ...]]
+    splits: Mapping[str, tuple[ShardSlice, ...]]
     record_bytes: Mapping[str, int]
     file_format: str
     dataset: str = ""
@@ -116,7 +106,7 @@ class VersionDirectory:
         slices = []
         for part in resolve_split(split, counts, field=field):
             shard = self.splits[part.split][part.shard]
-            slices.append(ShardSlice(shard.path, shard.index, part.start, part.stop, part.split))
+            slices.append(replace(shard, start=part.start, stop=part.stop))
         _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
         return tuple(slices)
 
@@ -162,7 +152,7 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     entries = info.get("splits")
     if not isinstance(entries, list):
         raise _broken(info_file, "it lists no splits", dataset=dataset)
-    splits: dict[str, tuple[Shard, ...]] = {}
+    splits: dict[str, tuple[ShardSlice, ...]] = {}
     sizes: dict[str, int] = {}
     for entry in entries:
         if not isinstance(entry, Mapping) or not entry.get("name"):
@@ -232,7 +222,7 @@ def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> st
 
 def _shards(
     entry: Mapping[str, Any], *, directory: str, name: str, suffix: str, dataset: str
-) -> tuple[Shard, ...]:
+) -> tuple[ShardSlice, ...]:
     split = str(entry["name"])
     info_file = files.join(directory, INFO_FILE)
     try:
@@ -255,7 +245,7 @@ def _shards(
             raise _broken(info_file, message, dataset=dataset)
         path = files.join(directory, file)
         records = lengths[index] if lengths else _count_records(path, dataset=dataset)
-        shards.append(Shard(path, index, records, split))
+        shards.append(ShardSlice(path, index, 0, records, split))
     return tuple(shards)
 
 

@@ -81,7 +81,7 @@ class TensorFlowProcess:
             cast("io.BufferedWriter", pipe).raw.close()  # what the parent was writing is not ours
 
     def _start(self) -> None:
-        # Functions may print; what TensorFlow prints while it is imported is nobody's business.
+        # Users' functions may print to this descriptor; what TensorFlow prints is dropped.
         screen = os.dup(2)
         try:
             self._process = start(

@@ -5,10 +5,10 @@ Theory of operation. The graph is, for passes first_pass, first_pass + 1, …::
     shards in the pass's keyed order ─ interleave(cycle_length) ─ records
         ─ map(parse, parse_parallel_calls) ─ prefetch(stream_prefetch)
 
-``parse`` touches only the features that the spec names; images stay compressed, and only frames
-that some drawn t needs leave it. It is traced once for a dataset, whatever the split, what comes
-before it once for all; place and knobs are tensors, so that opening a stream anew costs no trace.
-tf.data's autotuning is off: the knobs rule.
+``parse`` touches only the features that the spec names. Images stay compressed, and only frames
+that some drawn t needs leave it. It is traced once for a dataset, for all its splits; the stages
+before it are traced once for all datasets. Place and knobs are tensors, so that opening a stream
+again costs no trace. tf.data's autotuning is off: the knobs set the parallelism.
 
 A dataset's transform rewrites the record before it is parsed (``transforms.transform``).
 

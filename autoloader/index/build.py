@@ -73,7 +73,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
         SourceChangedError: it was written to meanwhile.
         OSError: it cannot be opened or read.
     """
-    collected = _Collected(schema)
+    builder = _TableBuilder(schema)
     with opened_anywhere(path) as file:
         source = _identity(file)
         if isinstance(file, int) and hasattr(os, "posix_fadvise"):
@@ -84,16 +84,16 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
             if records is not None and record >= records.stop:
                 break
             if lost is not None:
-                collected.damage[REST_OF_FILE] = lost
+                builder.damage[REST_OF_FILE] = lost
                 break
             if records is not None and record < records.start:
-                collected.leave_out(start + HEADER_BYTES, length, "it was not asked for")
+                builder.leave_out(start + HEADER_BYTES, length, "it was not asked for")
                 continue
             with reader.record(start + HEADER_BYTES, length) as payload:
-                collected.add(start + HEADER_BYTES, length, payload)
+                builder.add(start + HEADER_BYTES, length, payload)
         if _identity(file) != source:
             raise SourceChangedError
-    return collected.tables(source)
+    return builder.tables(source)
 
 
 def _identity(file: int | RemoteFile) -> SourceIdentity:
@@ -202,8 +202,8 @@ def _numbered(items: Iterator[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     return np.array(ids, np.int32), list(known)
 
 
-class _Collected:
-    """Grows the tables of a shard, record by record."""
+class _TableBuilder:
+    """Builds the tables of a shard, record by record."""
 
     def __init__(self, schema: RecordSchema) -> None:
         self._schema = schema
@@ -248,7 +248,7 @@ class _Collected:
                 self._parts[Section.TEXT_IDS, number].append(np.full(1, -1, np.int32))
 
     def tables(self, source: SourceIdentity) -> ShardTables:
-        """What was collected."""
+        """The tables of the records added so far."""
         sections = {}
         for (kind, number), parts in self._parts.items():
             width = (self._schema.features[number].width,) if kind is Section.COLUMN else ()

@@ -1,8 +1,9 @@
-"""How many samples the datasets of a mixture give: the one count of local data is their index.
+"""Counts the samples that the datasets of a mixture give.
 
-Every record of local files is read and checked once, when the index is built; whoever needs a
-count, with either reader, takes it from there. Where there is no index yet, a quick look estimates
-from a few headers; of remote data nothing else is known, and ``num_samples`` replaces the estimate.
+Local data is counted by its index: building it reads and checks every record once, and both readers
+take their counts from it. Remote data has no index: its count is estimated from a few headers,
+unless the spec gives ``num_samples``. A quick plan estimates local data without an index the same
+way.
 
 Not here: what makes a t valid (``index.valid``), the headers (``catalog.lengths``).
 """

@@ -78,6 +78,11 @@ class DatasetIndex:
         """E, the readable episodes."""
         return len(self.steps)
 
+    @property
+    def strided(self) -> NDArray[np.int64]:
+        """[E] int64 steps of each episode after the stride."""
+        return np.asarray(-(-self.steps.astype(np.int64) // self.dataset.stride))
+
     def text_ids(
         self, feature_path: str
     ) -> Iterator[tuple[slice, NDArray[np.int32], Callable[[int], bytes]]]:

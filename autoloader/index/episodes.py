@@ -1,6 +1,6 @@
-"""Episodes over the index files of their shards: one at a time, or n of them gathered together.
+"""Episodes as the index files of their shards hold them: one at a time, or n gathered together.
 
-Nothing is parsed; every value is a slice or a gathering of mapped sections.
+Nothing is parsed: every value is a slice of a mapped section, or gathered from several.
 
 Not here: which episodes there are (``index.dataset``), opening index files (``index.shard``).
 """

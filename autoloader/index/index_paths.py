@@ -1,14 +1,14 @@
-"""Where index files lie, and how they get there whole.
+"""The paths of index files, and how a file is published at its path.
 
 Not here: their content (``index.format``), which ones are needed (``index.opening``).
 
 An index file lies in the cache directory, under a hash of the shard file's absolute path, or beside
-the data, in a folder ``.autoloader-index`` next to the shard files; both names end with the
-fingerprint of the features. Where one lies beside the data it is taken; the cache is asked next.
+the data, in a folder ``.autoloader-index`` next to the shard files. Both names end with the
+fingerprint of the features. A file beside the data is used first, then one in the cache.
 
-Any number of threads, processes and hosts may publish the same index at a time. Each writes a file
-of its own under a name that nobody else has, and links it to its final place, which fails where
-another came first; then that one stays, because another host may have it mapped. Only a file that
+Any number of threads, processes and hosts may publish the same index at a time. Each writes a
+temporary file with a random name and links it to the final path. The link fails where another
+builder was faster; its file then stays, because another host may have mapped it. Only a file that
 cannot be used is replaced.
 """
 

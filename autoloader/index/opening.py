@@ -3,11 +3,10 @@
 Not here: the open index (``index.dataset``), one shard's tables (``index.build``, ``index.shard``),
 where files lie and how they get there (``index.index_paths``).
 
-Theory of operation. Every shard file has an index file of its own, so that a build that was
-interrupted goes on where it was, and a changed shard costs one build. Missing ones are built by a
-few threads over all datasets together, each process in an order of its own: several builders of
-one cache share the work rather than doing it twice side by side, because each looks again before
-it builds.
+Theory of operation. Every shard file has an index file of its own, so that an interrupted build
+continues where it stopped, and a changed shard costs one build. A few threads build the missing
+ones of all datasets. Each process shuffles them and looks again before it builds one, so that
+several builders of one cache share the work instead of repeating it.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _SAY_S = 5.0
 logger = logging.getLogger(__name__)
 
 _unwritable: set[Path] = set()
-"""Folders of which it was said that indexes cannot be kept there."""
+"""Folders about which the warning that indexes cannot be written there was logged."""
 
 Progress = Callable[[int, int], None]
 """Called with shard files indexed and shard files to index."""

@@ -3,13 +3,13 @@
 Not here: the format (``index.format``), building (``index.build``), datasets (``index.dataset``).
 
 Theory of operation. Opening reads a few kilobytes and maps nothing, so that tens of thousands of
-shards open fast. The first value that is wanted maps the file. A map is one of the process's
-descriptors (``catalog.descriptors``): the one made first goes where they are many, and stays until
-the last view of it is gone. A section's checksum is verified at its first
-touch, by reads rather than through the map, which would make the whole section resident. A section
-that fails is damage on the disk: the index is built anew, and used from memory. An index file is
-never written to again; where somebody does it, its modification time tells, and whoever has taken
-values asks (``check_unchanged``) before they are used.
+shards open fast. The first access to a value maps the file. A map holds one of the process's
+descriptors; when there are too many, ``catalog.descriptors`` drops the oldest map, whose memory
+stays until the last view of it is gone. A section's checksum is verified at the first access, by
+reads rather than through the map, which would make the whole section resident. A section that fails
+is damaged on disk: the index is built anew and used from memory. The library never writes to an
+index file again. Somebody else may: readers that have taken values call ``check_unchanged`` before
+they use them, which compares the modification time.
 
 Thread-safe. Arrays are read-only views.
 """

@@ -1,8 +1,9 @@
 """The samples of indexed episodes: which t are valid, what left out the others, and their plan.
 
-Windows, a transform and the rules of ``keep`` decide it. Of a transform, a dropped episode is one
-without a step, and which steps may be t is a column (``VALID_KEY``). Rules are no part of the
-index, which has the texts that they look at: a rule that changes indexes nothing anew.
+Windows, a transform and the rules of ``keep`` decide which t are valid. An episode that a transform
+drops has no step in the index, and a column (``VALID_KEY``) says which steps the transform allows.
+The index does not hold the rules but the texts that they look at, so that changing a rule builds no
+index anew.
 
 Not here: running the transform (``index.build``, ``transforms.transform``), what one rule leaves
 (``transforms.keep``), the arithmetic of the plan (``order.plan``).
@@ -35,27 +36,26 @@ def valid_t(index: DatasetIndex) -> Ranges | None:
 
 def count_indexed(index: DatasetIndex) -> DatasetCount:
     """What the episodes of ``index`` give."""
-    dataset = index.dataset
-    steps = index.steps.astype(np.int64)
-    every = samples_per_episode(dataset.sample, -(-steps // dataset.stride))
+    dataset, strided = index.dataset, index.strided
+    every = samples_per_episode(dataset.sample, strided)
     dropped, left, lost = 0, every, []
-    kept = None
+    allowed = None
     if dataset.transform is not None:
-        kept = _allowed_by_function(index)
-        dropped = int((steps == 0).sum())
+        allowed = _allowed_by_function(index)
+        dropped = int((index.steps == 0).sum())
         if dropped:
             lost.append(RuleLoss("transform", dropped, 0))
-    if kept is not None:
-        left = samples_per_episode(dataset.sample, -(-steps // dataset.stride), kept)
+    if allowed is not None:
+        left = samples_per_episode(dataset.sample, strided, allowed)
         whole = int(((every > 0) & (left == 0)).sum())
         lost.append(RuleLoss("transform.valid", whole, int((every - left).sum())))
     if dataset.keep is not None:
-        kept, by_rule = _left_by_rules(index, kept)
-        left = samples_per_episode(dataset.sample, -(-steps // dataset.stride), kept)
+        allowed, by_rule = _left_by_rules(index, allowed)
+        left = samples_per_episode(dataset.sample, strided, allowed)
         lost += by_rule
     return DatasetCount(
         episodes=index.episodes,
-        frames=int(steps.sum()),
+        frames=int(index.steps.sum(dtype=np.int64)),
         samples=int(left.sum()),
         short_episodes=int((every == 0).sum()) - dropped,
         damaged=index.damage_reasons(),
@@ -79,10 +79,9 @@ def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
     after = np.concatenate([valid[1:], [False]])
     ends = np.flatnonzero(valid & (edges[1:] | ~after)) + 1
     episode = np.searchsorted(first, begins, side="right") - 1
-    barred = Ranges.of(len(steps), episode, begins - first[episode], ends - first[episode])
-    stride = index.dataset.stride
-    windows = Ranges.spans(*valid_ranges(index.dataset.sample, -(-steps // stride)))
-    return windows.both(barred.strided(stride))
+    allowed = Ranges.of(len(steps), episode, begins - first[episode], ends - first[episode])
+    windows = Ranges.spans(*valid_ranges(index.dataset.sample, index.strided))
+    return windows.both(allowed.strided(index.dataset.stride))
 
 
 def _left_by_rules(
@@ -93,8 +92,7 @@ def _left_by_rules(
     texts = {one.key: _texts_of(index, one) for one in dataset.keep.features}
     sets = dataset.keep.sets_of(index.episodes, texts)
     if allowed is None:
-        strided = -(-index.steps.astype(np.int64) // dataset.stride)
-        allowed = Ranges.spans(*valid_ranges(dataset.sample, strided))
+        allowed = Ranges.spans(*valid_ranges(dataset.sample, index.strided))
     return left_by_rules(allowed, sets, dataset.stride)
 
 

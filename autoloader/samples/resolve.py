@@ -1,4 +1,4 @@
-"""Holds a spec against the datasets on disk: everything a reader needs, checked before it starts.
+"""Resolves a spec against the datasets on disk: checks and binds all that a reader needs.
 
 Not here: opening files for data (``graph``), sample counts (``counts``).
 """

@@ -1,7 +1,7 @@
 """Which features of a record a spec names, how they are stored, and whether a record has them so.
 
-Both readers and the index hold every record against this, so that none takes for whole what
-another one takes for damaged.
+Both readers and the index check every record against the schema, so that they agree on which
+records are damaged.
 
 Not here: what the spec's fields mean (``transforms.fields``), the bytes of an index file
 (``index.format``).

@@ -19,10 +19,10 @@ from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec
 
 _cache = JsonCache("statistics", version=2)
-_OTHER = frozenset(
+_IRRELEVANT = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
 )  # fmt: skip
-"""What a dataset's spec says that changes no number of action and state, or is asked elsewhere."""
+"""Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
 
 
 def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
@@ -46,7 +46,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         "sample": dataset.sample.model_dump(mode="json", exclude={"per_episode"}),
         "keep": dataset.keep.identity if dataset.keep else None,
         "transform": dataset.transform.identity if dataset.transform else None,
-        "said": {key: value for key, value in said.items() if key not in _OTHER},
+        "said": {key: value for key, value in said.items() if key not in _IRRELEVANT},
     }
     return json.dumps(identity, sort_keys=True)
 

@@ -28,6 +28,7 @@ from autoloader.samples.block import field_offsets, field_rows
 from autoloader.samples.counts import samples_per_episode
 from autoloader.samples.resolve import FieldName
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
+from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +39,11 @@ def dataset_statistics(index: DatasetIndex) -> NormalizationStatistics:
     every = dataset.sample.model_copy(update={"per_episode": "all"})
     # An episode that a transform drops has no step.
     dropped = 0 if dataset.transform is None else int((index.steps == 0).sum())
-    strided = -(-index.steps.astype(np.int64) // dataset.stride)
+    valid = valid_t(index)
     return NormalizationStatistics(
-        action=_field_statistics(index, "action") if dataset.action else None,
-        state=_field_statistics(index, "state") if dataset.state else None,
-        transitions=int(samples_per_episode(every, strided, valid_t(index)).sum()),
+        action=_field_statistics(index, "action", valid) if dataset.action else None,
+        state=_field_statistics(index, "state", valid) if dataset.state else None,
+        transitions=int(samples_per_episode(every, index.strided, valid).sum()),
         trajectories=index.episodes - dropped,
     )
 
@@ -54,7 +55,9 @@ def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) ->
     return FieldStatistics(mean, std, minimum, maximum, q01, q99)
 
 
-def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
+def _field_statistics(
+    index: DatasetIndex, name: FieldName, valid: Ranges | None
+) -> FieldStatistics:
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None
@@ -64,13 +67,11 @@ def _field_statistics(index: DatasetIndex, name: FieldName) -> FieldStatistics:
     summed = name == "action" and dataset.sample.action_reduce == "sum"
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    kept = valid_t(index)
-    for number, raw_steps in enumerate(index.steps.tolist()):
-        steps = -(-raw_steps // dataset.stride)
-        if kept is None:
+    for number, steps in enumerate(index.strided.tolist()):
+        if valid is None:
             t = np.arange(*windows.valid_range(dataset.sample, steps), dtype=np.int64)
         else:
-            t = kept.numbers(number)
+            t = valid.numbers(number)
         if not len(t):
             continue
         episode = index.episode(number)

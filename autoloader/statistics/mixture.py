@@ -1,8 +1,8 @@
 """The statistics of a mixture: from a file, from the cache, or computed now.
 
-They are of the records that the spec's split ``train`` names, whichever split is read: what
-validates is brought to the scale that was trained on. A dataset that takes no part in ``train``
-is measured on the split that is read.
+Statistics are computed over the records of the spec's split ``train``, whichever split is read, so
+that validation data is normalised with the scale of the training data. A dataset without a
+``train`` split is measured on the split that is read.
 
 Not here: one dataset's numbers (``compute``), applying them (``samples.scaling``).
 """

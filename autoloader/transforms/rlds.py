@@ -2,10 +2,10 @@
 
 Theory of operation. A record becomes a nested dict: per-step features by their path, each with a
 leading axis T, and ``episode_metadata`` with what the episode has once. Texts are objects (bytes),
-numbers have the dataset's own types. A picture is stood in for by one int64 number a step, which
-names its camera and step (``STAND_IN`` + camera · 2³² + step): whatever a function does with rows
-of pictures, slice, stride, reorder, mix, rename, the numbers say which frames are meant, and none
-is decoded for it. They are opaque; arithmetic on them is refused.
+numbers have the dataset's own types. Pictures are not decoded: in their place a function gets one
+int64 number a step, which encodes the camera and the step (``STAND_IN`` + camera · 2³² + step).
+A function may slice, stride, reorder, mix and rename these numbers like rows of pictures, and they
+still say which frames are meant. Arithmetic on them is refused.
 
 What comes back is flattened again. The first episode's result decides the features (paths, types,
 shapes); later ones must agree with it.
