@@ -7,7 +7,8 @@ Not here: finding and reading the record's bytes (``catalog``), whole streams (`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
-from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.samples import draws, windows
 from autoloader.samples.block import Place, SampleBlock, build_samples, episode_key
 from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
@@ -35,16 +35,12 @@ def samples_of_record(
     Raises:
         MalformedRecordError: the payload is no Example with the features the spec names.
     """
-    numeric, cameras = dataset.numeric_features(), dataset.cameras
     schema = RecordSchema.of(dataset)
     if dataset.transform is not None:
         keys = schema.keys - {VALID_KEY}
         payload, _ = dataset.transform.rewritten(payload, keys, dataset.keep)
     values = parse_example(payload, only=schema.keys)
     raw_steps = schema.steps(values)
-    arrays = {
-        path: numbers_of(values.get(feature.key), feature) for path, feature in numeric.items()
-    }
     steps = -(-raw_steps // dataset.stride)
     key = episode_key(dataset, place)
     valid: NDArray[Any] | None = None
@@ -59,8 +55,8 @@ def samples_of_record(
     index = windows.frame_rows(t, steps, dataset.sample, drawn).index
     used, row = np.unique(index, return_inverse=True)
     frames = {}
-    for number, (camera, choices) in enumerate(sorted(cameras.items())):
-        feature = choices[draw_choice(key, PURPOSE_CAMERA, number, len(choices))]
+    for number, (camera, choices) in enumerate(sorted(dataset.cameras.items())):
+        feature = _drawn(choices, key, PURPOSE_CAMERA, number)
         spans = values[feature.key].ranges
         frames[camera] = [payload[slice(*spans[step * dataset.stride])] for step in used.tolist()]
     return build_samples(
@@ -71,7 +67,10 @@ def samples_of_record(
         t=t,
         frames=frames,
         frame_row=row.reshape(index.shape),
-        columns={path: array[:: dataset.stride] for path, array in arrays.items()},
+        columns={
+            path: _column(values[feature.key], feature)[:: dataset.stride]
+            for path, feature in dataset.numeric_features().items()
+        },
         language=_language(dataset, key, values, payload, t * dataset.stride),
     )
 
@@ -99,28 +98,17 @@ def draw_t(
     return t[dataset.turn[0] :: dataset.turn[1]]
 
 
-def draw_choice(key: int, purpose: int, number: int, count: int) -> int:
-    """Which of ``count`` alternatives an episode has for its ``number``-th camera."""
-    if count == 1:
-        return 0
-    parts = (purpose, number) if purpose == PURPOSE_CAMERA else (purpose,)
-    return draws.choose(draws.fold(key, *parts), count)
+def _drawn(choices: Sequence[Feature], key: int, *purpose: int) -> Feature:
+    """The feature that an episode has of several, by its key."""
+    if len(choices) == 1:
+        return choices[0]
+    return choices[draws.choose(draws.fold(key, *purpose), len(choices))]
 
 
-def numbers_of(value: FeatureValue | None, feature: Feature) -> NDArray[np.float32]:
-    """[steps, width] a numeric feature of a parsed record.
-
-    Raises:
-        MalformedRecordError: it is missing, or holds something else.
-    """
-    kind = "float" if "float" in feature.dtype else "int64"
-    if value is None or value.values is None:
-        raise MalformedRecordError(f"{feature.path!r} is missing or holds no numbers")
-    if value.kind != kind:
-        raise MalformedRecordError(f"{feature.path!r} is stored as {value.kind}, not as {kind}")
-    width = int(np.prod([size or 1 for size in feature.shape], dtype=np.int64))
-    if len(value.values) % width:
-        raise MalformedRecordError(f"{feature.path!r} holds {len(value.values)} values of {width}")
+def _column(value: FeatureValue, feature: Feature) -> NDArray[np.float32]:
+    """[steps, width] a numeric feature of a record that the schema has checked."""
+    assert value.values is not None
+    width = math.prod(size or 1 for size in feature.shape)
     return value.values.reshape(-1, width).astype(np.float32, copy=False)
 
 
@@ -162,8 +150,7 @@ def _language(
 ) -> list[bytes]:
     if not dataset.language:
         return []
-    chosen = draw_choice(key, PURPOSE_LANGUAGE, 0, len(dataset.language))
-    feature = dataset.language[chosen]
+    feature = _drawn(dataset.language, key, PURPOSE_LANGUAGE)
     stored = _stored_texts(values.get(feature.key), feature, payload)
     if is_text(feature):
         return [stored[at] for at in step.tolist()] if feature.per_step else stored or [b""]

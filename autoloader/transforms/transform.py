@@ -27,7 +27,7 @@ import numpy as np
 
 from autoloader.catalog import Feature, ShardSlice, files
 from autoloader.catalog.cache import JsonCache
-from autoloader.catalog.example_writing import write_example
+from autoloader.catalog.example import write_example
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
