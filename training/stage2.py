@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoloader.cli.app import run_command
-from autoloader.cli.output import JsonFlag, emit, emit_json, note, progress_bar
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json, note, progress_bar
 from autoloader.errors import UsageError
 from autoloader.units import format_bytes, parse_bytes
 

@@ -25,8 +25,8 @@ from autoloader.cli.demo import demo
 from autoloader.cli.index import index
 from autoloader.cli.init import init
 from autoloader.cli.measure import measure
+from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import (
-    JsonFlag,
     discard_unwritable,
     emit,
     emit_json,

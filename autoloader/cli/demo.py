@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, note, progress_bar
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json, note, progress_bar
 
 
 def demo(

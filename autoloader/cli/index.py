@@ -9,17 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
-from autoloader.cli.spec_file import NoTransforms, SpecFile
+from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split
+from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
 from autoloader.units import format_bytes
-
-SHOWN_DAMAGE = 20
-"""Damaged records that are named to people; ``--json`` names all."""
 
 
 def index(
     spec: SpecFile,
-    split: Annotated[str, typer.Option(help="The spec's split to index.")] = "train",
+    split: Split = "train",
     beside: Annotated[
         bool,
         typer.Option("--beside", help="Write beside the data, not into the cache directory."),
@@ -91,8 +88,8 @@ def index(
         ),
     )
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
-    damaged = [record for row in rows.values() for record in row["damaged"]]
-    for record in damaged[:SHOWN_DAMAGE]:
-        note(f"damaged: {record['path']}, record {record['record']}: {record['reason']}")
-    if len(damaged) > SHOWN_DAMAGE:
-        note(f"and {len(damaged) - SHOWN_DAMAGE} more; --json names all")
+    note_some(
+        f"damaged: {record['path']}, record {record['record']}: {record['reason']}"
+        for row in rows.values()
+        for record in row["damaged"]
+    )

@@ -6,9 +6,10 @@ Not here: which fields a dataset gets (``cli.propose``), what is known of datase
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,13 @@ from autoloader.catalog.files import (
     normal,
     unreadable,
 )
-from autoloader.cli.output import JsonFlag, emit, emit_json, note
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json, note
 
 DEEPEST = 5
 """Folders below DATA_DIR that are looked into."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
-_NO_WORDS = ("null", "true", "false")
-_BARE = re.compile(r"[A-Za-z][\w/]*")
 
 
 def init(
@@ -261,14 +261,12 @@ def _one_or_list(terms: list[Any]) -> Any:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line of YAML: plain words bare, the rest as in JSON."""
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        plain = _BARE.fullmatch(value) and value.lower() not in _NO_WORDS
-        return value if plain else json.dumps(value)
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return json.dumps(value)
+    """A value on one line of YAML."""
+    from ruamel.yaml import YAML
+
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.width = True, sys.maxsize
+    yaml.sort_base_mapping_type_on_output = False
+    text = io.StringIO()
+    yaml.dump(value, text)
+    return text.getvalue().removesuffix("...\n").strip()

@@ -5,15 +5,23 @@ Not here: how it is measured (``tune.measurement``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
-from autoloader.cli.spec_file import NoTransforms, SpecFile
-from autoloader.errors import UsageError
-from autoloader.units import format_bytes, parse_bytes, parse_seconds
+from autoloader.cli.options import (
+    JsonFlag,
+    KnobValues,
+    NoTransforms,
+    ProfileName,
+    RamFloor,
+    SpecFile,
+    Split,
+    floor_bytes,
+    parse_sets,
+)
+from autoloader.cli.output import emit, emit_json, emit_table, note
+from autoloader.units import format_bytes, parse_seconds
 
 if TYPE_CHECKING:
     from autoloader.tune.measurement import Measurement
@@ -24,13 +32,8 @@ ENOUGH_BATCHES = 160
 
 def measure(
     spec: SpecFile,
-    profile: Annotated[
-        str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
-    ] = None,
+    profile: ProfileName = None,
+    sets: KnobValues = None,
     warmup: Annotated[int, typer.Option(help="Batches before measuring.")] = ENOUGH_WARMUP,
     batches: Annotated[int, typer.Option(help="Batches measured.")] = ENOUGH_BATCHES,
     step_time: Annotated[
@@ -39,10 +42,8 @@ def measure(
     controller: Annotated[
         bool, typer.Option("--controller", help="Let the controller move the knobs.")
     ] = False,
-    ram_floor: Annotated[
-        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
-    ] = None,
-    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    ram_floor: RamFloor = None,
+    split: Split = "train",
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -53,8 +54,7 @@ def measure(
 
     link = None if progress_fd is None else ProgressWriter(progress_fd)
     try:
-        knobs = parse_sets(sets or [])
-        floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+        knobs, floor = parse_sets(sets), floor_bytes(ram_floor)
         step_time_s = parse_seconds(step_time, name="--step-time")
         from autoloader.tune.measurement import measure as measure_spec
 
@@ -67,7 +67,7 @@ def measure(
             step_time_s=step_time_s,
             controller=controller,
             split=split,
-            ram_floor=floor_bytes,
+            ram_floor=floor,
             progress=None if link is None else link.send,
         )
         if as_json:
@@ -82,29 +82,6 @@ def measure(
     finally:
         if link is not None:
             link.close()
-
-
-def parse_sets(words: Sequence[str]) -> dict[str, str]:
-    """``{"decode_threads": "4"}`` from "decode_threads=4"; later words win.
-
-    Raises:
-        UsageError: a word without "=".
-    """
-    values = {}
-    for word in words:
-        knob, equals, value = word.partition("=")
-        if not equals or not knob.strip() or not value.strip():
-            raise UsageError(
-                f"--set {word!r} names no knob and value",
-                remedy='write knob=value, such as "--set decode_threads=4" or '
-                '"--set bridge.cycle_length=2"',
-            )
-        values[knob.strip()] = value.strip()
-    return values
-
-
-def _milliseconds(durations_s: Iterable[float]) -> str:
-    return " / ".join(f"{duration_s * 1e3:.1f} ms" for duration_s in durations_s)
 
 
 def _number(value: float | None) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Protocol
+from typing import IO, Any, Protocol
 
 import typer
 from rich.console import Console
@@ -27,8 +27,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from autoloader.errors import UsageError, printable
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Write one JSON document to stdout.")]
-"""The type of every command's ``--json`` option."""
+_MOST_NOTED = 20
 
 
 class Advance(Protocol):
@@ -132,6 +131,26 @@ def note(text: str) -> None:
     """Say something beside the result, on stderr; where that is full, say nothing."""
     with contextlib.suppress(OSError):
         print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+
+
+def note_some(lines: Iterable[str]) -> None:
+    """Say the first twenty lines on stderr, and how many more ``--json`` names."""
+    every = list(lines)
+    for line in every[:_MOST_NOTED]:
+        note(line)
+    if len(every) > _MOST_NOTED:
+        note(f"and {len(every) - _MOST_NOTED} more; --json names all")
+
+
+@contextmanager
+def file_errors(option: str, path: Path) -> Iterator[None]:
+    """Write a file that the user named; raises ``UsageError`` where that fails."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: {error.strerror or error}", remedy="name a file that can be written"
+        ) from error
 
 
 def emit_table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, progress_bar
-from autoloader.cli.spec_file import NoTransforms, SpecFile
+from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
+from autoloader.cli.output import emit, emit_json, file_errors, progress_bar
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
@@ -21,14 +21,15 @@ def peek(
     out: Annotated[Path, typer.Option(help="The sheet: a .png, .html, .svg or .pdf file.")] = Path(
         "contact-sheet.png"
     ),
-    frames: Annotated[int, typer.Option(min=1, max=12, help="Samples shown of a dataset.")] = 3,
+    shown_samples: Annotated[
+        int, typer.Option(min=1, max=12, help="Samples of each dataset whose frames are shown.")
+    ] = 3,
     samples: Annotated[
-        int, typer.Option(min=1, help="Samples of a dataset that the histograms are of.")
+        int, typer.Option(min=1, help="Samples of each dataset in the histograms.")
     ] = 64,
-    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
-    ram_floor: Annotated[
-        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
-    ] = None,
+    frames: Annotated[int | None, typer.Option(min=1, max=12, hidden=True)] = None,
+    split: Split = "train",
+    ram_floor: RamFloor = None,
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -42,6 +43,7 @@ def peek(
 
     if out.suffix not in SUFFIXES:
         raise UsageError(f"--out {out}", remedy=f"end it in one of: {', '.join(SUFFIXES)}")
+    most_shown = frames or shown_samples  # --frames is the old name
     asked = PipelineSpec.from_yaml(spec)
     plain = evenly(asked)
     augment = augmenter(asked, split)
@@ -64,7 +66,7 @@ def peek(
                     actions = batch["action"][k][batch["action_mask"][k].any(dim=1)].numpy()
                     width = int(batch["action_mask"][k].any(dim=0).sum())
                     panel.add_actions(actions[:, :width], normalised=shown)
-                    if shown and len(panel.texts) < frames:
+                    if shown and len(panel.texts) < most_shown:
                         panel.add_sample(
                             {name: of[k].numpy() for name, of in pictures.items()},
                             batch["language"][k],
@@ -79,12 +81,8 @@ def peek(
     if normalised:
         collect(plain.model_copy(update={"normalize": None}), shown=False)
     ordered = {one.name: panels[one.name] for one in asked.datasets if one.name in panels}
-    try:
+    with file_errors("--out", out):
         draw_sheet(ordered, out, title=f"{spec.name}, split {split}", normalised=normalised)
-    except OSError as error:
-        raise UsageError(
-            f"--out {out}: {error.strerror or error}", remedy="name a file that can be written"
-        ) from error
     if as_json:
         emit_json(
             {

@@ -1,21 +1,28 @@
 """``autoloader plan``: what a loader would start with, without starting it.
 
-Not here: deciding it (``loader.plan_loader``), the document (``cli.plan_report``).
+Not here: deciding it (``planning.start``), the document (``cli.plan_report``).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from autoloader.catalog.files import scheme_of
-from autoloader.cli.measure import parse_sets
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
-from autoloader.cli.spec_file import NoTransforms, SpecFile
-from autoloader.units import format_bytes, parse_bytes
+from autoloader.cli.options import (
+    JsonFlag,
+    KnobValues,
+    NoTransforms,
+    ProfileName,
+    RamFloor,
+    SpecFile,
+    Split,
+    floor_bytes,
+    parse_sets,
+)
+from autoloader.cli.output import emit, emit_json, emit_table, note
+from autoloader.units import format_bytes
 
 PROBE_S = 1.0
 """Seconds of decoding that the bound is predicted from."""
@@ -23,24 +30,16 @@ PROBE_S = 1.0
 
 def plan(
     spec: SpecFile,
-    profile: Annotated[
-        str | None, typer.Option(help="Host profile: a name or a path to a YAML file.")
-    ] = None,
-    sets: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
-    ] = None,
-    ram_floor: Annotated[
-        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
-    ] = None,
-    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
+    profile: ProfileName = None,
+    sets: KnobValues = None,
+    ram_floor: RamFloor = None,
+    split: Split = "train",
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
     del no_transforms  # heeded where --spec is read
-    knobs = parse_sets(sets or [])
-    floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+    knobs, floor = parse_sets(sets), floor_bytes(ram_floor)
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_decode
@@ -52,7 +51,7 @@ def plan(
     found = plan_loader(
         PipelineSpec.from_yaml(spec),
         profile=profile,
-        ram_floor=floor_bytes,
+        ram_floor=floor,
         split=split,
         knobs=knobs,
         headroom=headroom,

@@ -4,24 +4,25 @@ The bound is of the decode stage alone: decode threads that can run at once, ove
 one thread that a sample of the mixture costs (costs of the datasets, weighted by their shares). No
 run is faster; readers, memory bandwidth or the trainer may make it slower.
 
-Not here: deciding any of it (``loader.plan_loader``), showing it (``cli.plan``).
+Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoloader.cli.plan_reuse import dataset_reuse, reuse_document, reuse_of
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
+from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.reuse import Reuse
+from autoloader.order.mixture import mixture_order
+from autoloader.order.reuse import Reuse, foretell_reuse
 from autoloader.planning.start import LoaderPlan, remote_buffers, why_no_batch
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -59,7 +60,7 @@ def plan_document(
     batch = mixture.spec.batch
     profile = plan.profile.profile
     tables = quick_tables(mixture.datasets)
-    reuse = reuse_of(plan, tables)
+    reuse = _reuse(plan, tables)
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -70,7 +71,7 @@ def plan_document(
         },
         "datasets": {
             dataset.name: _dataset(plan, dataset, table, costs.get(dataset.name))
-            | dataset_reuse(plan, dataset, reuse)
+            | _dataset_reuse(plan, dataset, reuse)
             for dataset, table in zip(mixture.datasets, tables, strict=True)
         },
         "batch": {
@@ -88,7 +89,7 @@ def plan_document(
             "estimated": any(count.estimated for count in plan.counts.values()),
         },
         "graph": graph(plan),
-        "reuse": reuse_document(plan, reuse),
+        "reuse": _reuse_document(plan, reuse),
         "knobs": knob_origins(plan, sets),
         "bytes": _bytes(plan, headroom),
         "bound": _bound(plan, costs, reuse),
@@ -310,3 +311,47 @@ def _bound(
         "datasets_probed": len(costs),
         "share_probed": covered,
     }
+
+
+def _reuse(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
+    """What the plan will decode; ``None`` with the stream reader, which has no plan.
+
+    Estimated from the lengths of a few episodes where no index has counted them yet.
+    """
+    if plan.knobs.reader != "indexed" or not all(table.samples for table in tables):
+        return None
+    order = plan.order
+    if order.pass_samples is not None:
+        samples = {n: t.samples for n, t in zip(plan.mixture.names, tables, strict=True)}
+        order = mixture_order(plan.mixture, samples)
+    return foretell_reuse(order, tables, plan.mixture.spec.batch.size)
+
+
+def _reuse_document(plan: LoaderPlan, found: Reuse | None) -> dict[str, Any]:
+    """What the document says of the mixture; ``None`` for what the reader leaves open."""
+    document: dict[str, Any] = {
+        "chain": plan.order.chain,
+        "decodes_per_sample": None,
+        "distinct_episodes_per_batch": None,
+    }
+    if found is not None:
+        document["distinct_episodes_per_batch"] = found.distinct_episodes
+        document["decodes_per_sample"] = sum(
+            plan.order.shares[d.index] * found.decodes[d.index] * len(d.cameras)
+            for d in plan.mixture.datasets
+        )
+    return document
+
+
+def _dataset_reuse(
+    plan: LoaderPlan, dataset: ResolvedDataset, found: Reuse | None
+) -> dict[str, Any]:
+    """What the document says of one dataset."""
+    if found is None:
+        return {"chained": False, "unchained_why": None, "decodes_per_sample": None}
+    chained = found.chained[dataset.index]
+    why = None
+    if plan.order.chain and not chained:
+        why = why_unchained(dataset.sample, keeps=dataset.keep is not None)
+    decodes = found.decodes[dataset.index] * len(dataset.cameras)
+    return {"chained": chained, "unchained_why": why, "decodes_per_sample": decodes}

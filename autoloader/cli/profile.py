@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.errors import ProfileError
 from autoloader.profile import (
     HostFacts,

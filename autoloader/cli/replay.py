@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json
 from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
 from autoloader.errors import UsageError

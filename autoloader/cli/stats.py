@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
-from autoloader.cli.remote import read_here
-from autoloader.cli.spec_file import NoTransforms, SpecFile
+from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split, read_remote_here
+from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note, progress_bar
 
 
 def stats(
@@ -22,21 +21,18 @@ def stats(
     out: Annotated[
         Path | None, typer.Option(help="Where to write them, for normalize.statistics.")
     ] = None,
-    split: Annotated[
-        str, typer.Option(help="Whose datasets; records are those of train.")
-    ] = "train",
+    split: Split = "train",
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compute every dataset's action and state statistics, in Octo's and OpenVLA's layout."""
+    """Compute each dataset's statistics of action and state, from its records of train."""
     del no_transforms  # heeded where --spec is read
-    from autoloader.errors import UsageError
     from autoloader.samples.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec
     from autoloader.statistics import statistics_document, statistics_of
 
     declared = PipelineSpec.from_yaml(spec)
-    remote = read_here(declared)
+    remote = read_remote_here(declared)
     mixture = resolve(declared, split)
     if declared.normalize is not None and not _is_there(declared.normalize.statistics):
         # The file that the spec names is the one to be written.
@@ -51,12 +47,8 @@ def stats(
         normalised(mixture, found)
     document = statistics_document(declared, {n: found[n] for n in mixture.names if n in found})
     if out is not None:
-        try:
+        with file_errors("--out", out):
             out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(
-                f"--out {out}: {error.strerror or error}", remedy="name a file that can be written"
-            ) from error
         note(f"written to {out}")
     if as_json:
         emit_json(document)

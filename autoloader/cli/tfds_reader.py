@@ -3,7 +3,7 @@
 No code of this library is between the files and the values: TFDS finds the record, parses and
 decodes it. TFDS is imported when the first episode is read.
 
-Not here: what a sample should hold (``cli.expected``).
+Not here: what a sample should hold (``cli.reference_values``).
 """
 
 from __future__ import annotations

@@ -13,21 +13,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from autoloader.cli.output import JsonFlag, emit_json, emit_rendered, note, progress_bar
-from autoloader.cli.spec_file import DemoOrSpecFile, NoTransforms
-from autoloader.units import parse_bytes, parse_seconds
+from autoloader.cli.options import (
+    DemoOrSpecFile,
+    JsonFlag,
+    NoTransforms,
+    ProfileName,
+    RamFloor,
+    Split,
+    floor_bytes,
+)
+from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
+from autoloader.units import parse_seconds
 
 
 def tune(
-    host_profile: Annotated[
-        str | None,
-        typer.Option(
-            "--host-profile", "--profile", help="Profile to start from: a name or a path."
-        ),
-    ] = None,
-    ram_floor: Annotated[
-        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
-    ] = None,
+    profile: ProfileName = None,
+    ram_floor: RamFloor = None,
     spec: DemoOrSpecFile = None,
     trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
     budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "6m",
@@ -41,7 +42,7 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
-    split: Annotated[str, typer.Option(help="The spec's split to measure.")] = "train",
+    split: Split = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
     warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
     batches: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 160,
@@ -50,7 +51,7 @@ def tune(
 ) -> None:
     """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
     del no_transforms  # heeded where --spec is read
-    floor_bytes = None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+    floor = floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     from autoloader.clock import SystemClock
     from autoloader.tune.offline import TuneOptions
@@ -59,8 +60,8 @@ def tune(
 
     options = TuneOptions(
         spec_path=_demo() if spec is None else spec,
-        host_profile=host_profile,
-        floor_bytes=floor_bytes,
+        host_profile=profile,
+        floor_bytes=floor,
         trials=trials,
         budget_s=budget_s,
         storage=storage,

@@ -1,7 +1,7 @@
 """``autoloader verify``: samples of a loader against plain TFDS, on the user's own data.
 
-Not here: reading with TFDS (``cli.tfds_reader``), transforms (``cli.by_hand``), what a sample
-should hold and whether there should be one (``cli.expected``).
+Not here: reading with TFDS (``cli.tfds_reader``), transforms (``cli.reference_transform``), the
+values that a sample should hold (``cli.reference_values``).
 """
 
 from __future__ import annotations
@@ -17,15 +17,20 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from autoloader.cli.output import JsonFlag, emit, emit_json, emit_table, note, progress_bar
-from autoloader.cli.remote import read_here
-from autoloader.cli.spec_file import NoTransforms, SpecFile
+from autoloader.cli.options import (
+    JsonFlag,
+    NoTransforms,
+    RamFloor,
+    SpecFile,
+    Split,
+    read_remote_here,
+)
+from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
 
 DIFFERS = 4
 """Exit code where a value differs."""
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
-SHOWN = 20
 _BATCH = 8
 
 
@@ -34,10 +39,8 @@ def verify(
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, help="Samples, shared over all datasets.")
     ] = 200,
-    split: Annotated[str, typer.Option(help="The spec's split to read.")] = "train",
-    ram_floor: Annotated[
-        str | None, typer.Option(help='Memory that must stay free, such as "5GB".')
-    ] = None,
+    split: Split = "train",
+    ram_floor: RamFloor = None,
     no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -53,7 +56,7 @@ def verify(
         from autoloader.graph import user_functions
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
-    read_here(declared)
+    read_remote_here(declared)
     found = Comparison()
     with AutoLoader(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
@@ -82,10 +85,7 @@ def verify(
             if not found.differences
             else f"{len(found.differences)} differences"
         )
-    for difference in found.differences[:SHOWN]:
-        note(f"differs: {difference}")
-    if len(found.differences) > SHOWN:
-        note(f"and {len(found.differences) - SHOWN} more; --json names all")
+    note_some(f"differs: {difference}" for difference in found.differences)
     if found.differences:
         raise typer.Exit(DIFFERS)
 
@@ -155,7 +155,7 @@ class _Comparer:
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Compare one sample."""
-        from autoloader.cli.expected import ExpectedSample
+        from autoloader.cli.reference_values import ReferenceSample
 
         index, _, shard, record, t = row["provenance"].tolist()
         dataset = self._mixture.datasets[index]
@@ -167,7 +167,7 @@ class _Comparer:
         if t >= len(steps):
             self._differs(where, "t", f"there are {len(steps)} steps")
             return
-        expected = ExpectedSample(steps, t, dataset.sample, declared.action, declared.state)
+        expected = ReferenceSample(steps, t, dataset.sample, declared.action, declared.state)
         self._allowed(declared, every, t * dataset.stride, valid, where)
         for name in ("action", "state"):
             self._numbers(row, name, expected, dataset.name, where)
@@ -176,7 +176,7 @@ class _Comparer:
 
     def _steps(self, index: int, shard: int, record: int) -> tuple[list[Any], list[bool]]:
         """(steps before the stride, which of them a transform lets be t)."""
-        from autoloader.cli.by_hand import ByHand
+        from autoloader.cli.reference_transform import TransformedEpisode
 
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
@@ -185,7 +185,7 @@ class _Comparer:
             valid = [True] * len(steps)
             transform = self._spec.dataset(dataset.name).transform
             if transform is not None:
-                made = ByHand(steps, dataset.directory.features, transform)
+                made = TransformedEpisode(steps, dataset.directory.features, transform)
                 steps, valid = made.steps, made.valid
             self._episode = key, (steps, valid)
         return self._episode[1]
@@ -194,7 +194,7 @@ class _Comparer:
         self, declared: Any, steps: list[Any], number: int, valid: list[bool], where: str
     ) -> None:
         """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
-        from autoloader.cli.expected import why_not_kept
+        from autoloader.cli.reference_values import why_not_kept
 
         if not valid[number]:
             self._differs(where, "transform.valid", "the function bars this step")
@@ -214,7 +214,7 @@ class _Comparer:
     def _numbers(
         self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
     ) -> None:
-        from autoloader.cli.expected import normalised_rows
+        from autoloader.cli.reference_values import normalised_rows
 
         got, mask = row[name], row[f"{name}_mask"]
         found = expected.rows(name)

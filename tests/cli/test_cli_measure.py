@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.cli.measure import ENOUGH_BATCHES, ENOUGH_WARMUP, parse_sets
+from autoloader.cli.measure import ENOUGH_BATCHES, ENOUGH_WARMUP
+from autoloader.cli.options import parse_sets
 from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main

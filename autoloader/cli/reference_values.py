@@ -1,7 +1,7 @@
-"""What a sample should hold, and whether there should be one: from an episode's plain steps.
+"""The values that a sample should hold, and whether ``keep`` allows it, from an episode's steps.
 
-Written out value by value: on purpose slow and straightforward, and none of the loader's own
-arithmetic (``samples``): it is what ``autoloader verify`` holds the loader against.
+``autoloader verify`` compares the loader with these reference values. So this module is slow and
+straightforward on purpose, and uses nothing of the loader's own arithmetic (``samples``).
 
 Not here: reading the steps (``cli.tfds_reader``), comparing (``cli.verify``).
 """
@@ -21,7 +21,7 @@ from autoloader.spec.keep import key_parts, matcher
 Rows = NDArray[np.float64]
 
 
-class ExpectedSample:
+class ReferenceSample:
     """One sample of an episode.
 
     Args:

@@ -1,10 +1,11 @@
-"""What a transform makes of an episode that plain TFDS has read: the function, applied by hand.
+"""Applies a user's transform to an episode that plain TFDS has read.
 
-On purpose straightforward, and none of the loader's own reading or checking: it is what
-``autoloader verify`` holds the loader against. A decoded picture is stood in for by a number of
-this module's own, and found again by it.
+``autoloader verify`` compares the loader with the result. So this module is straightforward on
+purpose, and uses nothing of the loader's own reading or checking. The function gets a number in
+the place of each decoded picture; where it returns that number, the picture is put back.
 
-Not here: reading the steps (``cli.tfds_reader``), which of them are kept (``cli.expected``).
+Not here: reading the steps (``cli.tfds_reader``), the rules of ``keep``
+(``cli.reference_values``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _VALID = "valid"
 _PICTURES = 7 << 50
 
 
-class ByHand:
+class TransformedEpisode:
     """An episode as a transform leaves it.
 
     Args:
@@ -50,7 +51,7 @@ class ByHand:
         self.steps: list[Step] = []
         episode = self._episode(steps, features)
         try:
-            result = _called(transform, episode, len(steps))
+            result = _call(transform, episode, len(steps))
         except Exception as error:  # the user's code
             raise SourceError(
                 f"{transform.call}, applied to what plain TFDS reads, raises "
@@ -68,7 +69,7 @@ class ByHand:
                     holder = step
                     for part in path[:-1]:
                         holder = holder.setdefault(part, {})
-                    holder[path[-1]] = self._seen(rows[t])
+                    holder[path[-1]] = self._with_picture(rows[t])
                 self.steps.append(step)
         self.valid = [True] * len(self.steps) if valid is None else [bool(one) for one in valid]
 
@@ -84,26 +85,26 @@ class ByHand:
             except (KeyError, TypeError):  # TFDS gives none, or nests otherwise
                 continue
             if feature.per_step:
-                rows = self._stood_in(values) if feature.kind == "image" else _stacked(values)
+                rows = self._numbers_for(values) if feature.kind == "image" else _stacked(values)
                 _put(episode, path, rows)
             elif values:
                 _put(episode[_METADATA], path.removeprefix(f"{_METADATA}/"), values[0])
         return episode
 
-    def _stood_in(self, pictures: Sequence[Any]) -> NDArray[np.int64]:
+    def _numbers_for(self, pictures: Sequence[Any]) -> NDArray[np.int64]:
         first = len(self._pictures)
         self._pictures += pictures
         return _PICTURES + np.arange(first, len(self._pictures))
 
-    def _seen(self, value: Any) -> Any:
-        """A step's value as TFDS would give it."""
+    def _with_picture(self, value: Any) -> Any:
+        """A step's value as TFDS would give it, its picture put back."""
         if isinstance(value, str):
             return value.encode()
         number = value - _PICTURES if isinstance(value, np.int64) else -1
         return self._pictures[number] if 0 <= number < len(self._pictures) else value
 
 
-def _called(transform: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
+def _call(transform: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
     module, _, name = transform.call.partition(":")
     function: Any = importlib.import_module(module)
     for part in name.split("."):

@@ -1,0 +1,116 @@
+"""Options that several commands have: one type each, so that they mean the same everywhere.
+
+A transform is a function that a spec names. It is found on the import path, in the working
+directory or in the spec's folder; ``--no-transforms`` refuses it.
+
+Not here: reading a spec (``spec``), finding and calling transforms (``transforms``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from autoloader.errors import UsageError
+from autoloader.units import parse_bytes
+
+
+def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    """Let the spec's transforms be imported, or refuse them, before the spec is read."""
+    from autoloader.transforms import user_function
+
+    if context.params.get("no_transforms"):
+        user_function.refuse()
+    elif spec is not None:
+        with contextlib.suppress(OSError):  # the working directory is gone
+            user_function.permit(str(Path.cwd()), str(spec.absolute().parent))
+    return spec
+
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Write one JSON document to stdout.")]
+
+SpecFile = Annotated[
+    Path, typer.Option("--spec", help="The mixture's spec file.", callback=_with_transforms)
+]
+
+DemoOrSpecFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--spec",
+        help="The mixture's spec file; default: the demo mixture.",
+        callback=_with_transforms,
+    ),
+]
+
+NoTransforms = Annotated[
+    bool,
+    typer.Option(
+        "--no-transforms",
+        is_eager=True,  # known before --spec is looked at
+        help="Run no function that the spec names: a spec with a transform is refused.",
+    ),
+]
+
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", "--host-profile", help="Host profile: a name or a path to a YAML file."
+    ),
+]
+
+KnobValues = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
+]
+
+RamFloor = Annotated[
+    str | None, typer.Option("--ram-floor", help='Memory that must stay free, such as "5GB".')
+]
+
+Split = Annotated[str, typer.Option("--split", help="The spec's split to read.")]
+
+
+def floor_bytes(ram_floor: str | None) -> int | None:
+    """What ``--ram-floor`` says, in bytes."""
+    return None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+
+
+def parse_sets(words: Sequence[str] | None) -> dict[str, str]:
+    """``{"decode_threads": "4"}`` from "decode_threads=4"; later words win.
+
+    Raises:
+        UsageError: a word without "=".
+    """
+    values = {}
+    for word in words or ():
+        knob, equals, value = word.partition("=")
+        if not equals or not knob.strip() or not value.strip():
+            raise UsageError(
+                f"--set {word!r} names no knob and value",
+                remedy='write knob=value, such as "--set decode_threads=4" or '
+                '"--set bridge.cycle_length=2"',
+            )
+        values[knob.strip()] = value.strip()
+    return values
+
+
+def read_remote_here(spec: Any) -> bool:
+    """Where ``spec`` has remote data, let this process read it with TensorFlow.
+
+    Returns:
+        Whether any dataset is remote.
+    """
+    from autoloader.catalog.files import is_remote
+
+    if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
+        return False
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
+    from autoloader.graph import files
+
+    files.enter()
+    return True
