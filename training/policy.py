@@ -1,7 +1,7 @@
 """The Stage-2 policy: a backbone's feature, and heads that learn a velocity from it.
 
 Theory of operation. A head gets a point x_t on the path between target and noise, its t, and the
-feature of what the policy sees, and answers the velocity there (``flow``). t is told by sines of
+feature of what the policy sees. It answers the velocity there (``flow``). t is embedded as sines of
 several wavelengths; feature and t together scale and shift every layer.
 
 Not here: losses and metrics (``module``), where the latent targets come from (``quantiser``).
@@ -21,22 +21,22 @@ from training.backbones import Backbone, Tokens
 _WAVES = 16
 
 
-def told_time(t: Tensor) -> Tensor:
+def time_embedding(t: Tensor) -> Tensor:
     """``[B, 1]`` in 0 to 1 as ``[B, 2 · 16]`` sines and cosines, wavelengths 4 down to 0.004."""
     rates = torch.exp(torch.linspace(0, math.log(1000), _WAVES, device=t.device)) * math.pi / 2
     return torch.cat(((t * rates).sin(), (t * rates).cos()), 1)
 
 
 class _Layer(nn.Module):
-    def __init__(self, width: int, told: int) -> None:
+    def __init__(self, width: int, condition: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width, elementwise_affine=False)
-        self.film = nn.Linear(told, 2 * width)
+        self.film = nn.Linear(condition, 2 * width)
         self.inner = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU())
         self.outer = nn.Linear(2 * width, width)
 
-    def forward(self, x: Tensor, told: Tensor) -> Tensor:
-        gain, shift = self.film(told).chunk(2, 1)
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        gain, shift = self.film(condition).chunk(2, 1)
         return x + torch.as_tensor(self.outer(self.inner(self.norm(x) * (1 + gain) + shift)))
 
 
@@ -65,10 +65,10 @@ class FlowHead(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, feature: Tensor) -> Tensor:
         """``[B, dim]`` from x_t ``[B, dim]``, t ``[B, 1]`` and the feature ``[B, width]``."""
-        told = self.tell(torch.cat((feature, told_time(t)), 1))
+        condition = self.tell(torch.cat((feature, time_embedding(t)), 1))
         x = self.begin(x)
         for layer in self.layers:
-            x = layer(x, told)
+            x = layer(x, condition)
         return torch.as_tensor(self.end(x))
 
 

@@ -40,7 +40,7 @@ _QUANTISER = "quantiser.pt"
 _CLIP = 1.0
 logger = logging.getLogger(__name__)
 
-Told = Callable[[int, int], None]
+OnStep = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def run(
     signals: StopSignals,
     *,
     callbacks: tuple[Callback, ...] = (),
-    told: Told | None = None,
+    on_step: OnStep | None = None,
 ) -> Figures:
     """Trains, and tells what came of it; ``signals.requested`` says whether it was stopped.
 
@@ -113,7 +113,7 @@ def run(
     spec = _sized(options.spec, config)
     options.output.mkdir(parents=True, exist_ok=True)
     if module is None:
-        module = Stage2Module(config, _quantiser(options, spec, config, told))
+        module = Stage2Module(config, _quantiser(options, spec, config, on_step))
     data = AutoLoaderDataModule(
         spec,
         profile=options.profile,
@@ -218,7 +218,7 @@ def _action_width(spec: PipelineSpec) -> int:
 
 def _sized(spec: PipelineSpec, config: Stage2Config) -> PipelineSpec:
     """The spec with the run's own sizes of pictures and batches."""
-    # Errors are told by dataset from one validation loader.
+    # One validation loader is enough: errors are reported by dataset.
     whole = spec.validation.model_copy(update={"per_dataset": False})
     changed: dict[str, Any] = {"validation": whole}
     if config.image_size is not None:
@@ -246,7 +246,7 @@ def _restored(options: Options) -> Stage2Module:
 
 
 def _quantiser(
-    options: Options, spec: PipelineSpec, config: Stage2Config, told: Told | None
+    options: Options, spec: PipelineSpec, config: Stage2Config, on_step: OnStep | None
 ) -> Quantiser:
     """The given quantiser, the one that this folder has already, or that of a Stage-1 run."""
     if options.laq_checkpoint is not None:
@@ -274,7 +274,7 @@ def _quantiser(
             steps=options.laq_steps,
             seed=config.seed,
             device=torch.device("cuda" if cuda else "cpu"),
-            told=told,
+            on_step=on_step,
         )
     logger.info(
         "Stage 1: loss %.3f → %.3f, %.0f %% of the code words used",

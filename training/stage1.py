@@ -61,7 +61,7 @@ def train_quantiser(
     steps: int,
     seed: int,
     device: torch.device,
-    told: Callable[[int, int], None] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
 ) -> tuple[Quantiser, Stage1Report]:
     """Trains a quantiser for ``steps`` batches of ``loader`` and calibrates it on some more.
 
@@ -73,7 +73,7 @@ def train_quantiser(
         steps: at least 1.
         seed: of weights and draws.
         device: where to compute.
-        told: called with steps done and in all.
+        on_step: called with steps done and in all.
 
     Returns:
         The quantiser, frozen, on the CPU.
@@ -91,8 +91,8 @@ def train_quantiser(
         torch.nn.utils.clip_grad_norm_(quantiser.parameters(), 1.0)
         optimiser.step()
         losses.append(loss.detach())
-        if told is not None:
-            told(step + 1, steps)
+        if on_step is not None:
+            on_step(step + 1, steps)
     quantiser.frozen()
     vectors, codes = [], []
     for _ in range(_CALIBRATION_BATCHES):

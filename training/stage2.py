@@ -152,8 +152,8 @@ def stage2(
         log_every=log_every,
     )
     signals = StopSignals()
-    with signals.handled(), progress_bar("Stage 1") as told:
-        figures = run(options, signals, told=told)
+    with signals.handled(), progress_bar("Stage 1") as on_step:
+        figures = run(options, signals, on_step=on_step)
     if not is_first_rank():
         pass
     elif as_json:
