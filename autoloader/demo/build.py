@@ -101,39 +101,7 @@ def ensure_demo(
     with _locked(place):
         if _holds(place, identity):
             return place / SPEC_FILE
-        return _build(place, datasets, scale, seed, progress, None)
-
-
-def build_demo(
-    directory: Path,
-    *,
-    datasets: int = 29,
-    scale: float = 1.0,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    processes: int | None = None,
-) -> Path:
-    """Writes the demo mixture into ``directory``, which must be new or empty.
-
-    Args:
-        directory: where it goes.
-        datasets: how many of the 29, the first ones.
-        scale: factor on the number of episodes (at least 2 per dataset are made).
-        seed: of everything drawn.
-        progress: called with episodes done and in all.
-        processes: child processes; default 2, or 1 on a single CPU.
-
-    Returns:
-        The path of its ``mix.yaml``.
-
-    Raises:
-        UsageError: an argument is out of range, or ``directory`` holds something.
-        SourceError: it could not be written.
-    """
-    _check(datasets, scale, seed)
-    directory = directory.resolve()
-    with _locked(directory):
-        return _build(directory, datasets, scale, seed, progress, processes)
+        return _build(place, datasets, scale, seed, progress)
 
 
 def _build(
@@ -142,9 +110,8 @@ def _build(
     scale: float,
     seed: int,
     progress: Callable[[int, int], None] | None,
-    processes: int | None,
 ) -> Path:
-    """``build_demo`` with the lock held."""
+    """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
             f"{directory} is there and not empty",
@@ -155,9 +122,7 @@ def _build(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        rows = _run_children(
-            partial, chosen, scale, seed, progress, processes or min(2, os.cpu_count() or 1)
-        )
+        rows = _run_children(partial, chosen, scale, seed, progress)
         (partial / SPEC_FILE).write_text(spec_text(chosen, scale, seed), encoding="utf-8")
         summary = {"identity": _identity(datasets, scale, seed), **_summary(rows)}
         (partial / MARKER).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
@@ -262,7 +227,6 @@ def _run_children(
     scale: float,
     seed: int,
     progress: Callable[[int, int], None] | None,
-    processes: int,
 ) -> list[dict[str, Any]]:
     """Starts the children, passes their progress on, and returns a row per dataset, in order."""
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
@@ -270,7 +234,7 @@ def _run_children(
     rows: dict[str, dict[str, Any]] = {}
     with contextlib.ExitStack() as stack:
         children: list[tuple[subprocess.Popen[str], IO[str]]] = []
-        for number, share in enumerate(_shared_out(chosen, processes)):
+        for number, share in enumerate(_shared_out(chosen, min(2, os.cpu_count() or 1))):
             log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
             arguments = ["--into", str(directory), "--only", ",".join(one.name for one in share)]
             arguments += ["--scale", repr(float(scale)), "--seed", str(seed)]

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from autoloader.demo.build import build_demo, demo_directory, ensure_demo
+from autoloader.demo.build import demo_directory, ensure_demo
 from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.episodes import draw_demo_episode, kept_ranges, nested, value_at
 from autoloader.demo.frames import draw_episode, encode_frame
@@ -206,7 +206,7 @@ def test_a_process_that_fails_is_named_with_its_reason_and_leaves_nothing(
     (tmp_path / "stub" / "tensorflow_datasets.py").write_text("raise OSError('disk on fire')")
     monkeypatch.syspath_prepend(tmp_path / "stub")
     with pytest.raises(SourceError, match="disk on fire"):
-        build_demo(tmp_path / "demo", datasets=2, scale=0.001)
+        ensure_demo(tmp_path / "demo", datasets=2, scale=0.001)
     assert [path.name for path in tmp_path.iterdir()] == ["stub"]
 
 
