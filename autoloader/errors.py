@@ -121,14 +121,16 @@ class WorkerError(PipelineError):
     """The loader's child died or hung and could not be brought back."""
 
 
-def as_fault(error: BaseException, stage: str) -> AutoloaderError:
+def as_fault(error: BaseException, stage: str, dataset: str = "") -> AutoloaderError:
     """What the trainer sees of a background part's exception; our own errors as they are."""
     if isinstance(error, AutoloaderError):
         return error
+    where = f"dataset {dataset!r}, stage {stage}" if dataset else f"stage {stage}"
     fault = PipelineError(
-        f"stage {stage}: {type(error).__name__}: {error}",
+        f"{where}: {type(error).__name__}: {error}",
         remedy="this is a fault of the loader; please report it with this message",
-        stage=stage.rpartition(" ")[2],
+        dataset=dataset,
+        stage=stage,
     )
     fault.__cause__ = error
     return fault

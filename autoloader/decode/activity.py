@@ -27,17 +27,17 @@ class DatasetActivity:
         read_s, episodes: seconds its reader waited for its source, and episodes read.
     """
 
-    queue: int
-    queue_bytes: int
-    taken: int
-    stalls: int
-    quarantined: int
-    generations: int
-    decode_s: float
-    decoded: int
-    frames: int
-    read_s: float
-    episodes: int
+    queue: int = 0
+    queue_bytes: int = 0
+    taken: int = 0
+    stalls: int = 0
+    quarantined: int = 0
+    generations: int = 0
+    decode_s: float = 0.0
+    decoded: int = 0
+    frames: int = 0
+    read_s: float = 0.0
+    episodes: int = 0
     interruptions: int = 0
 
     def as_statistics(self) -> dict[str, int]:
@@ -74,7 +74,7 @@ class BuilderActivity:
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
         """Nothing yet."""
-        return cls([DatasetActivity(0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0.0, 0)] * datasets)
+        return cls([DatasetActivity()] * datasets)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:

@@ -14,6 +14,7 @@ Not here: which samples come (``decode.source``), decoding a row (``decode.row_j
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,13 +23,12 @@ import numpy as np
 from autoloader.clock import Clock
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob, fault_of
+from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob
 from autoloader.decode.source import SampleSource
-from autoloader.errors import AutoloaderError, SourceError
+from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage, languages
-from autoloader.ring.slots import GivenSlots
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.layout import BatchLayout
 
@@ -44,7 +44,8 @@ class Assembler:
         rows: rows of the batch that is next; called once for each.
         pool: decodes.
         decoders: by camera.
-        memory, slots: the ring.
+        memory: the ring.
+        slots: those to be filled, in order.
         quarantine: told of undecodable frames.
         condition: told when samples are there, shared with the source.
         names: dataset names.
@@ -61,7 +62,7 @@ class Assembler:
         pool: DecodePool,
         decoders: Mapping[str, Decoder],
         memory: RingMemory,
-        slots: GivenSlots,
+        slots: queue.SimpleQueue[int | None],
         quarantine: Quarantine,
         condition: threading.Condition,
         names: Sequence[str],
@@ -133,6 +134,7 @@ class Assembler:
     def close(self) -> None:
         """Stop; what is under way is dropped."""
         self._closed = True
+        self._slots.put(None)
         with self._condition:
             self._condition.notify_all()
         with self._line_changed:
@@ -146,7 +148,7 @@ class Assembler:
 
     def _run(self) -> None:
         try:
-            while (slot := self._slots.acquire()) is not None:
+            while (slot := self._slots.get()) is not None and not self._closed:
                 batch = BatchMessage(slot, self._next_rows(), self._begun)
                 pending = PendingBatch(batch, self._layout.views(self._memory.base(slot)))
                 self._begun += 1
@@ -156,9 +158,7 @@ class Assembler:
                 self._fill(pending)
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             if not self._closed:
-                self._failed(
-                    error if isinstance(error, AutoloaderError) else fault_of(error, "", "mix")
-                )
+                self._failed(as_fault(error, "mix"))
 
     def _fill(self, pending: PendingBatch) -> None:
         """Have all rows filled; returns early once closed."""

@@ -11,13 +11,15 @@ Not here: who is assigned what (``order.dealing``), the slots' numbers (``ring.s
 from __future__ import annotations
 
 import collections
+import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.decode.activity import BuilderActivity, DatasetActivity
+from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.assembler import Assembler
 from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.pool import DecodePool
@@ -27,7 +29,6 @@ from autoloader.errors import as_fault
 from autoloader.knobs import Knobs
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
-from autoloader.ring.slots import GivenSlots
 from autoloader.samples.resolve import ResolvedMixture
 
 
@@ -56,11 +57,11 @@ class BatchBuilder:
         self._failure: BaseException | None = None
         self._closed = False
         self._rows: collections.deque[int] = collections.deque()
-        self._slots = GivenSlots()
+        self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         condition = threading.Condition()
         failed = _told_while_alive(weakref.WeakMethod(self._fail))
         self._pool = DecodePool(knobs.decode_threads, datasets=len(mixture.datasets), failed=failed)
-        self._source = source(knobs, condition, failed)
+        self._source = source(knobs, quarantine, condition, failed)
         self._assembler = Assembler(
             mixture.layout,
             source=self._source,
@@ -88,7 +89,7 @@ class BatchBuilder:
 
     def give(self, slot: int) -> None:
         """A slot for the next batch that has none; its run is assigned already."""
-        self._slots.give(slot)
+        self._slots.put(slot)
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch, numbered from 0; ``None`` where none is ready in time.
@@ -128,21 +129,15 @@ class BatchBuilder:
         """What it has done so far."""
         decode_s, decoded, frames = self._pool.service()
         datasets = [
-            DatasetActivity(
-                queue=source.queue,
-                queue_bytes=source.queue_bytes,
+            replace(
+                read,
                 taken=self._assembler.taken[k],
                 stalls=self._assembler.stalls[k],
-                quarantined=0,  # counted for all builders together
-                generations=source.generations,
                 decode_s=float(decode_s[k]),
                 decoded=int(decoded[k]),
                 frames=int(frames[k]),
-                read_s=source.read_s,
-                episodes=source.episodes,
-                interruptions=source.interruptions,
             )
-            for k, source in enumerate(self._source.activity())
+            for k, read in enumerate(self._source.activity())
         ]
         return BuilderActivity(
             datasets, self._assembler.wait_s, self._pool.waiting, self._source.run_bytes
@@ -151,7 +146,6 @@ class BatchBuilder:
     def close(self, within_s: float) -> bool:
         """End all threads; drops what is under way. Whether all ended in time."""
         self._closed = True
-        self._slots.close()
         self._source.close()
         self._assembler.close()
         self._pool.close()

@@ -22,7 +22,7 @@ import numpy as np
 
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.pool import Job
-from autoloader.errors import PipelineError
+from autoloader.errors import as_fault
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, Place, SampleBlock
 
@@ -104,7 +104,7 @@ class RowJob:
             reason = f"a frame cannot be decoded: {error}"
             self.pending.bad.append((self.row, place, reason))
         except Exception as error:  # decoders raise whatever the bytes provoke
-            raise fault_of(error, self.name, "decode") from error
+            raise as_fault(error, "decode", self.name) from error
         self.pending.row_done()
         return decoded
 
@@ -178,16 +178,3 @@ class Chains:
 def _follows(job: RowJob, last: RowJob) -> bool:
     linked = job.block.linked
     return job.block is last.block and linked is not None and linked[job.number]
-
-
-def fault_of(error: BaseException, dataset: str, stage: str) -> PipelineError:
-    """What the trainer sees of an exception that nobody expected."""
-    where = f"dataset {dataset!r}, stage {stage}" if dataset else f"stage {stage}"
-    fault = PipelineError(
-        f"{where}: {type(error).__name__}: {error}",
-        remedy="this is a fault of the loader; please report it with this message",
-        dataset=dataset,
-        stage=stage,
-    )
-    fault.__cause__ = error
-    return fault

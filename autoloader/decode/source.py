@@ -10,27 +10,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.quarantine import Quarantine
 from autoloader.knobs import Knobs
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import SampleBlock
 
 Spans = Sequence[tuple[int, int]]
 """Positions [start, stop) of the mixture's sequence, one pair for each batch of a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceActivity:
-    """What a source has done for one dataset; see ``activity.DatasetActivity`` for each."""
-
-    queue: int
-    queue_bytes: int
-    generations: int
-    read_s: float
-    episodes: int
-    interruptions: int
 
 
 class SampleSource(Protocol):
@@ -92,8 +81,8 @@ class SampleSource(Protocol):
         """Bytes of the memory that the last planned run was read into; 0 where there is none."""
         ...
 
-    def activity(self) -> list[SourceActivity]:
-        """What it has done so far, by dataset."""
+    def activity(self) -> list[DatasetActivity]:
+        """What it has done so far, by dataset; what its builder counts is left at 0."""
         ...
 
     def close(self) -> None:
@@ -105,5 +94,8 @@ class SampleSource(Protocol):
         ...
 
 
-MakeSource = Callable[[Knobs, threading.Condition, Callable[[BaseException], None]], SampleSource]
-"""Makes a source from its knobs, what it tells when samples are there, and whom when it fails."""
+MakeSource = Callable[
+    [Knobs, Quarantine, threading.Condition, Callable[[BaseException], None]], SampleSource
+]
+"""Makes a source from its knobs, what is told of bad records, the condition that it notifies when
+samples are there, and what it calls with the exception that ends it."""

@@ -114,7 +114,7 @@ class DecodeProcess:
         reader.open(bad)
         self._builder = BatchBuilder(
             mixture,
-            lambda knobs, condition, failed: reader.source(knobs, bad, condition, failed),
+            reader.source,
             Knobs.build(message.knobs),
             RingMemory(mixture.layout, descriptor=self._ring),
             bad,

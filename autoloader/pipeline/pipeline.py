@@ -217,27 +217,24 @@ class Pipeline:
         kept = [one for one in self._builders if one.here is here][:wanted]
         shares = self._shares(wanted)
         for share in shares[len(kept) :]:
-            builder = self._local(share) if here else self._remote(share)
+            builder = self._new_builder(share, here=here)
             builder.park(self._parked)
             kept.append(builder)
         self._leaving += [one for one in self._builders if one not in kept]
         self._builders = kept
         self._share_knobs()
 
-    def _local(self, knobs: Knobs) -> Builder:
-        def source(
-            knobs: Knobs,
-            condition: threading.Condition,
-            failed: Callable[[BaseException], None],
-        ) -> SampleSource:
-            return self._reader.source(knobs, self._quarantine, condition, failed)
-
+    def _new_builder(self, knobs: Knobs, *, here: bool) -> Builder:
+        if not here:
+            return self._reader.remote(knobs, self._memory, self._quarantine)
         return BatchBuilder(
-            self._mixture, source, knobs, self._memory, self._quarantine, clock=self._clock
+            self._mixture,
+            self._reader.source,
+            knobs,
+            self._memory,
+            self._quarantine,
+            clock=self._clock,
         )
-
-    def _remote(self, knobs: Knobs) -> Builder:
-        return self._reader.remote(knobs, self._memory, self._quarantine)
 
     def _shares(self, builders: int) -> list[Knobs]:
         """The knobs of each builder: the threads are spread over them, at least one each."""

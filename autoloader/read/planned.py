@@ -39,7 +39,8 @@ from autoloader.catalog.descriptors import (
     descriptors,
     too_many_open,
 )
-from autoloader.decode.source import SourceActivity, Spans
+from autoloader.decode.activity import DatasetActivity
+from autoloader.decode.source import Spans
 from autoloader.errors import SourceError
 from autoloader.host.threads import LoaderThread
 from autoloader.index.dataset import DatasetIndex
@@ -227,18 +228,11 @@ class PlannedSource:
         logger.warning("the files have given nothing for %.0f s", waited_s)
         return ()
 
-    def activity(self) -> list[SourceActivity]:
+    def activity(self) -> list[DatasetActivity]:
         """What is read ahead and was read, told apart by the datasets' shares."""
         ahead = sum(len(run) for run in list(self._ready.values()))
         return [
-            SourceActivity(
-                queue=round(ahead * share),
-                queue_bytes=0,
-                generations=1,
-                read_s=self.busy_s * share,
-                episodes=0,
-                interruptions=0,
-            )
+            DatasetActivity(queue=round(ahead * share), generations=1, read_s=self.busy_s * share)
             for share in self._shares
         ]
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from autoloader.decode.quarantine import Quarantine
-from autoloader.errors import AutoloaderError, PipelineError, SourceError
+from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.order.cursor import DatasetCursor
@@ -145,24 +145,9 @@ class DatasetReader:
     def _run(self) -> None:
         try:
             self._read()
-        except AutoloaderError as error:
-            self._fail(error)
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: nothing may end a stream unseen
-            self._fail(
-                PipelineError(
-                    f"dataset {self._dataset.name!r}, stage read: {type(error).__name__}: {error}",
-                    remedy="this is a fault of the loader; please report it with this message",
-                    dataset=self._dataset.name,
-                    stage="read",
-                ),
-                error,
-            )
-
-    def _fail(self, error: AutoloaderError, cause: BaseException | None = None) -> None:
-        if cause is not None:
-            error.__cause__ = cause
-        if not self._closing.is_set():
-            self._failed(self._dataset.index, error)
+            if not self._closing.is_set():
+                self._failed(self._dataset.index, as_fault(error, "read", self._dataset.name))
 
     def _read(self) -> None:
         source = self._make_source(self._dataset)

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.source import SourceActivity, Spans
+from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.processors import usable_processors
 from autoloader.index import open_dataset_index
@@ -172,10 +173,10 @@ class StreamSource:
         """Whether every stream runs with the knobs in force."""
         return all(reader.settled for reader in self._readers)
 
-    def activity(self) -> list[SourceActivity]:
+    def activity(self) -> list[DatasetActivity]:
         """See ``SampleSource.activity``."""
         return [
-            SourceActivity(
+            DatasetActivity(
                 queue=queue.pending,
                 queue_bytes=queue.held_bytes,
                 generations=reader.generations,

@@ -5,7 +5,6 @@ Not here: the memory (``ring.memory``).
 
 from __future__ import annotations
 
-import collections
 import threading
 import time
 from collections.abc import Sequence
@@ -118,34 +117,6 @@ class SlotPool:
     def out(self) -> int:
         """Slots that are being filled, filled or lent."""
         return len(self._out)
-
-    def close(self) -> None:
-        """Wake whoever waits."""
-        with self._condition:
-            self._closed = True
-            self._condition.notify_all()
-
-
-class GivenSlots:
-    """Slots in the order in which they were given, for a batch builder to fill."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._slots: collections.deque[int] = collections.deque()
-        self._closed = False
-
-    def give(self, slot: int) -> None:
-        """One more."""
-        with self._condition:
-            self._slots.append(slot)
-            self._condition.notify()
-
-    def acquire(self) -> int | None:
-        """The next one; waits for it. ``None`` once closed."""
-        with self._condition:
-            while not self._closed and not self._slots:
-                self._condition.wait()
-            return None if self._closed else self._slots.popleft()
 
     def close(self) -> None:
         """Wake whoever waits."""
