@@ -22,7 +22,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -44,6 +43,7 @@ from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.oom import memory_cgroup, oom_kills
 from autoloader.process.control_page import ControlPage
+from autoloader.process.discovery import peer_of
 from autoloader.process.messages import (
     Activity,
     AskActivity,
@@ -74,7 +74,6 @@ logger = logging.getLogger(__name__)
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _POLL_S = 0.25
-_CREDENTIALS = struct.Struct("3i")
 _LIMITS_FOR_S = 0.5
 """How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
@@ -178,7 +177,9 @@ class _ServedPipeline:
                 while not self._closed:
                     batch = self.pipeline.next(_POLL_S)
                     if batch is not None:
-                        self._trainer.send(BatchReady.of(self._number, self._generation, batch))
+                        self._trainer.send(
+                            BatchReady(self._number, self._generation, batch.plain())
+                        )
             except AutoloaderError as error:
                 if not self._closed:
                     self._trainer.send(Failed.of(self._number, error))
@@ -344,10 +345,7 @@ class Worker:
             self._knocking(None)
             with self._lock:
                 connection, _ = self._listener.accept()
-                raw = connection.getsockopt(
-                    socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
-                )
-                pid, uid, _ = _CREDENTIALS.unpack(raw)
+                pid, uid = peer_of(connection)
                 if uid != os.getuid():
                     logger.warning("refusing process %d of user %d", pid, uid)
                     connection.close()

@@ -18,7 +18,7 @@ from autoloader.order.cursor import DatasetCursor
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.mixture import mixture_order
 from autoloader.pipeline.pipeline import Pipeline
-from autoloader.read.streams import StreamsReader
+from autoloader.pipeline.streamed import StreamsReader
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage, PipelineStart, languages
 from autoloader.samples.block import Place, SampleBlock

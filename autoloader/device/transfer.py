@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 
 class CopyEvent(Protocol):
-    """A point in the device's work."""
+    """A point in the device's work, with the methods of ``torch.cuda.Event``."""
 
-    def done(self) -> bool:
+    def query(self) -> bool:
         """Whether it has been reached; does not wait."""
         ...
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Block the host until it is reached."""
         ...
 
@@ -135,18 +135,7 @@ class CudaDevice:
         current.wait_event(event)
         for copied in copies:
             copied.record_stream(current)
-        return _CudaEvent(event)
-
-
-class _CudaEvent:
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
-
-    def done(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    def wait(self) -> None:
-        self._event.synchronize()
+        return event
 
 
 def open_device(device: torch.device | str) -> Device:
@@ -250,7 +239,7 @@ class Transfer:
 
     def collect(self, slots: int | None = None) -> None:
         """Let go of what has been copied; unregister what lies beyond ``slots``."""
-        while self._under_way and self._under_way[0][0].done():
+        while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
         for slot in [s for s in self._pinned if slots is not None and s >= slots]:
             self.unpin(slot)
@@ -270,7 +259,7 @@ class Transfer:
         """Wait for the copies under way and unregister everything; may be called twice."""
         self._closed = True
         while self._under_way:
-            self._under_way[0][0].wait()
+            self._under_way[0][0].synchronize()
             self._under_way.popleft()
         for slot in list(self._pinned):
             self.unpin(slot)

@@ -174,14 +174,7 @@ class RemoteBuilder:
         ours, theirs = socket.socketpair()
         with theirs:
             self._supervisor.start(
-                [
-                    "--socket",
-                    str(theirs.fileno()),
-                    "--ring",
-                    str(self._ring),
-                    "--parent",
-                    str(os.getpid()),
-                ],
+                [f"--socket={theirs.fileno()}", f"--ring={self._ring}", f"--parent={os.getpid()}"],
                 descriptors=(theirs.fileno(), self._ring),
             )
         self._wire = Wire(ours)
@@ -236,7 +229,7 @@ class RemoteBuilder:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, BatchReady):
-            batch = message.to_batch()
+            batch = BatchMessage.from_plain(message.batch)
             with self._condition:
                 self._runs[0].popleft()
                 if not self._runs[0]:

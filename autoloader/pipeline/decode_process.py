@@ -127,7 +127,7 @@ class DecodeProcess:
             while True:
                 batch = builder.next(_POLL_S)
                 if batch is not None:
-                    self.send(BatchReady.of(0, 0, batch))
+                    self.send(BatchReady(0, 0, batch.plain()))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
                     self.send(Activity(0, 0, dataclasses.asdict(builder.activity()), []))

@@ -18,6 +18,7 @@ from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.decode_client import RemoteBuilder
+from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
 from autoloader.read.open_mixture import CompiledMixture, open_mixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
@@ -26,8 +27,8 @@ from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 
 
-class IndexedReader:
-    """Reads one mixture by index; see ``pipeline.pipeline.MixtureReader``.
+class IndexedReader(MixtureReader):
+    """Reads one mixture by index, here or in decode processes.
 
     Args:
         mixture: what is read.

@@ -8,22 +8,19 @@ Not here: the pipelines themselves.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
-from autoloader.errors import SourceError, UsageError
+from autoloader.errors import UsageError
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage, PipelineStart
-from autoloader.samples.episode_stream import EpisodeStream
-from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.samples.resolve import ResolvedMixture
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
@@ -106,9 +103,9 @@ def open_pipeline(
         _check_reader(start)
         reader = IndexedReader(mixture, order, ranks_here=ranks_here, compiled=compiled)
     else:
-        from autoloader.read.streams import StreamsReader
+        from autoloader.pipeline.streamed import StreamsReader, opener
 
-        reader = StreamsReader(mixture, order, partial(_open_stream, mixture, compiled), start)
+        reader = StreamsReader(mixture, order, opener(mixture, compiled), start)
     from autoloader.pipeline.pipeline import Pipeline
 
     return Pipeline(mixture, reader, knobs, memory, deal=deal, held=held)
@@ -120,29 +117,3 @@ def _check_reader(start: PipelineStart) -> None:
             "the saved state is of the stream reader, this loader reads by index",
             remedy="resume with the reader that the state was saved with: reader: stream",
         )
-
-
-_importing = threading.Lock()
-
-
-def _open_stream(
-    mixture: ResolvedMixture, compiled: CompiledMixture, dataset: ResolvedDataset
-) -> EpisodeStream:
-    if (kept := compiled.readers.get(dataset.name)) is not None:
-        return kept
-    with _importing:
-        try:
-            from autoloader.graph.reader import StreamReader
-        except ImportError as error:
-            raise _no_tensorflow(error) from error
-    # A mixture that waits promises an order that does not depend on timing.
-    ordered = mixture.spec.mixing.waits
-    reader = StreamReader(dataset, mixture.layout, ordered=ordered)
-    return compiled.readers.setdefault(dataset.name, reader)
-
-
-def _no_tensorflow(error: ImportError) -> SourceError:
-    return SourceError(
-        f"TensorFlow cannot be imported: {error}",
-        remedy="install tensorflow; the stream reader needs it",
-    )

@@ -24,6 +24,7 @@ import dataclasses
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -100,13 +101,13 @@ class Builder(Protocol):
         ...
 
 
-class MixtureReader(Protocol):
-    """What a pipeline asks of the reader of its mixture."""
+class MixtureReader(ABC):
+    """What a pipeline asks of the reader of its mixture; by default it reads in this process."""
 
-    def open(self, quarantine: Quarantine) -> None:
+    def open(self, quarantine: Quarantine) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
-        ...
 
+    @abstractmethod
     def source(
         self,
         knobs: Knobs,
@@ -115,19 +116,20 @@ class MixtureReader(Protocol):
         failed: Callable[[BaseException], None],
     ) -> SampleSource:
         """What gives the samples to a builder in this process."""
-        ...
 
     def processes(self, knobs: Knobs) -> int:
         """How many processes build batches: 1 is this one."""
-        ...
+        del knobs
+        return 1
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine, /) -> Builder:
-        """A builder in a process of its own."""
-        ...
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> Builder:
+        """A builder in a process of its own; asked only where ``processes`` is more than 1."""
+        raise NotImplementedError
 
     def run_samples(self, knobs: Knobs) -> int:
-        """Samples that a builder should read together."""
-        ...
+        """Samples that a builder should read together; 1 takes each batch as its samples come."""
+        del knobs
+        return 1
 
 
 class Pipeline:

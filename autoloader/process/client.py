@@ -181,7 +181,7 @@ class ChildPipeline:
                 return None
             if isinstance(message, BatchReady) and message.generation == self._generation:
                 self._child.note_progress()
-                return message.to_batch()
+                return BatchMessage.from_plain(message.batch)
             self.note(message)
 
     def note(self, message: Message) -> None:

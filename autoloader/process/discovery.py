@@ -44,6 +44,7 @@ _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
 _WORKER = "autoloader.worker"
+_CREDENTIALS = struct.Struct("3i")
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
 """Children that this process started and that serve others: kept to be waited for."""
@@ -232,13 +233,19 @@ def _kill(pid: int) -> None:
 
 
 def _check_peer(connection: socket.socket, name: str) -> int:
-    """The process that made the socket (SO_PEERCRED); one of another user is refused."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
+    """The process that made the socket; one of another user is refused."""
+    pid, uid = peer_of(connection)
     if uid != os.getuid():
         connection.close()
         raise _held(name, f"process {pid} of user {uid}")
-    return int(pid)
+    return pid
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, or that made the socket, and its user (SO_PEERCRED)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
 
 
 def _held(name: str, by: str) -> WorkerError:

@@ -19,9 +19,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from autoloader import errors
-from autoloader.errors import AutoloaderError, PipelineError, SourceError, WorkerError
-from autoloader.ring.message import BatchMessage
-from autoloader.samples.block import Place
+from autoloader.errors import AutoloaderError, PipelineError, WorkerError
 
 _LENGTH = struct.Struct("<I")
 _LARGEST_BYTES = 256 * 2**20
@@ -108,52 +106,10 @@ class Stop(Message):
 
 @dataclass(frozen=True, slots=True)
 class BatchReady(Message):
-    """Child → trainer: a batch is in a slot."""
+    """Child → trainer, decode process → child: a batch is in a slot (``BatchMessage.plain``)."""
 
     generation: int
-    slot: int
-    rows: int
-    batch: int
-    replaced: int
-    non_finite: list[int]
-    texts: dict[str, str]
-    empties: list[list[int]]
-    mixer: dict[str, Any]
-
-    @classmethod
-    def of(cls, pipeline: int, generation: int, batch: BatchMessage) -> BatchReady:
-        """The message about a batch."""
-        return cls(
-            pipeline,
-            generation=generation,
-            slot=batch.slot,
-            rows=batch.rows,
-            batch=batch.number,
-            replaced=batch.replaced,
-            non_finite=batch.non_finite,
-            texts={
-                str(row): text.decode("utf-8", "surrogateescape")
-                for row, text in batch.texts.items()
-            },
-            empties=[[e.dataset, e.pass_, e.shard, e.record] for e in batch.empties],
-            mixer=batch.mixer,
-        )
-
-    def to_batch(self) -> BatchMessage:
-        """The batch that it is about."""
-        return BatchMessage(
-            slot=self.slot,
-            rows=self.rows,
-            number=self.batch,
-            texts={
-                int(row): text.encode("utf-8", "surrogateescape")
-                for row, text in self.texts.items()
-            },
-            empties=[Place(*place) for place in self.empties],
-            mixer=self.mixer,
-            replaced=self.replaced,
-            non_finite=self.non_finite,
-        )
+    batch: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,38 +124,25 @@ class Activity(Message):
 
 @dataclass(frozen=True, slots=True)
 class Failed(Message):
-    """Child → trainer: this pipeline failed; the error's class and parts."""
+    """Child → trainer: this pipeline failed; the error's class, and where it happened."""
 
     kind: str
     what: str
     remedy: str
-    dataset: str = ""
-    stage: str = ""
+    place: dict[str, str]
 
     @classmethod
     def of(cls, pipeline: int, error: AutoloaderError) -> Failed:
         """The message about an error."""
-        return cls(
-            pipeline,
-            kind=type(error).__name__,
-            what=error.what,
-            remedy=error.remedy,
-            dataset=getattr(error, "dataset", ""),
-            stage=getattr(error, "stage", ""),
-        )
+        names = ("dataset", "stage", "path")
+        place = {name: getattr(error, name) for name in names if hasattr(error, name)}
+        return cls(pipeline, type(error).__name__, error.what, error.remedy, place)
 
     def to_error(self) -> AutoloaderError:
         """The error as the same class here."""
         kind = getattr(errors, self.kind, PipelineError)
-        if not issubclass(kind, AutoloaderError):
-            kind = PipelineError
-        error: AutoloaderError
-        if issubclass(kind, SourceError):
-            error = kind(self.what, remedy=self.remedy, dataset=self.dataset)
-        elif issubclass(kind, PipelineError):
-            error = kind(self.what, remedy=self.remedy, dataset=self.dataset, stage=self.stage)
-        else:
-            error = kind(self.what, remedy=self.remedy)
+        error: AutoloaderError = kind(self.what, remedy=self.remedy)
+        vars(error).update(self.place)
         return error
 
 

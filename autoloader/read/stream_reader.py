@@ -26,7 +26,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol
 
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError, SourceError, as_fault
@@ -34,6 +33,7 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.order.cursor import DatasetCursor
 from autoloader.read.queues import SampleQueue
+from autoloader.read.record_counts import RecordCounts
 from autoloader.read.retry import RetryPolicy
 from autoloader.samples.block import Place, SampleBlock, stand_ins
 from autoloader.samples.episode_stream import (
@@ -54,18 +54,6 @@ def opening_at_once(cpus: int) -> int:
     return max(1, min(2, cpus // 2))
 
 
-class RecordCounts(Protocol):
-    """What was counted of a dataset's records."""
-
-    def samples(self, place: Place) -> int:
-        """Samples that a pass takes of a record."""
-        ...
-
-    def damage(self, place: Place) -> str | None:
-        """Why a record was not counted; ``None`` where it was."""
-        ...
-
-
 class DatasetReader:
     """Keeps one dataset's queue filled.
 
@@ -77,7 +65,7 @@ class DatasetReader:
         knobs: the stream knobs to begin with.
         quarantine: told of bad records.
         opening: bounds how many readers reopen at a time.
-        counted: what was counted of the records, where an epoch is one pass of them, else ``None``;
+        counts: what was counted of the records, where an epoch is one pass of them, else ``None``;
             asked on the reader's own thread.
         failed: told of the exception that ends this reader.
     """
@@ -92,7 +80,7 @@ class DatasetReader:
         *,
         quarantine: Quarantine,
         opening: threading.Semaphore,
-        counted: RecordCounts | None = None,
+        counts: RecordCounts | None = None,
         failed: Callable[[int, AutoloaderError], None],
     ) -> None:
         self._dataset = dataset
@@ -103,7 +91,7 @@ class DatasetReader:
         self._wanted = knobs
         self._quarantine = quarantine
         self._opening = opening
-        self._counted = counted
+        self._counts = counts
         self._short: dict[Place, int] = {}
         self._failed = failed
         self._closing = threading.Event()
@@ -193,14 +181,14 @@ class DatasetReader:
         taken = self._cursor.taken(item.place)
         if taken is None or item.place in self._short:
             return
-        damage = self._counted.damage(item.place) if self._counted is not None else None
+        damage = self._counts.damage(item.place) if self._counts is not None else None
         if damage is not None:
             item = EmptyEpisode(item.place, damage)
         if isinstance(item, EmptyEpisode):
             short = 0
             if item.reason is not None:
                 self._quarantine.add(item.place, item.reason)
-                short = self._counted.samples(item.place) if self._counted is not None else 0
+                short = self._counts.samples(item.place) if self._counts is not None else 0
             if short:
                 self._short[item.place] = short
                 return

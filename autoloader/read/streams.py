@@ -13,22 +13,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.processors import usable_processors
-from autoloader.index import open_dataset_index
-from autoloader.index.valid import check_count, table_of
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.mixer import Mixer
 from autoloader.read.queues import SampleQueue
+from autoloader.read.record_counts import record_counts
 from autoloader.read.stream_reader import DatasetReader, opening_at_once
 from autoloader.ring.message import BatchMessage, PipelineStart
-from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.block import SampleBlock
 from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
@@ -88,7 +86,7 @@ class StreamSource:
                 knobs.for_dataset(dataset.name),
                 quarantine=quarantine,
                 opening=opening,
-                counted=_counted(dataset, order),
+                counts=record_counts(dataset, order),
                 failed=self._reader_failed,
             )
             for dataset in mixture.datasets
@@ -212,103 +210,3 @@ class StreamSource:
 
     def _live(self) -> int:
         return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
-
-
-class StreamsReader:
-    """Reads one mixture by streams; see ``pipeline.pipeline.MixtureReader``.
-
-    Args:
-        mixture: what is read.
-        order: its order.
-        open_stream: makes a dataset's stream; called on that dataset's thread.
-        start: where to begin.
-    """
-
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        open_stream: Callable[[ResolvedDataset], EpisodeStream],
-        start: PipelineStart,
-    ) -> None:
-        self._mixture = mixture
-        self._order = order
-        self._open_stream = open_stream
-        self._start = start
-
-    def open(self, quarantine: Quarantine) -> None:
-        """Nothing: every stream opens on a thread of its own."""
-
-    def source(
-        self,
-        knobs: Knobs,
-        quarantine: Quarantine,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> StreamSource:
-        """See ``MixtureReader.source``."""
-        return StreamSource(
-            self._mixture,
-            self._order,
-            knobs,
-            self._open_stream,
-            start=self._start,
-            quarantine=quarantine,
-            condition=condition,
-            failed=failed,
-        )
-
-    def processes(self, knobs: Knobs) -> int:
-        """One: streams live in this process."""
-        del knobs
-        return 1
-
-    def remote(self, *_: object) -> NoReturn:
-        """Never asked."""
-        raise AssertionError("streams have no builders elsewhere")
-
-    def run_samples(self, knobs: Knobs) -> int:
-        """One: a batch at a time, as its samples come."""
-        del knobs
-        return 1
-
-
-def _counted(dataset: ResolvedDataset, order: MixtureOrder) -> _Counted | None:
-    """The count that a pass is held to, where an epoch is one pass and the index made the count."""
-    if order.pass_samples is None or dataset.remote or dataset.num_samples is not None:
-        return None
-    return _Counted(dataset, order.pass_samples[dataset.index])
-
-
-class _Counted:
-    """What the index says of a dataset's records; opened when first asked.
-
-    Args:
-        dataset: whose records.
-        samples: of a pass, as the run was planned.
-    """
-
-    def __init__(self, dataset: ResolvedDataset, samples: int) -> None:
-        self._dataset = dataset
-        self._samples = samples
-        self._of: dict[tuple[int, int], int] = {}
-        self._damage: dict[tuple[int, int], str] = {}
-
-    def samples(self, place: Place) -> int:
-        """Samples that a pass takes of a record."""
-        return self._looked_up().get((place.shard, place.record), 0)
-
-    def damage(self, place: Place) -> str | None:
-        """Why a record was not counted; ``None`` where it was."""
-        self._looked_up()
-        return self._damage.get((place.shard, place.record))
-
-    def _looked_up(self) -> dict[tuple[int, int], int]:
-        if not self._of:
-            index = open_dataset_index(self._dataset)
-            table = table_of(self._dataset, index)
-            check_count(self._dataset, table.samples, self._samples)
-            places = zip(table.slice_of.tolist(), table.record_of.tolist(), strict=True)
-            self._damage = {(slice_, record): why for slice_, record, why in index.damaged}
-            self._of = dict(zip(places, table.counts.tolist(), strict=True))
-        return self._of

@@ -14,6 +14,8 @@ from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 
+_CODEC = ("utf-8", "surrogateescape")
+
 
 @dataclass(slots=True)
 class BatchMessage:
@@ -38,6 +40,21 @@ class BatchMessage:
     mixer: dict[str, Any] = field(default_factory=dict)
     replaced: int = 0
     non_finite: list[int] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            **{name: getattr(self, name) for name in self.__slots__},
+            "texts": {row: text.decode(*_CODEC) for row, text in self.texts.items()},
+            "empties": [place.numbers() for place in self.empties],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> BatchMessage:
+        """From ``plain``, also after JSON made texts of its keys."""
+        texts = {int(row): text.encode(*_CODEC) for row, text in plain["texts"].items()}
+        empties = [Place(*numbers) for numbers in plain["empties"]]
+        return cls(**{**plain, "texts": texts, "empties": empties})
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,8 +79,8 @@ class FakeEvent:
     def __init__(self, device: FakeDevice, after: int) -> None:
         self._device, self._after = device, after
 
-    def done(self) -> bool:
+    def query(self) -> bool:
         return self._device.finished >= self._after
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         self._device.advance(self._after - self._device.finished)

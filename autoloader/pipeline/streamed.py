@@ -1,0 +1,94 @@
+"""The stream reader: a tf.data stream for each dataset, opened when it is first read.
+
+TensorFlow is imported with the first stream, and a stream that an earlier pipeline over the same
+mixture has compiled is used again.
+
+Not here: the graphs (``graph.reader``), reading the streams (``read.streams``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from autoloader.decode.quarantine import Quarantine
+from autoloader.errors import SourceError
+from autoloader.knobs import Knobs
+from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.pipeline import MixtureReader
+from autoloader.read.open_mixture import CompiledMixture
+from autoloader.read.streams import StreamSource
+from autoloader.ring.message import PipelineStart
+from autoloader.samples.episode_stream import EpisodeStream
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+
+OpenStream = Callable[[ResolvedDataset], EpisodeStream]
+"""Makes a dataset's stream; called on that dataset's thread."""
+_importing = threading.Lock()
+
+
+class StreamsReader(MixtureReader):
+    """Reads one mixture by streams, in this process.
+
+    Args:
+        mixture: what is read.
+        order: its order.
+        open_stream: makes a dataset's stream.
+        start: where to begin.
+    """
+
+    def __init__(
+        self,
+        mixture: ResolvedMixture,
+        order: MixtureOrder,
+        open_stream: OpenStream,
+        start: PipelineStart,
+    ) -> None:
+        self._mixture = mixture
+        self._order = order
+        self._open_stream = open_stream
+        self._start = start
+
+    def source(
+        self,
+        knobs: Knobs,
+        quarantine: Quarantine,
+        condition: threading.Condition,
+        failed: Callable[[BaseException], None],
+    ) -> StreamSource:
+        """See ``MixtureReader.source``."""
+        return StreamSource(
+            self._mixture,
+            self._order,
+            knobs,
+            self._open_stream,
+            start=self._start,
+            quarantine=quarantine,
+            condition=condition,
+            failed=failed,
+        )
+
+
+def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
+    """Makes the streams of a mixture, or takes those that are compiled already.
+
+    What it returns raises ``SourceError`` where TensorFlow cannot be imported.
+    """
+
+    def open_stream(dataset: ResolvedDataset) -> EpisodeStream:
+        if (compiled_before := compiled.readers.get(dataset.name)) is not None:
+            return compiled_before
+        with _importing:
+            try:
+                from autoloader.graph.reader import StreamReader
+            except ImportError as error:
+                raise SourceError(
+                    f"TensorFlow cannot be imported: {error}",
+                    remedy="install tensorflow; the stream reader needs it",
+                ) from error
+        # A mixture that waits promises an order that does not depend on timing.
+        ordered = mixture.spec.mixing.waits
+        reader = StreamReader(dataset, mixture.layout, ordered=ordered)
+        return compiled.readers.setdefault(dataset.name, reader)
+
+    return open_stream
