@@ -159,9 +159,7 @@ class PlannedSource:
         self._spans: dict[int, Spans] = {}
         self._again: list[tuple[int, Spans]] = []
         self.busy_s = 0.0
-        self.bytes_read = 0
         self.run_bytes = 0
-        self.reads = 0
         self._entered = True
         descriptors.enter()
 
@@ -362,13 +360,11 @@ class PlannedSource:
 
     def _read_into(self, data: memoryview, shared: OpenFile, offset: int) -> None:
         filled = os.preadv(shared.descriptor, [data], offset)
-        self.reads += 1
         while filled < len(data):
             more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
             if not more:
                 raise OSError(errno.EIO, f"it ends before byte {offset + len(data)}")
             filled += more
-        self.bytes_read += len(data)
 
     def _unreadable(self, error: OSError, path: str) -> SourceError:
         owners = (one for one in self._datasets if any(part.path == path for part in one.slices))
