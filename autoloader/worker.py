@@ -84,7 +84,9 @@ class _DeclaredMixture:
     def __init__(self, start: Start) -> None:
         self._declared = start.spec, start.split, start.statistics
         if any(is_remote(one["path"] or one["data_dir"]) for one in start.spec["datasets"]):
-            _read_remote_files()
+            from autoloader.graph import files  # metadata too is read by TensorFlow
+
+            files.enter()
         self.mixture = resolve_plain(*self._declared)
         if start.knobs["reader"] == "stream":
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
@@ -100,14 +102,14 @@ class _ServedPipeline:
 
     def __init__(
         self,
-        trainer: _Trainer,
+        wire: Wire,
         start: Start,
         declared: _DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
         worker: Worker,
     ) -> None:
-        self._trainer = trainer
+        self._wire = wire
         self._number = start.pipeline
         self._generation = start.generation
         self._memory = memory
@@ -168,7 +170,7 @@ class _ServedPipeline:
         self._memory.close()
 
     def _told(self, knobs: Knobs, state: str) -> bool:
-        return self._trainer.send_soon(Retuned(self._number, knobs.flat(), state))
+        return self._wire.send_now(Retuned(self._number, knobs.flat(), state))
 
     def _run(self) -> None:
         # A trainer that is gone is noticed where its messages are read.
@@ -177,12 +179,11 @@ class _ServedPipeline:
                 while not self._closed:
                     batch = self.pipeline.next(_POLL_S)
                     if batch is not None:
-                        self._trainer.send(
-                            BatchReady(self._number, self._generation, batch.plain())
-                        )
+                        ready = BatchReady(self._number, self._generation, batch.plain())
+                        self._wire.send(ready)
             except AutoloaderError as error:
                 if not self._closed:
-                    self._trainer.send(Failed.of(self._number, error))
+                    self._wire.send(Failed.of(self._number, error))
 
 
 class _Trainer:
@@ -196,8 +197,7 @@ class _Trainer:
 
     def __init__(self, worker: Worker, connection: socket.socket, pid: int) -> None:
         self._worker = worker
-        self._wire = Wire(connection)
-        self._sending = threading.Lock()
+        self.wire = Wire(connection)
         self._served: dict[int, _ServedPipeline] = {}
         self._page: ControlPage | None = None
         self._membership = b""
@@ -206,28 +206,12 @@ class _Trainer:
             with contextlib.suppress(OSError):
                 self.pidfd = os.pidfd_open(pid)
 
-    def send(self, message: Message) -> None:
-        """Send to the trainer; any thread."""
-        with self._sending:
-            self._wire.send(message)
-
-    def send_soon(self, message: Message) -> bool:
-        """Send where that does not wait: a trainer in a collective reads nothing meanwhile."""
-        if not self._sending.acquire(blocking=False):
-            return False
-        try:
-            return self._wire.send_now(message)
-        except OSError:
-            return False
-        finally:
-            self._sending.release()
-
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
         with contextlib.suppress(EOFError, OSError):
-            self.send(Hello(-1, os.getpid()))
+            self.wire.send(Hello(-1, os.getpid()))
             while True:
-                message = self._wire.receive(None)
+                message = self.wire.receive(None)
                 if isinstance(message, Stop) and message.pipeline < 0:
                     return
                 if message is not None:
@@ -235,14 +219,13 @@ class _Trainer:
 
     def hang_up(self) -> None:
         """Wake ``serve``, and let the trainer go."""
-        self._wire.shut_down()
+        self.wire.shut_down()
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
         for served in self._served.values():
             served.close()
-        with self._sending:
-            self._wire.close()
+        self.wire.close()
         if self._page is not None:
             page, self._page = self._page, None
             page.close()
@@ -271,7 +254,7 @@ class _Trainer:
         elif isinstance(message, Park):
             served.controlled.park(message.parked)
         elif isinstance(message, AskActivity):
-            self.send(
+            self.wire.send(
                 Activity(
                     message.pipeline,
                     message.request,
@@ -285,7 +268,7 @@ class _Trainer:
             served.close(message.held_slots)
 
     def _start(self, message: Start) -> None:
-        ring, page = self._wire.descriptors(2)
+        ring, page = self.wire.descriptors(2)
         if self._page is None:
             self._page = ControlPage(page)
             self._note_cgroup(self._page)
@@ -301,9 +284,9 @@ class _Trainer:
             if declared is None or not declared.is_of(message):
                 declared = _DeclaredMixture(message)
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
-            served = _ServedPipeline(self, message, declared, memory, self._page, self._worker)
+            served = _ServedPipeline(self.wire, message, declared, memory, self._page, self._worker)
         except AutoloaderError as error:
-            self.send(Failed.of(message.pipeline, error))
+            self.wire.send(Failed.of(message.pipeline, error))
             return
         self._served[message.pipeline] = served
         served.start()
@@ -359,7 +342,7 @@ class Worker:
     def log(self, message: Logged) -> None:
         """Hand a log record to every trainer that can take it now."""
         for trainer in list(self._trainers):
-            trainer.send_soon(message)
+            trainer.wire.send_now(message)
 
     def _serve(self, trainer: _Trainer) -> None:
         try:
@@ -448,13 +431,6 @@ def main(arguments: list[str] | None = None) -> None:
     import autoloader.pipeline.pipeline  # noqa: F401
 
     worker.run()
-
-
-def _read_remote_files() -> None:
-    """Let metadata be read by this process's own TensorFlow."""
-    from autoloader.graph import files
-
-    files.enter()
 
 
 if __name__ == "__main__":

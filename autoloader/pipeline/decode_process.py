@@ -18,7 +18,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -73,14 +72,12 @@ class DecodeProcess:
     def __init__(self, connection: socket.socket, ring: int) -> None:
         self._wire = Wire(connection)
         self._ring = ring
-        self._sending = threading.Lock()
         self._builder: BatchBuilder | None = None
 
     def send(self, message: Message) -> None:
         """Send to the child; any thread."""
         try:
-            with self._sending:
-                self._wire.send(message)
+            self._wire.send(message)
         except OSError:
             os._exit(0)
 

@@ -15,6 +15,7 @@ import os
 import select
 import socket
 import struct
+import threading
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -215,13 +216,14 @@ _TYPES = {
 
 @dataclass(slots=True)
 class Wire:
-    """One end of the connection; sending is for any thread under the owner's lock.
+    """One end of the connection; any thread may send, one receives.
 
     Attributes:
         socket: a connected stream socket.
     """
 
     socket: socket.socket
+    _sending: threading.Lock = field(default_factory=threading.Lock)
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
 
@@ -232,24 +234,26 @@ class Wire:
             OSError: the other side is gone.
         """
         data = _packed(message)
-        if descriptors:
-            sent = socket.send_fds(self.socket, [data], list(descriptors))
-            data = data[sent:]
-        self.socket.sendall(data)
+        with self._sending:
+            if descriptors:
+                sent = socket.send_fds(self.socket, [data], list(descriptors))
+                data = data[sent:]
+            self.socket.sendall(data)
 
     def send_now(self, message: Message) -> bool:
-        """Send a short message where there is room for it, else drop it; whether it was sent.
-
-        Raises:
-            OSError: the other side is gone.
-        """
-        poll = select.poll()
-        poll.register(self.socket, select.POLLOUT)
+        """Send a short message where that does not wait, else drop it; whether it was sent."""
         data = _packed(message)
-        # A stream socket is writable while three quarters of its buffer are free.
-        if len(data) > _SHORT_BYTES or not any(e & select.POLLOUT for _, e in poll.poll(0)):
+        if len(data) > _SHORT_BYTES or not self._sending.acquire(blocking=False):
             return False
-        self.socket.sendall(data)
+        try:
+            # A stream socket is writable while three quarters of its buffer are free.
+            if not _ready(self.socket, select.POLLOUT, 0):
+                return False
+            self.socket.sendall(data)
+        except (OSError, ValueError):  # the other side is gone, or this one was closed
+            return False
+        finally:
+            self._sending.release()
         return True
 
     def shut_down(self) -> None:
@@ -265,7 +269,7 @@ class Wire:
             WorkerError: what came is no message.
         """
         while (message := self._take()) is None:
-            if not _readable(self.socket, timeout_s):
+            if not _ready(self.socket, select.POLLIN, timeout_s):
                 return None
             try:
                 data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 4)
@@ -303,10 +307,11 @@ class Wire:
 
     def close(self) -> None:
         """Close the socket and whatever descriptors were not taken."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors.clear()
-        self.socket.close()
+        with self._sending:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._descriptors.clear()
+            self.socket.close()
 
 
 def _no_message(what: str) -> WorkerError:
@@ -322,7 +327,8 @@ def _packed(message: Message) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def _readable(connection: socket.socket, timeout_s: float | None) -> bool:
+def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bool:
+    """Whether the event, or the connection's end, comes in time."""
     poll = select.poll()
-    poll.register(connection, select.POLLIN | select.POLLHUP)
+    poll.register(connection, event)
     return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))
