@@ -192,7 +192,7 @@ class _Trainer:
     Args:
         worker: serves it.
         connection: to the trainer.
-        pid: its process id; 0 where it is not to be seen from here.
+        pid: its process id; 0 where it cannot be seen from here.
     """
 
     def __init__(self, worker: Worker, connection: socket.socket, pid: int) -> None:
@@ -312,7 +312,7 @@ class Worker:
         self._parent = parent
         self._trainers: list[_Trainer] = []
         self._lock = threading.Lock()
-        self._met = False
+        self._had_trainer = False
         self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_FOR_S))
 
     def end(self, reason: str) -> None:
@@ -325,7 +325,7 @@ class Worker:
         """Accept trainers."""
         LoaderThread(target=self._beat, name="autoloader-heartbeat").start()
         while True:
-            self._knocking(None)
+            self._trainer_waits(None)
             with self._lock:
                 connection, _ = self._listener.accept()
                 pid, uid = peer_of(connection)
@@ -335,7 +335,7 @@ class Worker:
                     continue
                 trainer = _Trainer(self, connection, pid)
                 self._trainers.append(trainer)
-                self._met = True
+                self._had_trainer = True
             _use_cores_of(pid)
             LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
 
@@ -351,12 +351,12 @@ class Worker:
             logger.exception("a trainer's messages cannot be read")
         with self._lock:
             self._trainers.remove(trainer)
-            if not self._trainers and not self._knocking(0):
+            if not self._trainers and not self._trainer_waits(0):
                 self.end("the last trainer is done or gone")
         trainer.hang_up()
         trainer.close()
 
-    def _knocking(self, timeout_ms: int | None) -> bool:
+    def _trainer_waits(self, timeout_ms: int | None) -> bool:
         """Whether a trainer waits to be accepted."""
         watch = select.poll()
         watch.register(self._listener, select.POLLIN)
@@ -375,18 +375,18 @@ class Worker:
             watch = select.poll()
             for descriptor in trainers:
                 watch.register(descriptor, select.POLLIN)
-            if not self._met and parent >= 0:
+            if not self._had_trainer and parent >= 0:
                 watch.register(parent, select.POLLIN)
             for descriptor, _ in watch.poll(int(_BEAT_S * 1000)):
                 if descriptor in trainers:
                     # A sibling that it forked may still hold its end of the socket.
                     trainers[descriptor].hang_up()
-                elif not self._met:
+                elif not self._had_trainer:
                     self.end("the trainer that started this process is gone")
 
 
 def _use_cores_of(pid: int) -> None:
-    """Run on the cores of every trainer served: launchers may bind each rank to its own."""
+    """Run on the cores of every trainer: a launcher may bind each rank to cores of its own."""
     with contextlib.suppress(OSError):
         own = os.sched_getaffinity(0)
         if not (theirs := os.sched_getaffinity(pid)) <= own:

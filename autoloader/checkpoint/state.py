@@ -25,7 +25,7 @@ from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults, s
 from autoloader.errors import UsageError
 from autoloader.order.mixture import MixtureOrder
 from autoloader.planning.start import LoaderPlan
-from autoloader.read.mixer import renamed
+from autoloader.read.mixer import rename_datasets
 
 
 def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def _from_version_1(plain: Mapping[str, Any]) -> dict[str, Any]:
     with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
         names = dict(enumerate(state["datasets"]))
         for part in (state, *state.get("parts", {}).values()):
-            part["mixer"] = renamed(part["mixer"], names.__getitem__)
+            part["mixer"] = rename_datasets(part["mixer"], names.__getitem__)
     return state
 
 

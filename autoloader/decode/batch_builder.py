@@ -59,7 +59,7 @@ class BatchBuilder:
         self._rows: collections.deque[int] = collections.deque()
         self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         condition = threading.Condition()
-        failed = _told_while_alive(weakref.WeakMethod(self._fail))
+        failed = _weak_callback(weakref.WeakMethod(self._fail))
         self._pool = DecodePool(knobs.decode_threads, datasets=len(mixture.datasets), failed=failed)
         self._source = source(knobs, quarantine, condition, failed)
         self._assembler = Assembler(
@@ -160,10 +160,10 @@ class BatchBuilder:
         self._assembler.close()
 
 
-def _told_while_alive(
+def _weak_callback(
     fail: weakref.WeakMethod[Callable[[BaseException], None]],
 ) -> Callable[[BaseException], None]:
-    """For parts to tell their owner, and not to keep it: what it holds goes with the pipeline."""
+    """Calls ``fail`` while its owner lives; does not keep the owner, and what it holds, alive."""
 
     def failed(error: BaseException) -> None:
         if (alive := fail()) is not None:

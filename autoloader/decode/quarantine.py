@@ -1,4 +1,4 @@
-"""Bad records: counted, named, and borne up to the spec's limit.
+"""Bad records: counted, named, and tolerated up to the spec's limit.
 
 Not here: finding them (``graph.reader``, ``decode.assembler``).
 """
@@ -45,11 +45,11 @@ class Quarantine:
         return self._mixture.spec.errors.non_finite
 
     def add(self, place: Place, reason: str) -> None:
-        """Quarantine a record; again and again is once.
+        """Quarantine a record; a second time changes nothing.
 
         Raises:
             SourceError: the dataset has more bad records than ``errors.max_corrupt_ratio`` (one
-                is always borne).
+                is always tolerated).
         """
         dataset = self._mixture.datasets[place.dataset]
         piece = dataset.slices[place.shard]

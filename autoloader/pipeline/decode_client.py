@@ -3,9 +3,9 @@
 Theory of operation. This side keeps what it has asked for until the batch comes: the spans of every
 batch and the slots given. A process that dies, by whatever signal, or hangs is started again and
 asked for the same once more; a batch is filled from the plan, so it comes out the same. A thread
-starts it and receives, and the process says something every half second; whoever waits for a batch
-waits on its condition. The kernel ends the process with that thread (PR_SET_PDEATHSIG), so not even
-a stopped one outlives the child that was killed, to write into a slot of the next one's.
+starts it and receives, and the process sends something every half second. The kernel ends the
+process with that thread (PR_SET_PDEATHSIG). Otherwise a stopped process could outlive a child that
+was killed, and later write into a slot that the next child uses.
 
 Invariants:
     1. Batches come in the order in which they were assigned, each once.
@@ -52,13 +52,13 @@ _END_S = 2.0
 
 
 class RemoteBuilder:
-    """Fills the batches of the runs it is assigned, in another process.
+    """Builds the batches of the runs it is assigned, in another process.
 
     Args:
         start: what the process is told first; its knobs are kept up to date here.
         ring: descriptor of the ring's memory.
         datasets: number of datasets.
-        bad: told of records to be quarantined; may raise what then ends this filler.
+        bad: told of records to be quarantined; an error that it raises ends this builder.
     """
 
     def __init__(

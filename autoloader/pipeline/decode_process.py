@@ -1,4 +1,4 @@
-"""A decode process: a light process that fills batches for the loader's child.
+"""A decode process: a light process that builds batches for the loader's child.
 
 Started by ``supervision`` with two inherited descriptors: its end of a socket pair, and the ring.
 It imports neither TensorFlow nor torch, opens the indexes that the child has built, and ends when
@@ -51,7 +51,7 @@ _TELL_S = 0.5
 
 
 class _ReportingQuarantine(Quarantine):
-    """Bad records are the child's to count and judge."""
+    """Sends bad records to the child, which counts and judges them."""
 
     def __init__(self, mixture: ResolvedMixture, process: DecodeProcess) -> None:
         super().__init__(mixture)

@@ -175,7 +175,7 @@ class Pipeline:
         self._unslotted: collections.deque[Builder] = collections.deque()
         self._under_way: collections.deque[Builder] = collections.deque()
         self._round_batches = 0
-        self._over = BuilderActivity.none(len(mixture.datasets))
+        self._ended = BuilderActivity.none(len(mixture.datasets))
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
     def start(self) -> None:
@@ -203,7 +203,7 @@ class Pipeline:
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
         if len(self._builders) != self._reader.processes(self._knobs):
-            self._staff()
+            self._adjust_builders()
         samples = self._reader.run_samples(self._knobs)
         while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
             runs = self._rounds.next(len(self._builders), samples)
@@ -212,7 +212,7 @@ class Pipeline:
             self._round_batches = sum(map(len, runs))
             self._unslotted += [self._builders[k % len(runs)] for k in range(self._round_batches)]
 
-    def _staff(self) -> None:
+    def _adjust_builders(self) -> None:
         """Have as many builders as the knobs say; under the lock."""
         wanted = self._reader.processes(self._knobs)
         here = wanted == 1
@@ -296,7 +296,7 @@ class Pipeline:
             )
             if over:
                 self._leaving.remove(builder)
-                self._over = self._over.plus(builder.activity().over())
+                self._ended = self._ended.plus(builder.activity().over())
         if over:
             builder.close(CLOSE_S)
 
@@ -355,7 +355,7 @@ class Pipeline:
         """What every part is doing."""
         with self._lock:
             builders = self._all()
-            done = self._over
+            done = self._ended
         for builder in builders:
             done = done.plus(builder.activity())
         return PipelineActivity(

@@ -14,7 +14,7 @@ from autoloader.order.cursor import DatasetCursor
 from autoloader.order.dealing import Ranks, epoch_steps, step_samples
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import part_of
-from autoloader.read.mixer import renamed
+from autoloader.read.mixer import rename_datasets
 from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
 
@@ -28,7 +28,7 @@ class _Dealt(TypedDict):
 
 
 class DeliveryProgress:
-    """The fold of all batches handed out.
+    """Adds up all batches handed out.
 
     Args:
         mixture: what is read, over all ranks.
@@ -135,7 +135,7 @@ class DeliveryProgress:
             "epoch_steps": self.epoch_steps,
             "batches": self._batches,
             "taken": dict(zip(self._mixture.names, self._taken, strict=True)),
-            "mixer": renamed(self._mixer, self._mixture.names.__getitem__),
+            "mixer": rename_datasets(self._mixer, self._mixture.names.__getitem__),
             "cursors": {
                 name: cursor.state()
                 for name, cursor in zip(self._mixture.names, self._cursors, strict=True)
@@ -185,7 +185,9 @@ class DeliveryProgress:
         parts = state.get("parts") or {str(rank): state}
         own = parts.get(str(self._ranks.rank))
         if world_size == self._ranks.world_size and own is not None:
-            return self._own(own, self._ranks), renamed(own["mixer"], self._mixture.names.index)
+            return self._own(own, self._ranks), rename_datasets(
+                own["mixer"], self._mixture.names.index
+            )
         if len(parts) < world_size:
             raise UsageError(
                 f"the state says where rank {rank} of {world_size} was, and this is rank "

@@ -1,4 +1,4 @@
-"""One shared page between trainer and child: heartbeat one way, the consumer's doings the other.
+"""One page shared by trainer and child: the heartbeat one way, the consumer's counts the other.
 
 Each number has one writer; a torn read cannot happen (aligned 64-bit words).
 

@@ -10,9 +10,9 @@ and the kernel takes the name back with it: nothing can be left over.
 
 A trainer without neighbours takes a name that nobody else can have.
 
-Every connection begins with the child's ``Hello``. A connection that ends before it was made to a
-child on its way out, and is tried again. A child that hangs before it says ``Hello`` is killed by
-whoever finds it so, and another one is started; one that only gets no processor is waited for.
+Every connection begins with the child's ``Hello``. A connection that ends before it belonged to a
+child that was ending: the trainer tries again. A trainer that finds a child hung before its
+``Hello`` kills it and starts another one; it waits for a child that only gets no processor.
 
 Not here: what is said over the connection (``process.child``), the child's side (``worker``),
 starting and watching a process (``supervision``).
@@ -96,7 +96,7 @@ class Link:
 
 
 def socket_name(neighbours: Neighbours) -> str:
-    """The abstract socket of a node's child; of nobody else's where there are no neighbours."""
+    """The abstract socket of a node's child; without neighbours, a name that nobody else has."""
     if neighbours.local_world_size > 1:
         digest = hashlib.blake2b(neighbours.job.encode(), digest_size=12).hexdigest()
         return f"\0autoloader-{os.getuid()}-{digest}"

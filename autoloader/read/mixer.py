@@ -30,7 +30,9 @@ MAX_DEBT = 16
 MAX_DEBTS = 32
 
 
-def renamed(place: dict[str, Any] | None, name: Callable[[Any], Any]) -> dict[str, Any] | None:
+def rename_datasets(
+    place: dict[str, Any] | None, name: Callable[[Any], Any]
+) -> dict[str, Any] | None:
     """A mixer's place with other names for its datasets.
 
     A pipeline knows them by number, a saved state by name, since their numbers may change.

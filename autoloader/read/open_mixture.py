@@ -30,8 +30,8 @@ from autoloader.samples.resolve import ResolvedMixture
 class OpenMixture:
     """One mixture's indexes and plan; for any number of threads, which only read.
 
-    Whoever holds it can be joined; whoever is done with it lets go of it, and with the last one
-    the next pipeline looks at the files anew.
+    All pipelines over the mixture share it. It goes with the last of them, and the pipeline that
+    comes next reads the files again.
 
     Attributes:
         indexes: of every dataset.
@@ -45,7 +45,7 @@ class OpenMixture:
         self.plan: SamplePlan
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
-        """Open what is not open; waits where somebody else is at it."""
+        """Open what is not open; waits where another thread is opening it."""
         with self._lock:
             if not self._is_open:
                 self.indexes = open_indexes(mixture.datasets)

@@ -88,7 +88,7 @@ def run_samples(decode_threads: int, ranks_here: int, sample_bytes: float) -> in
 def sample_bytes(
     mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
 ) -> float:
-    """Mean bytes of a sample's encoded frames, told from first frames of a few episodes of each."""
+    """Mean bytes of a sample's encoded frames, estimated from a few episodes of each dataset."""
     found = 0.0
     for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
         whole = np.flatnonzero(index.steps)  # a transform may leave an episode without steps

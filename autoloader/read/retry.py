@@ -1,8 +1,8 @@
-"""How long a source that does not answer is borne: pauses that grow, then a ``SourceError``.
+"""Retries of a source that does not answer: growing pauses, then a ``SourceError``.
 
-A remote file system fails for moments and comes back. Its client has repeated by itself by the time
-that anything is heard of it here, so these pauses span outages of minutes: 1, 2, 4, … up to 60 s,
-about ten minutes in all without a single episode.
+A remote file system fails for moments and comes back. Its own client has retried before an error
+arrives here, so these pauses span outages of minutes: 1, 2, 4, … up to 60 s, about ten minutes in
+all without a single episode.
 
 Not here: which failures may pass (``graph.files``), where to go on (``order.cursor``).
 """
@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class RetryPolicy:
-    """With one source.
+    """Counts the failures of one source in a row, and waits after each.
 
     Args:
-        what: the source, for people.
+        what: the source, in messages.
         dataset: its name, or "".
-        wait: lets so many seconds pass, or returns earlier where everything ends.
+        wait: waits so many seconds, or less where the pipeline is closed.
 
     Attributes:
         interruptions: failures so far.
@@ -39,7 +39,7 @@ class RetryPolicy:
         self.interruptions = 0
 
     def failed(self, error: BaseException) -> None:
-        """Wait before the next try.
+        """The source failed: wait before the next try.
 
         Raises:
             SourceError: there were too many in a row.
@@ -60,5 +60,5 @@ class RetryPolicy:
         self._wait(pause_s)
 
     def succeeded(self) -> None:
-        """Something came."""
+        """The source gave something: earlier failures no longer count."""
         self._in_a_row = 0

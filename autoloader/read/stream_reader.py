@@ -210,7 +210,7 @@ class DatasetReader:
             self._cursor.close(item.place)
 
     def _make_up(self, whole: SampleBlock) -> None:
-        """Give what broken records before ``whole`` left their pass short of."""
+        """Replace the samples of broken records before ``whole`` by repeats of its own."""
         for place, count in list(self._short.items()):
             taken = self._cursor.taken(place) or 0
             if not self._queue.put(stand_ins(whole, place, count), taken):

@@ -1,4 +1,4 @@
-"""Batches that a process holds when it forks stay, in the fork, what they were.
+"""Keeps the batches that a process holds when it forks unchanged in the fork.
 
 Theory of operation. A lent slot is shared memory, which the parent fills anew when its own arrays
 over it are gone, whatever a fork still holds. So right before a fork the bytes of every lent slot

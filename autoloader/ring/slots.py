@@ -28,7 +28,7 @@ class SlotPool:
         self._memory = memory
         self._condition = threading.Condition()
         self._out = set(held)
-        self._kept = set(held)
+        self._held = set(held)
         self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
         self._unpunched: set[int] = set()
         self._handed: set[int] = set()
@@ -41,14 +41,14 @@ class SlotPool:
     def acquire(self) -> int | None:
         """A free slot; waits for one. ``None`` once closed.
 
-        A ring that was made smaller drains before any of it is filled anew, but for one batch
-        every ``DRAIN_S``: what is out may be what the consumer keeps.
+        After the ring was made smaller no slot is handed out until few enough are out, but for one
+        every ``DRAIN_S`` seconds: the consumer may keep the batches it has for good.
         """
         with self._condition:
             begun = time.monotonic()
             while not self._closed:
                 left = DRAIN_S - (time.monotonic() - begun)
-                if self._free and (len(self._out - self._kept) < self.slots or left <= 0):
+                if self._free and (len(self._out - self._held) < self.slots or left <= 0):
                     break
                 self._condition.wait(left if self._free else None)
             if self._closed:
@@ -63,7 +63,7 @@ class SlotPool:
             if slot not in self._out:
                 return
             self._out.remove(slot)
-            self._kept.discard(slot)
+            self._held.discard(slot)
             self._handed.discard(slot)
             self._condition.notify()
             if slot < self.slots:

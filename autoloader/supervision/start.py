@@ -39,8 +39,8 @@ def ordered_path(
     Args:
         entries: an import path; "" is the working directory.
         standard_library: its folder.
-        last: folders that nothing installed may be looked for in; the first of them is the
-            working directory.
+        last: folders that must not shadow what is installed; the first of them is the working
+            directory.
     """
     archive = f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
     found: dict[str, int] = {}

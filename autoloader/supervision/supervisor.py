@@ -131,7 +131,7 @@ class Supervisor:
         self.watch = ProcessWatch(self._what, pid)
 
     def progress(self) -> None:
-        """It did what it is for: earlier restarts no longer count."""
+        """The process did its work: earlier restarts no longer count."""
         self._in_a_row = 0
 
     def how_it_ended(self, within_s: float) -> str:
@@ -158,7 +158,7 @@ class Supervisor:
             )
 
     def try_again(self, reason: str, *, out_of_memory: bool = False) -> None:
-        """It ended, or was ended, for this reason; returns where it may be started again.
+        """Count an end of the process, for this reason; returns where it may be started again.
 
         Raises:
             WorkerError: it has failed too often in a row.

@@ -30,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -100,36 +100,32 @@ class Vitals:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Seconds since the last sign of life, by what they were spent on.
+    """Seconds since the last sign of life.
 
     Attributes:
-        spent_s: by kind; what computes counts with the processor time that it got.
-        starved_s: of a process that wanted a processor.
+        spent_s: by what they were spent on; what computes counts with the processor time it got.
     """
 
-    stopped_s: float = 0.0
-    computing_s: float = 0.0
-    starved_s: float = 0.0
-    blocked_s: float = 0.0
-    idle_s: float = 0.0
-    unknown_s: float = 0.0
+    spent_s: Mapping[Kind, float] = field(default_factory=dict)
+
+    @property
+    def starved_s(self) -> float:
+        """Of a process that wanted a processor."""
+        return self.spent_s.get(Kind.STARVED, 0.0)
 
     def after(self, before: Vitals, now: Vitals) -> Silence:
         """This and the time between two readings."""
         kind = kind_of(before, now)
-        passed_s = now.at_s - before.at_s
-        counted_s = _busiest_s(before, now) if kind is Kind.COMPUTING else passed_s
-        name = f"{kind.value}_s"
-        counted_s = min(counted_s, LONGEST_PIECE_S)
-        return replace(self, **{name: getattr(self, name) + max(0.0, counted_s)})
+        passed_s = _busiest_s(before, now) if kind is Kind.COMPUTING else now.at_s - before.at_s
+        counted_s = max(0.0, min(passed_s, LONGEST_PIECE_S))
+        return Silence({**self.spent_s, kind: self.spent_s.get(kind, 0.0) + counted_s})
 
     @property
     def verdict(self) -> str:
         """Why the process is taken for hung; "" where it is not."""
         for kind, limit_s in LIMITS_S.items():
-            spent_s = getattr(self, f"{kind.value}_s")
-            if spent_s >= limit_s:
-                return _REASONS[kind].format(spent_s)
+            if self.spent_s.get(kind, 0.0) >= limit_s:
+                return _REASONS[kind].format(self.spent_s[kind])
         return ""
 
 

@@ -107,7 +107,7 @@ def test_1_starved_time_counts_towards_no_limit() -> None:
 @pytest.mark.parametrize("gap_s", [60.0, 100_000.0])
 def test_2_a_watcher_that_was_away_holds_it_against_nobody(gap_s: float) -> None:
     found = silence("S", 0.0, 3, step_s=gap_s)
-    assert found.idle_s == 3 * LONGEST_PIECE_S
+    assert found.spent_s[Kind.IDLE] == 3 * LONGEST_PIECE_S
     assert found.verdict == ""
 
 
