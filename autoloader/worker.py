@@ -35,7 +35,6 @@ from autoloader.control.pipeline import Control, ControlRequest, give_memory_bac
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
-from autoloader.order.cursor import DatasetCursor
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part
@@ -116,11 +115,7 @@ class _ServedPipeline:
         self.declared = declared
         mixture = declared.mixture
         order = MixtureOrder.from_plain(start.order)
-        cursors = []
-        for dataset, state in zip(mixture.datasets, start.cursors, strict=True):
-            cursor = DatasetCursor.of(dataset)
-            cursor.restore(state)
-            cursors.append(cursor)
+        place = PipelineStart.from_plain(mixture, start.place)
         self._control = worker.control
 
         def make(knobs: Knobs) -> Pipeline:
@@ -129,9 +124,7 @@ class _ServedPipeline:
                 order,
                 knobs,
                 memory,
-                start=PipelineStart(
-                    tuple(cursors), start.mixer, start.first_number, start.position, start.in_epoch
-                ),
+                start=place,
                 held=start.held_slots,
                 ranks=Ranks(start.rank, start.world_size),
                 ranks_here=start.ranks_here,

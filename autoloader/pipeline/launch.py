@@ -9,62 +9,19 @@ Not here: the pipelines themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from autoloader.decode.activity import PipelineActivity
-from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import UsageError
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import RingMemory
-from autoloader.ring.message import BatchMessage, PipelineStart
+from autoloader.ring.message import PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
-
-
-class RunningPipeline(Protocol):
-    """What every pipeline does; documented in ``pipeline.pipeline.Pipeline``."""
-
-    @property
-    def knobs(self) -> Knobs:
-        """The values in force."""
-        ...
-
-    def start(self) -> None:
-        """Begin."""
-        ...
-
-    def next(self, timeout_s: float) -> BatchMessage | None:
-        """The next batch, in order, or ``None`` where none was ready in time."""
-        ...
-
-    def release(self, slot: int) -> None:
-        """The consumer is done with a slot."""
-        ...
-
-    def retune(self, knobs: Knobs) -> None:
-        """Move to other knobs."""
-        ...
-
-    def park(self, parked: bool) -> None:
-        """Stop admitting reads (True) or go on."""
-        ...
-
-    def quarantined(self) -> tuple[BadRecord, ...]:
-        """Bad records so far."""
-        ...
-
-    def activity(self) -> PipelineActivity:
-        """What every part is doing."""
-        ...
-
-    def close(self) -> None:
-        """End all threads."""
-        ...
 
 
 def open_pipeline(

@@ -133,7 +133,6 @@ class ChildPipeline:
         if not self._begun:
             return
         self._generation += 1
-        start = self._position()
         child.send(
             Start(
                 self._number,
@@ -143,11 +142,7 @@ class ChildPipeline:
                 statistics=self._mixture.plain_statistics(),
                 knobs=self._knobs.flat(),
                 order=asdict(self._order),
-                cursors=[cursor.state() for cursor in start.cursors],
-                mixer=start.mixer,
-                first_number=start.first_number,
-                position=start.position,
-                in_epoch=start.in_epoch,
+                place=self._position().plain(),
                 rank=self._ranks.rank,
                 world_size=self._ranks.world_size,
                 ranks_here=child.ranks_here,

@@ -54,11 +54,7 @@ class Start(Message):
     statistics: dict[str, Any] | None
     knobs: dict[str, Any]
     order: dict[str, Any]
-    cursors: list[dict[str, Any]]
-    mixer: dict[str, Any] | None
-    first_number: int
-    position: int
-    in_epoch: int
+    place: dict[str, Any]
     rank: int
     world_size: int
     ranks_here: int

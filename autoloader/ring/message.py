@@ -76,6 +76,19 @@ class PipelineStart:
     position: int = 0
     in_epoch: int = 0
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {**values, "cursors": [cursor.state() for cursor in self.cursors]}
+
+    @classmethod
+    def from_plain(cls, mixture: ResolvedMixture, plain: dict[str, Any]) -> PipelineStart:
+        """From ``plain``."""
+        cursors = tuple(DatasetCursor.of(dataset) for dataset in mixture.datasets)
+        for cursor, state in zip(cursors, plain["cursors"], strict=True):
+            cursor.restore(state)
+        return cls(**{**plain, "cursors": cursors})
+
     @classmethod
     def beginning(cls, mixture: ResolvedMixture) -> PipelineStart:
         """The first sample of everything."""
