@@ -42,7 +42,6 @@ from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.oom import memory_cgroup, oom_kills
 from autoloader.process.control_page import ControlPage
-from autoloader.process.discovery import peer_of
 from autoloader.process.messages import (
     Activity,
     AskActivity,
@@ -58,6 +57,7 @@ from autoloader.process.messages import (
     Start,
     Stop,
     Wire,
+    peer_of,
 )
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import MAX_SLOTS, RingMemory

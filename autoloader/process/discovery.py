@@ -27,14 +27,13 @@ import itertools
 import os
 import signal
 import socket
-import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from autoloader.errors import WorkerError
-from autoloader.process.messages import Hello, Wire
+from autoloader.process.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import ProcessWatch, Supervisor, waited
 
@@ -44,7 +43,6 @@ _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
 _WORKER = "autoloader.worker"
-_CREDENTIALS = struct.Struct("3i")
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
 """Children that this process started and that serve others: kept to be waited for."""
@@ -239,13 +237,6 @@ def _check_peer(connection: socket.socket, name: str) -> int:
         connection.close()
         raise _held(name, f"process {pid} of user {uid}")
     return pid
-
-
-def peer_of(connection: socket.socket) -> tuple[int, int]:
-    """The process at the other end, or that made the socket, and its user (SO_PEERCRED)."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(raw)
-    return pid, uid
 
 
 def _held(name: str, by: str) -> WorkerError:

@@ -23,6 +23,7 @@ from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
 
 _LENGTH = struct.Struct("<I")
+_CREDENTIALS = struct.Struct("3i")
 _LARGEST_BYTES = 256 * 2**20
 _SHORT_BYTES = 16_384
 
@@ -308,6 +309,13 @@ class Wire:
                 os.close(descriptor)
             self._descriptors.clear()
             self.socket.close()
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, or that made the socket, and its user (SO_PEERCRED)."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
 
 
 def _no_message(what: str) -> WorkerError:

@@ -381,7 +381,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
     mixture = build(tmp_path, "quick", "late")
     running = run(mixture)
     clock = ManualClock()
-    builder = running.pipeline._local(running.pipeline.knobs)
+    builder = running.pipeline._new_builder(running.pipeline.knobs, here=True)
     assembler, source = builder._assembler, builder._source
     assembler._clock = clock
     assembler._condition = TickingCondition(clock)
