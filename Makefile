@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
+QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint format docs bench bench-full bench-control bench-check endurance clean \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check endurance clean \
   distclean
 
 help: ## list the verbs
@@ -43,11 +44,15 @@ tune: $(READY) ## find the knobs that suit this machine, on the demo mixture
 test: $(READY) ## run the whole test suite
 	$(BIN)/pytest $(ARGS)
 
-lint: $(READY) ## check style, types and layers
+lint: $(READY) ## check style, types, layers, sizes of files and folders
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/house.py
+
+check: lint ## for while you edit: lint, and the tests that start no process (three minutes)
+	$(BIN)/pytest $(addprefix tests/,$(QUICK)) $(ARGS)
 
 format: $(READY) ## rewrite files in the style that lint wants
 	$(BIN)/ruff check --fix .
