@@ -1,4 +1,4 @@
-"""What ``make lint`` holds the size of files and folders against: room to read, room to find."""
+"""Part of ``make lint``: says which files and folders of the package are too large."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "autoloader"
 MAX_LINES = 450
 MAX_FILES = 15
-"""Modules of a folder; ``cli`` has one for each command and is let alone."""
+"""Modules of a folder. ``cli`` has one for each command and is not checked."""
 MAX_TOP = 12
+"""Modules at the top of the package."""
 
 
 def faults() -> Iterator[str]:
