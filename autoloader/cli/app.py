@@ -14,7 +14,7 @@ import logging
 import resource
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Annotated, Any
 
@@ -122,18 +122,11 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 
 
 # In the order in which a new user meets them.
-app.command("demo")(demo)
-app.command("init")(init)
-app.command("plan")(plan)
-app.command("peek")(peek)
-app.command("verify")(verify)
-app.command("index")(index)
-app.command("stats")(stats)
-app.command("measure")(measure)
-app.command("tune")(tune)
+_COMMANDS: list[Callable[..., None]] = [demo, init, plan, peek, verify, index, stats]
+_COMMANDS += [measure, tune, replay, schema]
+for _command in _COMMANDS:
+    app.command()(_command)
 app.add_typer(profile_app, name="profile")
-app.command("replay")(replay)
-app.command("schema")(schema)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -39,16 +39,8 @@ def demo(
 
         spec_path = ensure_demo(directory, datasets=datasets, scale=scale, seed=seed, progress=tell)
     if as_json:
-        emit_json(
-            {
-                "spec": spec_path,
-                "directory": spec_path.parent,
-                "datasets": datasets,
-                "scale": scale,
-                "seed": seed,
-                "built": built,
-            }
-        )
+        given = {"datasets": datasets, "scale": scale, "seed": seed}
+        emit_json({"spec": spec_path, "directory": spec_path.parent, **given, "built": built})
         return
     note("demo mixture written" if built else "the demo mixture is there already")
     emit(str(spec_path))

@@ -25,11 +25,10 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check all of an index that is there already.")
     ] = False,
-    no_transforms: NoTransforms = False,
+    _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
-    del no_transforms  # heeded where --spec is read
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
     from autoloader.samples.resolve import resolve
@@ -76,17 +75,11 @@ def index(
     emit_table(
         ("dataset", "shards", "episodes", "frames", "damaged", "index"),
         (
-            (
-                name,
-                row["shards"],
-                row["episodes"],
-                row["frames"],
-                len(row["damaged"]) or "",
-                format_bytes(row["index_bytes"]),
-            )
+            (name, *(row[key] for key in ("shards", "episodes", "frames")),
+             len(row["damaged"]) or "", format_bytes(row["index_bytes"]))
             for name, row in rows.items()
         ),
-    )
+    )  # fmt: skip
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
     note_some(
         f"damaged: {record['path']}, record {record['record']}: {record['reason']}"

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloader.cli.options import (
-    JsonFlag,
-    KnobValues,
-    NoTransforms,
-    ProfileName,
-    RamFloor,
-    SpecFile,
-    Split,
-    floor_bytes,
-    parse_sets,
-)
+from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.units import format_bytes, parse_seconds
 
@@ -31,9 +21,9 @@ ENOUGH_BATCHES = 160
 
 
 def measure(
-    spec: SpecFile,
-    profile: ProfileName = None,
-    sets: KnobValues = None,
+    spec: options.SpecFile,
+    profile: options.ProfileName = None,
+    sets: options.KnobValues = None,
     warmup: Annotated[int, typer.Option(help="Batches before measuring.")] = ENOUGH_WARMUP,
     batches: Annotated[int, typer.Option(help="Batches measured.")] = ENOUGH_BATCHES,
     step_time: Annotated[
@@ -42,19 +32,18 @@ def measure(
     controller: Annotated[
         bool, typer.Option("--controller", help="Let the controller move the knobs.")
     ] = False,
-    ram_floor: RamFloor = None,
-    split: Split = "train",
-    no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+    ram_floor: options.RamFloor = None,
+    split: options.Split = "train",
+    _no_transforms: options.NoTransforms = False,
+    as_json: options.JsonFlag = False,
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
-    del no_transforms  # heeded where --spec is read
     from autoloader.tune.progress import ProgressWriter
 
     link = None if progress_fd is None else ProgressWriter(progress_fd)
     try:
-        knobs, floor = parse_sets(sets), floor_bytes(ram_floor)
+        knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
         step_time_s = parse_seconds(step_time, name="--step-time")
         from autoloader.tune.measurement import measure as measure_spec
 
@@ -89,17 +78,14 @@ def _number(value: float | None) -> str:
 
 
 def _show(found: Measurement) -> None:
-    latency = found.batch_latency_s
+    latency = " / ".join(f"{s * 1e3:.1f} ms" for s in found.batch_latency_s.values())
     headroom = found.min_headroom_bytes
     emit_table(
         ("", ""),
         (
             ("samples/s", f"{found.samples_per_s:.1f}"),
             ("batches/s", f"{found.batches_per_s:.2f}"),
-            (
-                "batch latency p50 / p90 / p99",
-                " / ".join(f"{s * 1e3:.1f} ms" for s in latency.values()),
-            ),
+            ("batch latency p50 / p90 / p99", latency),
             ("time to first batch", f"{found.time_to_first_batch_s:.2f} s"),
             ("wait ratio", f"{found.wait_ratio:.3f}"),
             ("loader's peak", format_bytes(found.peak_rss_bytes)),

@@ -24,7 +24,7 @@ def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
     """Let the spec's transforms be imported, or refuse them, before the spec is read."""
     from autoloader.transforms import user_function
 
-    if context.params.get("no_transforms"):
+    if context.params.get("_no_transforms"):
         user_function.refuse()
     elif spec is not None:
         with contextlib.suppress(OSError):  # the working directory is gone
@@ -55,6 +55,7 @@ NoTransforms = Annotated[
         help="Run no function that the spec names: a spec with a transform is refused.",
     ),
 ]
+"""Commands name this parameter ``_no_transforms``: only the callback of ``--spec`` reads it."""
 
 ProfileName = Annotated[
     str | None,

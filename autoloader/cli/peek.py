@@ -30,11 +30,10 @@ def peek(
     frames: Annotated[int | None, typer.Option(min=1, max=12, hidden=True)] = None,
     split: Split = "train",
     ram_floor: RamFloor = None,
-    no_transforms: NoTransforms = False,
+    _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Draw each dataset's frames, language, and actions before and after normalisation."""
-    del no_transforms  # heeded where --spec is read
     from autoloader.cli.contact_sheet import Panel, draw_sheet
     from autoloader.cli.verify import evenly
     from autoloader.device.augmentation import augmenter

@@ -10,17 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoloader.catalog.files import scheme_of
-from autoloader.cli.options import (
-    JsonFlag,
-    KnobValues,
-    NoTransforms,
-    ProfileName,
-    RamFloor,
-    SpecFile,
-    Split,
-    floor_bytes,
-    parse_sets,
-)
+from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.units import format_bytes
 
@@ -29,17 +19,16 @@ PROBE_S = 1.0
 
 
 def plan(
-    spec: SpecFile,
-    profile: ProfileName = None,
-    sets: KnobValues = None,
-    ram_floor: RamFloor = None,
-    split: Split = "train",
-    no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+    spec: options.SpecFile,
+    profile: options.ProfileName = None,
+    sets: options.KnobValues = None,
+    ram_floor: options.RamFloor = None,
+    split: options.Split = "train",
+    _no_transforms: options.NoTransforms = False,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
-    del no_transforms  # heeded where --spec is read
-    knobs, floor = parse_sets(sets), floor_bytes(ram_floor)
+    knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_decode

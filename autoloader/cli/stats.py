@@ -22,11 +22,10 @@ def stats(
         Path | None, typer.Option(help="Where to write them, for normalize.statistics.")
     ] = None,
     split: Split = "train",
-    no_transforms: NoTransforms = False,
+    _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Compute each dataset's statistics of action and state, from its records of train."""
-    del no_transforms  # heeded where --spec is read
     from autoloader.samples.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec
     from autoloader.statistics import statistics_document, statistics_of

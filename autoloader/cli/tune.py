@@ -13,23 +13,15 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from autoloader.cli.options import (
-    DemoOrSpecFile,
-    JsonFlag,
-    NoTransforms,
-    ProfileName,
-    RamFloor,
-    Split,
-    floor_bytes,
-)
+from autoloader.cli import options
 from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
 from autoloader.units import parse_seconds
 
 
 def tune(
-    profile: ProfileName = None,
-    ram_floor: RamFloor = None,
-    spec: DemoOrSpecFile = None,
+    profile: options.ProfileName = None,
+    ram_floor: options.RamFloor = None,
+    spec: options.DemoOrSpecFile = None,
     trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
     budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "6m",
     storage: Annotated[
@@ -42,23 +34,22 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
-    split: Split = "train",
+    split: options.Split = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
     warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
     batches: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 160,
-    no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+    _no_transforms: options.NoTransforms = False,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
-    del no_transforms  # heeded where --spec is read
-    floor = floor_bytes(ram_floor)
+    floor = options.floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     from autoloader.clock import SystemClock
     from autoloader.tune.offline import TuneOptions
     from autoloader.tune.offline import tune as run_tune
     from autoloader.tune.report import LiveWatcher
 
-    options = TuneOptions(
+    chosen = TuneOptions(
         spec_path=_demo() if spec is None else spec,
         host_profile=profile,
         floor_bytes=floor,
@@ -76,7 +67,7 @@ def tune(
     clock = SystemClock()
     watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
     try:
-        report = run_tune(options, watcher, clock=clock)
+        report = run_tune(chosen, watcher, clock=clock)
     finally:
         watcher.close()
     if as_json:

@@ -17,14 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from autoloader.cli.options import (
-    JsonFlag,
-    NoTransforms,
-    RamFloor,
-    SpecFile,
-    Split,
-    read_remote_here,
-)
+from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
 
 DIFFERS = 4
@@ -32,20 +25,20 @@ DIFFERS = 4
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
 _BATCH = 8
+_ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "provenance")
 
 
 def verify(
-    spec: SpecFile,
+    spec: options.SpecFile,
     samples: Annotated[
         int, typer.Option("-n", "--samples", min=1, help="Samples, shared over all datasets.")
     ] = 200,
-    split: Split = "train",
-    ram_floor: RamFloor = None,
-    no_transforms: NoTransforms = False,
-    as_json: JsonFlag = False,
+    split: options.Split = "train",
+    ram_floor: options.RamFloor = None,
+    _no_transforms: options.NoTransforms = False,
+    as_json: options.JsonFlag = False,
 ) -> None:
     """Compare samples with what plain TFDS reads of their episodes; exit code 4 if they differ."""
-    del no_transforms  # heeded where --spec is read
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
     from autoloader.loader import AutoLoader
@@ -56,7 +49,7 @@ def verify(
         from autoloader.graph import user_functions
 
         user_functions.enter()  # TensorFlow comes here anyway, with TFDS
-    read_remote_here(declared)
+    options.read_remote_here(declared)
     found = Comparison()
     with AutoLoader(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
@@ -131,12 +124,8 @@ def _taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
                 "images": {name: frames[k].copy() for name, frames in batch["images"].items()},
                 "frame_mask": {name: mask[k].copy() for name, mask in batch["frame_mask"].items()},
                 "language": batch["language"][k],
-                **{
-                    key: batch[key][k].copy()
-                    for key in ("frame_offset", "action", "action_mask", "state", "state_mask",
-                                "provenance")
-                },
-            }  # fmt: skip
+                **{key: batch[key][k].copy() for key in _ARRAYS},
+            }
 
 
 class _Comparer:
