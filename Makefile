@@ -9,8 +9,8 @@ RAM_FLOOR ?= 5GB
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check endurance clean \
-  distclean
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt \
+  endurance clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -75,6 +75,9 @@ bench-control: $(READY) ## the controller under real disturbances, each promise 
 
 bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseline.json allows
 	$(BIN)/python -m bench.gate $(ARGS)
+
+hunt: $(READY) ## hold two million rows against the files under forks, kills, stops and resumes (an hour)
+	$(BIN)/python tests/isolation/hunt.py $(ARGS)
 
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)
