@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,9 @@ settings.register_profile(
 )
 settings.register_profile("hunt", deadline=None, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+# A shell starts its background jobs with SIGINT ignored, and they all that they start themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # TensorFlow's gs:// client reads these when it is imported: it gives up at once, for our own part
 # to go on, and asks for little at a time, so that a small shard takes several requests.
