@@ -36,3 +36,9 @@ class LoaderThread(threading.Thread):
             task = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
             task.write_bytes(name.encode()[:_LONGEST_NAME])
         super().run()
+
+    def ended(self, timeout_s: float) -> bool:
+        """Wait for the thread to end; whether it has, or was never started."""
+        if self.ident is not None:
+            self.join(timeout_s)
+        return not self.is_alive()

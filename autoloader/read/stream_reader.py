@@ -126,9 +126,7 @@ class DatasetReader:
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it has."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._thread.ended(timeout_s)
 
     def _run(self) -> None:
         try:
