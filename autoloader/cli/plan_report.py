@@ -23,7 +23,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
-from autoloader.planning.start import LoaderPlan, remote_buffers, why_no_batch
+from autoloader.planning.start import LoaderPlan, why_no_batch
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, samples_per_episode
@@ -266,22 +266,16 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
 
 
 def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
-    records = plan.mixture.record_bytes()
-    price = price_start(
-        plan.knobs,
-        record_bytes=records,
-        buffer_bytes=remote_buffers(plan.mixture),
-        batch_bytes=plan.mixture.layout.slot_bytes,
-        with_tensorflow=plan.knobs.reader == "stream",
-    )
+    sizes = plan.mixture.sizes
+    price = price_start(plan.knobs, sizes)
     return {
         "framework": price.framework_bytes,
         "streams": price.streams_bytes,
         "queued": price.queued_bytes,
         "ring": price.ring_bytes,
         "total": price.total_bytes,
-        "ring_slot": plan.mixture.layout.slot_bytes,
-        "mean_episode": records,
+        "ring_slot": sizes.batch_bytes,
+        "mean_episode": sizes.record_bytes,
         "headroom": headroom.headroom_bytes,
         "headroom_source": headroom.source,
         "ram_floor": plan.ram_floor_bytes,

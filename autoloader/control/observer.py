@@ -80,15 +80,10 @@ class Observer:
         self._probes = probes
         self._page = page
         self._own_process = own_process
-        self._slot_bytes = mixture.layout.slot_bytes
-        sizes = mixture.record_bytes()
-        self._prices = RollingPrices(slot_bytes=self._slot_bytes, record_bytes=sizes)
-        self._framework_bytes = price_start(
-            knobs,
-            record_bytes=sizes,
-            batch_bytes=self._slot_bytes,
-            with_tensorflow=knobs.reader == "stream",
-        ).framework_bytes
+        sizes = mixture.sizes
+        self._slot_bytes = sizes.batch_bytes
+        self._prices = RollingPrices(slot_bytes=sizes.batch_bytes, record_bytes=sizes.record_bytes)
+        self._framework_bytes = price_start(knobs, sizes).framework_bytes
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")
         self._held_next_s = float("-inf")

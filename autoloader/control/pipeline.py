@@ -382,12 +382,7 @@ class Control:
             own_process: whether this process's memory is the loader's alone.
             **own: further arguments of ``ControlledPipeline``.
         """
-        pipes = PipelineSizes(
-            mixture.record_bytes(),
-            mixture.layout.slot_bytes,
-            memory.allocated_bytes(),
-            self._has_tensorflow,
-        )
+        pipes = PipelineSizes(mixture.sizes, memory.allocated_bytes(), self._has_tensorflow)
         opening = admit_opening(
             self._budget,
             self._headroom,

@@ -19,10 +19,10 @@ import operator
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import MIB, format_bytes
 
 INTERPRETER_BYTES = 110 * MIB
@@ -85,31 +85,22 @@ def _pipelines(ranks: int) -> str:
 
 
 def price_start(
-    knobs: Knobs,
-    *,
-    record_bytes: dict[str, int],
-    batch_bytes: int,
-    with_tensorflow: bool,
-    buffer_bytes: Mapping[str, int] = MappingProxyType({}),
-    ranks: int = 1,
-    joining: bool = False,
+    knobs: Knobs, sizes: MixtureSizes, *, ranks: int = 1, joining: bool = False
 ) -> StartPrice:
     """Predict what the pipelines of a child hold with these knobs.
 
     Args:
         knobs: the knobs.
-        record_bytes: mean bytes of a record (an episode), by dataset.
-        batch_bytes: bytes of one ring slot.
-        with_tensorflow: whether any dataset is read through tf.data.
-        buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
+        sizes: of the mixture.
         ranks: pipelines of this kind in one child. By index they share the libraries, the indexes
             and, in shorter runs, what is read ahead.
         joining: the child is there already, with its libraries.
     """
     streams = queued = 0
-    for name, record in record_bytes.items() if with_tensorflow else ():
+    with_tensorflow = knobs.reader == "stream"
+    for name, record in sizes.record_bytes.items() if with_tensorflow else ():
         stream, encoded = _stream_bytes(knobs, name, record, SAMPLE_BYTES)
-        streams += stream + buffer_bytes.get(name, 0) * knobs.for_dataset(name).cycle_length
+        streams += stream + sizes.buffer_bytes.get(name, 0) * knobs.for_dataset(name).cycle_length
         queued += encoded
     framework = TENSORFLOW_BYTES
     if not with_tensorflow:
@@ -125,7 +116,7 @@ def price_start(
         framework_bytes=framework,
         streams_bytes=ranks * streams,
         queued_bytes=ranks * queued,
-        ring_bytes=ranks * knobs.ring_slots * batch_bytes,
+        ring_bytes=ranks * knobs.ring_slots * sizes.batch_bytes,
         ranks=ranks,
     )
 

@@ -39,6 +39,7 @@ from autoloader.controller.admission import price_start
 from autoloader.controller.limits import ControllerLimits
 from autoloader.knobs import Knobs
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -165,26 +166,19 @@ class PipelineSizes:
     """What a pipeline's price hangs on beside its knobs.
 
     Attributes:
-        record_bytes: mean bytes of a record, by dataset.
-        batch_bytes: of a ring slot.
+        mixture: of its episodes and batches.
         ring_bytes: pages that its ring holds already.
         has_tensorflow: whether this process has imported it.
     """
 
-    record_bytes: dict[str, int]
-    batch_bytes: int
+    mixture: MixtureSizes
     ring_bytes: int
     has_tensorflow: bool
 
     def price(self, knobs: Knobs) -> int:
         """Bytes that opening takes from now on."""
-        start = price_start(
-            knobs,
-            record_bytes=self.record_bytes,
-            batch_bytes=self.batch_bytes,
-            with_tensorflow=knobs.reader == "stream",
-            joining=knobs.reader != "stream" or self.has_tensorflow,
-        )
+        joining = knobs.reader != "stream" or self.has_tensorflow
+        start = price_start(knobs, self.mixture, joining=joining)
         return start.total_bytes - min(self.ring_bytes, start.ring_bytes)
 
 

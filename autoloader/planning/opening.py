@@ -11,10 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from autoloader.control.pipeline import DECISIONS_VARIABLE, ControlRequest
+from autoloader.controller.admission import price_start
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.planning.preemption import LoaderInChild
-from autoloader.planning.start import LoaderPlan, controller_limits, price_of, smaller_knobs
+from autoloader.planning.start import LoaderPlan, controller_limits, smaller_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline
@@ -108,7 +109,7 @@ def open_planned(
         lender,
         pipeline=pipeline,
         minimum=request.limits.least,
-        price=partial(price_of, plan.mixture),
+        price=partial(price_start, sizes=plan.mixture.sizes),
         preemptible=moves,
     )
     return pipeline, seen

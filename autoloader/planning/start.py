@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from autoloader.controller.admission import MARGIN_BYTES, StartPrice, admit_start, price_start
+from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.processors import CgroupProcessors
@@ -30,13 +30,11 @@ from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_of
-from autoloader.units import MIB, parse_bytes
+from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
 
 _MINIMUM_SLOTS = 4
-REMOTE_BUFFER_BYTES = 16 * MIB
-"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +259,6 @@ def _size_notes(
     ]
 
 
-def remote_buffers(mixture: ResolvedMixture) -> dict[str, int]:
-    """Bytes that TensorFlow holds for each open file, by dataset; remote ones alone have any."""
-    return {one.name: REMOTE_BUFFER_BYTES for one in mixture.datasets if one.remote}
-
-
 def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     """What transforms cost, for people."""
     when = "once, when its index is built" if reader == "indexed" else "in every pass"
@@ -281,21 +274,6 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
 def cores_of_rank(ranks_here: int) -> int:
     """Cores that each of ``ranks_here`` ranks may count on; a launcher may have bound them."""
     return CgroupProcessors().read().shared_by(ranks_here)
-
-
-def price_of(
-    mixture: ResolvedMixture, knobs: Knobs, *, ranks: int = 1, joining: bool = False
-) -> StartPrice:
-    """What a mixture's pipelines hold with these knobs; see ``price_start``."""
-    return price_start(
-        knobs,
-        record_bytes=mixture.record_bytes(),
-        buffer_bytes=remote_buffers(mixture),
-        batch_bytes=mixture.layout.slot_bytes,
-        with_tensorflow=knobs.reader == "stream",
-        ranks=ranks,
-        joining=joining,
-    )
 
 
 def minimum_knobs(block_length: int) -> Knobs:
@@ -353,9 +331,9 @@ def _admitted(
 ) -> int:
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
     least = minimum_knobs(mixture.spec.mixing.block_length)
-    price = price_of(
-        mixture,
+    price = price_start(
         Knobs.build({"reader": reader}, base=least),
+        mixture.sizes,
         ranks=ranks,
         joining=joining or open_loaders.have_libraries_of(reader),
     )

@@ -39,6 +39,8 @@ from autoloader.units import MIB
 
 REMOTE_RECORD_BYTES = 8 * MIB
 """What a record of remote data counts as where its metadata does not say how large it is."""
+REMOTE_BUFFER_BYTES = 16 * MIB
+"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
 
 FieldName = Literal["action", "state"]
 
@@ -126,6 +128,21 @@ class ResolvedDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class MixtureSizes:
+    """What the memory of a mixture's pipeline hangs on beside its knobs.
+
+    Attributes:
+        record_bytes: mean bytes of a record (an episode), by dataset.
+        batch_bytes: bytes of one ring slot.
+        buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
+    """
+
+    record_bytes: dict[str, int]
+    batch_bytes: int
+    buffer_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedMixture:
     """A spec for one split, ready to be read; ``statistics`` where it is normalised."""
 
@@ -150,9 +167,14 @@ class ResolvedMixture:
         """Shards of each dataset's split."""
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
 
-    def record_bytes(self) -> dict[str, int]:
-        """Mean bytes of a record, by dataset."""
-        return {dataset.name: dataset.record_bytes for dataset in self.datasets}
+    @property
+    def sizes(self) -> MixtureSizes:
+        """What its memory hangs on; asks the file system."""
+        return MixtureSizes(
+            {one.name: one.record_bytes for one in self.datasets},
+            self.layout.slot_bytes,
+            {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
+        )
 
 
 def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:

@@ -21,6 +21,7 @@ from autoloader.controller.budget import (
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
 from autoloader.probes.headroom import FakeHeadroom
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import GIB, MIB
 
 MARGIN = 256 * MIB
@@ -112,7 +113,8 @@ def test_unknown_headroom_has_no_room_but_for_nothing() -> None:
 # --- opening --------------------------------------------------------------------------------------
 
 LARGE = Knobs.build({"reader": "indexed", "ring_slots": 32, "read_ahead": 8})
-PIPES = PipelineSizes({"a": MIB}, 20 * MIB, ring_bytes=0, has_tensorflow=False)
+SIZES = MixtureSizes({"a": MIB}, 20 * MIB)
+PIPES = PipelineSizes(SIZES, ring_bytes=0, has_tensorflow=False)
 HELD = limits()
 
 
@@ -146,7 +148,7 @@ def test_without_a_controller_knobs_stay_and_count_all_the_same() -> None:
 
 
 def test_pages_that_a_ring_has_already_are_not_paid_for_again() -> None:
-    full = PipelineSizes({"a": MIB}, 20 * MIB, ring_bytes=64 * 20 * MIB, has_tensorflow=False)
+    full = PipelineSizes(SIZES, ring_bytes=64 * 20 * MIB, has_tensorflow=False)
     assert PIPES.price(LARGE) - full.price(LARGE) == 32 * 20 * MIB
 
 

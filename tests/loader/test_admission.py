@@ -11,18 +11,14 @@ from hypothesis import strategies as st
 from autoloader.controller.admission import StartPrice, admit_start, price_start
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import Knobs
+from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import GIB
 
-RECORDS = {"a": 1_000_000, "b": 5_000_000}
+SIZES = MixtureSizes({"a": 1_000_000, "b": 5_000_000}, 10_000_000)
 
 
-def price(with_tensorflow: bool = True, **knobs: Any) -> StartPrice:
-    return price_start(
-        Knobs.build(knobs),
-        record_bytes=RECORDS,
-        batch_bytes=10_000_000,
-        with_tensorflow=with_tensorflow,
-    )
+def price(reader: str = "stream", **knobs: Any) -> StartPrice:
+    return price_start(Knobs.build({"reader": reader, **knobs}), SIZES)
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
@@ -61,8 +57,8 @@ def test_one_more_slot_costs_one_more_batch() -> None:
 
 
 def test_a_reader_without_tensorflow_costs_less_and_no_streams() -> None:
-    indexed = price(with_tensorflow=False)
+    indexed = price(reader="indexed")
     assert indexed.framework_bytes < price().framework_bytes
     assert indexed.streams_bytes == 0
-    deeper = price(with_tensorflow=False, read_ahead=30)
+    deeper = price(reader="indexed", read_ahead=30)
     assert deeper.queued_bytes > indexed.queued_bytes

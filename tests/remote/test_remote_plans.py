@@ -16,7 +16,7 @@ from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.parts import mixture_part
 from autoloader.planning.start import LoaderPlan, check_ranks, plan_loader
-from autoloader.samples.resolve import resolve
+from autoloader.samples.resolve import MixtureSizes, resolve
 from autoloader.statistics import statistics_of
 
 NORMALIZE = {"action": {"method": "mean_std"}}
@@ -68,10 +68,9 @@ def test_an_endless_epoch_with_explicit_weights_hangs_on_no_estimate(here: Any) 
 
 
 def test_open_files_of_remote_streams_are_priced(here: Any) -> None:
-    knobs = Knobs.build({"cycle_length": 4, "num_parallel_calls": 1})
-    common = {"record_bytes": {"a": 1000}, "batch_bytes": 1, "with_tensorflow": True}
-    without = price_start(knobs, **common)  # type: ignore[arg-type]
-    away = price_start(knobs, **common, buffer_bytes={"a": 1 << 24})  # type: ignore[arg-type]
+    knobs = Knobs.build({"reader": "stream", "cycle_length": 4, "num_parallel_calls": 1})
+    without = price_start(knobs, MixtureSizes({"a": 1000}, 1))
+    away = price_start(knobs, MixtureSizes({"a": 1000}, 1, {"a": 1 << 24}))
     assert away.total_bytes - without.total_bytes == 4 << 24
 
 
