@@ -1,0 +1,239 @@
+"""The layouts of Octo, OpenVLA and openpi, over batches of a real loader."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import Written, episode, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, layouts
+from autoloader.errors import UsageError
+
+STEPS = 10
+HORIZON = 4
+WIDTH = 2
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """One episode of ten steps; its action at t is (t / 100, t), its state (0, t, −t)."""
+    return write_dataset(tmp_path_factory.mktemp("data"), [[episode(0, STEPS)]], name="arm")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write_dataset(tmp_path_factory.mktemp("data"), [[episode(1, STEPS)]], name="hand")
+
+
+def batches(
+    *datasets: Any, output: str = "numpy", size: int = STEPS, **top: Any
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The first batch of a mixture, as it is, and the names of its datasets."""
+    top = {"batch": {"size": size}, "mixing": {"epoch": "pass"}, **top}
+    with AutoLoader(
+        spec_of(*datasets, **top), ram_floor="1MB", isolation="thread", output=output
+    ) as loader:
+        return copy.deepcopy(next(iter(loader))), loader.dataset_names
+
+
+def at(batch: dict[str, Any], t: int) -> int:
+    """The row of the sample that stands at ``t``."""
+    return batch["provenance"][:, 4].tolist().index(t)
+
+
+def kinds(tree: Any) -> Any:
+    """Shapes and types of a nested dictionary."""
+    if isinstance(tree, dict):
+        return {key: kinds(value) for key, value in tree.items()}
+    return tuple(tree.shape), str(tree.dtype).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_octo_names_shapes_and_types(written: Written, output: str) -> None:
+    sample = {"action_horizon": HORIZON, "goal": "uniform"}
+    batch, names = batches(written, output=output, sample=sample)
+    frames, texts = ((STEPS, 1, 12, 16, 3), "uint8"), ((STEPS,), "object")
+    row, each = ((STEPS, 1), "bool"), ((STEPS,), "bool")
+    chunk = (STEPS, 1, HORIZON, WIDTH)
+    assert kinds(layouts.octo(batch, names, goal=True)) == {
+        "observation": {
+            "image_primary": frames,
+            "proprio": ((STEPS, 1, 3), "float32"),
+            "timestep": ((STEPS, 1), "int32"),
+            "timestep_pad_mask": row,
+            "task_completed": ((STEPS, 1, HORIZON), "bool"),
+            "pad_mask_dict": {"image_primary": row, "proprio": row, "timestep": row},
+        },
+        "task": {
+            "image_primary": ((STEPS, 12, 16, 3), "uint8"),
+            "timestep": ((STEPS,), "int32"),
+            "language_instruction": texts,
+            "pad_mask_dict": {
+                "image_primary": each, "timestep": each, "language_instruction": each,
+            },
+        },
+        "action": (chunk, "float32"),
+        "action_pad_mask": (chunk, "bool"),
+        "dataset_name": texts,
+    }  # fmt: skip
+
+
+def test_octos_mask_of_actions_ends_two_rows_behind_the_episode(written: Written) -> None:
+    batch, _ = batches(written, sample={"action_horizon": HORIZON})
+    found = layouts.octo(batch)
+    for t, rows, masks in ((9, [9, 9, 9, 9], [1, 1, 0, 0]), (8, [8, 9, 9, 9], [1, 1, 1, 0]),
+                           (4, [4, 5, 6, 7], [1, 1, 1, 1])):  # fmt: skip
+        k = at(batch, t)
+        assert found["action"][k, 0, :, 1].tolist() == rows
+        for column in range(WIDTH):
+            assert found["action_pad_mask"][k, 0, :, column].tolist() == [bool(m) for m in masks]
+    assert "dataset_name" not in found
+
+
+def test_octos_mask_of_actions_ends_two_rows_behind_the_goal(written: Written) -> None:
+    batch, _ = batches(written, sample={"action_horizon": 6, "goal": "uniform"})
+    found = layouts.octo(batch, goal=True)
+    for t in range(STEPS):
+        k = at(batch, t)
+        goal = int(found["task"]["timestep"][k])
+        assert t < goal < STEPS or t == goal == STEPS - 1
+        assert found["action_pad_mask"][k, 0, :, 0].tolist() == [t + h < goal + 2 for h in range(6)]
+        assert (found["task"]["image_primary"][k, 0, 0, 1] - (4 * goal + 2)).item() < 3
+
+
+def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(
+    written: Written,
+) -> None:
+    window = {"frame_offsets": [-2, -1, 0], "state_offsets": [-2, -1, 0]}
+    batch, _ = batches(written, sample=window)
+    chunks = {
+        **batch,
+        "action": np.repeat(batch["action"][:, None], 3, axis=1),
+        "action_mask": np.repeat(batch["action_mask"][:, None], 3, axis=1),
+    }
+    found = layouts.octo(chunks)["observation"]
+    vla = layouts.openvla(batch)["observation"]
+    for t, steps, real in ((0, [0, 0, 0], [0, 0, 1]), (1, [0, 0, 1], [0, 1, 1]),
+                           (5, [3, 4, 5], [1, 1, 1])):  # fmt: skip
+        k = at(batch, t)
+        assert found["timestep"][k].tolist() == steps
+        assert found["timestep_pad_mask"][k].tolist() == [bool(one) for one in real]
+        assert vla["pad_mask"][k].tolist() == [bool(one) for one in real]
+        assert found["proprio"][k, :, 1].tolist() == steps
+        assert found["pad_mask_dict"]["image_primary"][k].all()
+    missing = chunks["frame_mask"] | {"primary": chunks["frame_mask"]["primary"] & False}
+    without = layouts.octo({**chunks, "frame_mask": missing})["observation"]
+    assert not without["pad_mask_dict"]["image_primary"].any()
+    assert without["timestep_pad_mask"].any()
+
+
+def test_a_narrow_dataset_has_no_mask_beyond_its_columns(written: Written, other: Written) -> None:
+    narrow = dataset_of(other, action="action[:1]", language=None)
+    batch, names = batches(written, narrow, size=2 * STEPS)
+    found = layouts.octo(batch, names)
+    for k, name in enumerate(found["dataset_name"]):
+        assert found["action_pad_mask"][k, 0, 0].tolist() == [True, name == b"arm"]
+        told = found["task"]["pad_mask_dict"]["language_instruction"][k]
+        assert bool(told) == (name == b"arm") == bool(found["task"]["language_instruction"][k])
+    vla = layouts.openvla(batch, names)
+    for k, name in enumerate(vla["dataset_name"]):
+        assert vla["absolute_action_mask"][k].tolist() == [name != b"arm", name == b"arm"]
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_openvla_names_shapes_and_types(written: Written, output: str) -> None:
+    batch, names = batches(written, output=output, sample={"goal": "uniform"})
+    row, each = ((STEPS, 1), "bool"), ((STEPS,), "bool")
+    assert kinds(layouts.openvla(batch, names, goal=True)) == {
+        "observation": {
+            "image_primary": ((STEPS, 1, 12, 16, 3), "uint8"),
+            "proprio": ((STEPS, 1, 3), "float32"),
+            "timestep": ((STEPS, 1), "int32"),
+            "pad_mask": row,
+            "pad_mask_dict": {"image_primary": row, "proprio": row, "timestep": row},
+        },
+        "task": {
+            "image_primary": ((STEPS, 12, 16, 3), "uint8"),
+            "timestep": ((STEPS,), "int32"),
+            "language_instruction": ((STEPS,), "object"),
+            "pad_mask_dict": {
+                "image_primary": each, "timestep": each, "language_instruction": each,
+            },
+        },
+        "action": ((STEPS, 1, WIDTH), "float32"),
+        "absolute_action_mask": ((STEPS, WIDTH), "bool"),
+        "dataset_name": ((STEPS,), "object"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("goal", ["none", "uniform"])
+def test_openvlas_rows_behind_the_end_or_the_goal_are_neutral(written: Written, goal: str) -> None:
+    batch, _ = batches(written, sample={"action_horizon": 5, "goal": goal})
+    found = layouts.openvla(batch, goal=goal == "uniform")
+    for t in range(STEPS):
+        k = at(batch, t)
+        last = int(found["task"]["timestep"][k]) if goal == "uniform" else STEPS - 1
+        wanted = [[(t + h) / 100 if t + h <= last else 0.0, min(t + h, last)] for h in range(5)]
+        assert np.allclose(found["action"][k], wanted, atol=1e-7), t
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+@pytest.mark.parametrize("model", ["pi0", "pi05", "pi0_fast"])
+def test_openpi_names_shapes_and_types(written: Written, model: Any, output: str) -> None:
+    batch, names = batches(written, output=output, sample={"action_horizon": 16})
+    found = layouts.openpi(batch, names, model=model)
+    prompts = found.pop("prompt")
+    assert prompts == ["episode 0"] * STEPS
+    picture, mask = ((STEPS, 12, 16, 3), "uint8"), ((STEPS,), "bool")
+    theirs = ["base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"]
+    if model == "pi0_fast":
+        theirs = ["base_0_rgb", "base_1_rgb", "wrist_0_rgb"]
+    narrow = model == "pi0_fast"
+    assert kinds(found) == {
+        "image": dict.fromkeys(theirs, picture),
+        "image_mask": dict.fromkeys(theirs, mask),
+        "state": ((STEPS, 3 if narrow else 32), "float32"),
+        "actions": ((STEPS, 16, WIDTH if narrow else 32), "float32"),
+    }
+    assert found["image_mask"]["base_0_rgb"].all()
+    assert bool(found["image_mask"][theirs[2]].any()) == narrow
+    assert not found["image"][theirs[2]].any()
+    k = at(batch, 7)
+    assert found["actions"][k, :, 1].tolist() == [7.0, 8.0] + [9.0] * 14
+    assert not found["actions"][k, :, WIDTH:].any()
+    assert found["state"][k, :3].tolist() == [0.0, 7.0, -7.0]
+
+
+def wrong(call: Any, batch: dict[str, Any], changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        call({**batch, **changes})
+
+
+def without(batch: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    return {key: value for key, value in batch.items() if key not in keys}
+
+
+def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(
+    written: Written,
+) -> None:
+    window = {"frame_offsets": [-1, 0]}
+    batch, _ = batches(written, sample=window)
+    for call in (layouts.octo, layouts.openvla):
+        wrong(call, without(batch, ["provenance"]), {}, "place in its episode")
+        wrong(call, batch, {}, "1 states for 2 frames")
+        with pytest.raises(UsageError, match="for batches of 2 frames and no goal"):
+            call(batch, frame_offsets=[-4, -2, 0])
+    with pytest.raises(UsageError, match="1 chunk of actions a sample for a window of 2"):
+        layouts.octo({**batch, "state": batch["state"][..., :0]})
+    wrong(layouts.openpi, batch, {}, "openpi takes one of each")
+    one, _ = batches(written)
+    with pytest.raises(UsageError, match="one frame a sample"):
+        layouts.octo(one, goal=True)
+    with pytest.raises(UsageError, match="no camera scene"):
+        layouts.openpi(one, cameras={"base_0_rgb": "scene"})
+    wrong(layouts.openpi, one, {"action": np.zeros((STEPS, 1, 33), np.float32)}, "33 columns")
