@@ -7,6 +7,9 @@ a cloud machine's credentials only on such a machine (elsewhere each first acces
 server that is not there), it gives up within about a minute rather than an hour, and it holds
 ``READ_BUFFER_BYTES`` for each open file rather than 64 MiB.
 
+Keras, which TensorFlow loads at once and no graph here needs, waits until somebody asks for
+``tf.keras``: that is a fifth of the time of the import, and 64 MB of each process.
+
 Not here: the graphs themselves (the package's other modules).
 """
 
@@ -16,6 +19,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any, cast
 
 
 def _on_google_cloud() -> bool:
@@ -42,11 +46,18 @@ for _name, _value in (
 ):
     os.environ.setdefault(_name, _value)
 
+_KERAS = "keras.src.optimizers"
+"""TensorFlow imports it at its end, and goes on where it cannot be had."""
+if _ours:
+    sys.modules.setdefault(_KERAS, cast("Any", None))
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow as tf
 
 if _ours:
+    if sys.modules[_KERAS] is None:
+        del sys.modules[_KERAS]
     tf.config.set_visible_devices([], "GPU")
     # The functions here are small and run once an episode: optimising each graph costs 30 ms at
     # every opening of a stream and gains nothing measurable afterwards.

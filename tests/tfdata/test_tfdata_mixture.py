@@ -285,17 +285,30 @@ def test_a_broken_record_is_tensorflows_error_and_what_is_whole_can_be_had(tmp_p
     assert len(list(dataset.ignore_errors())) in (24, 28)  # the rest of its file is lost, too
 
 
+def imported(module: str, *, before: str = "pass", after: str = "pass") -> str:
+    """What a program prints that imports a module of ours, and TensorFlow with it."""
+    return subprocess.run(
+        [sys.executable, "-c", f"{before}\nimport autoloader.{module}\n{after}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    ).stdout
+
+
 def test_importing_it_leaves_the_programs_tensorflow_as_it_is() -> None:
     says = (
         "import tensorflow as tf; tf.config.set_visible_devices = lambda *a, **k: print('hidden');"
-        "tf.config.optimizer.set_experimental_options = lambda *a: print('set');"
+        "tf.config.optimizer.set_experimental_options = lambda *a: print('set')"
     )
-    for module, said in (("tfdata", ""), ("graph.tensorflow", "hidden\nset\n")):
-        done = subprocess.run(
-            [sys.executable, "-c", f"{says} import autoloader.{module}"],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
-        assert done.stdout == said
+    assert imported("tfdata", before=says) == ""
+    assert imported("graph.tensorflow", before=says) == "hidden\nset\n"
+
+
+def test_a_loaders_process_loads_keras_when_somebody_asks_for_it() -> None:
+    asks = (
+        "import sys; print('keras' in sys.modules)\n"
+        "from tensorflow.keras import layers; import tensorflow as tf\n"
+        "print(tf.keras.layers.Dense is layers.Dense, len(tf.keras.optimizers.SGD().variables))"
+    )
+    assert imported("graph.tensorflow", after=asks) == "False\nTrue 2\n"
