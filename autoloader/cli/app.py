@@ -24,6 +24,7 @@ import autoloader
 from autoloader.cli.demo import demo
 from autoloader.cli.index import index
 from autoloader.cli.init import init
+from autoloader.cli.inspect import inspect
 from autoloader.cli.measure import measure
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import (
@@ -122,7 +123,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 
 
 # In the order in which a new user meets them.
-_COMMANDS: list[Callable[..., None]] = [demo, init, plan, peek, verify, index, stats]
+_COMMANDS: list[Callable[..., None]] = [demo, inspect, init, plan, peek, verify, index, stats]
 _COMMANDS += [measure, tune, replay, schema]
 for _command in _COMMANDS:
     app.command()(_command)

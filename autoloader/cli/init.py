@@ -17,20 +17,10 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.catalog.files import (
-    directory_names,
-    file_names,
-    is_remote,
-    normal,
-    unreadable,
-)
+from autoloader.catalog.files import is_remote, normal
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note
-
-DEEPEST = 5
-"""Folders below DATA_DIR that are looked into."""
-
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+from autoloader.cli.version_directories import newest_versions
 
 
 def init(
@@ -118,8 +108,7 @@ def _datasets(root: str) -> Iterator[Found]:
     from autoloader.errors import AutoloaderError
 
     names: set[str] = set()
-    look = _remote_versions if is_remote(root) else _version_directories
-    for place in _newest(sorted(look(Path(root), DEEPEST))):
+    for place in newest_versions(root):
         path = normal(place)
         try:
             directory = open_version(path, dataset=place.parent.name)
@@ -142,57 +131,6 @@ def _datasets(root: str) -> Iterator[Found]:
             name, known[0] if known else plain, path, fields, split,
             known[1].hz if known else None, known[1].note if known else "",
         )  # fmt: skip
-
-
-def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders that hold a dataset's version; says which may not be looked into."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208
-    except OSError as error:
-        note(f"{folder}: left out: {error.strerror or error}")
-        return
-    if {"dataset_info.json", "features.json"} <= set(names):
-        yield folder
-    elif depth:
-        for name in names:
-            if not name.startswith(".") and os.path.isdir(folder / name):  # noqa: PTH112 False of any error
-                yield from _version_directories(folder / name, depth - 1)
-
-
-def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:
-    """The same of a remote folder; each folder is a question, so old versions are not asked."""
-    from autoloader.errors import SourceError
-
-    place = normal(folder)
-    try:
-        files, below = file_names(place), directory_names(place)
-    except OSError as error:
-        if depth < DEEPEST:
-            note(f"{place}: left out: {error.strerror or error}")
-            return
-        told = unreadable(error, place, dataset="")
-        raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
-    if {"dataset_info.json", "features.json"} <= set(files):
-        yield folder
-    elif depth:
-        for child in _newest([folder / name for name in below if not name.startswith(".")]):
-            yield from _remote_versions(child, depth - 1)
-
-
-def _newest(paths: list[Path]) -> list[Path]:
-    """Of several versions of one dataset the newest."""
-    best: dict[Path, Path] = {}
-    for path in paths:
-        key = path.parent if _VERSION.fullmatch(path.name) else path
-        if key not in best or _order(path) > _order(best[key]):
-            best[key] = path
-    return list(best.values())
-
-
-def _order(path: Path) -> tuple[int, ...]:
-    return (
-        tuple(int(part) for part in path.name.split(".")) if _VERSION.fullmatch(path.name) else ()
-    )
 
 
 def _split(directory: Any) -> dict[str, str | None]:

@@ -110,8 +110,13 @@ def read_remote_here(spec: Any) -> bool:
 
     if not any(is_remote(one.path or one.data_dir or "") for one in spec.datasets):
         return False
+    read_with_tensorflow_here()
+    return True
+
+
+def read_with_tensorflow_here() -> None:
+    """Let this process read remote files with TensorFlow."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
     from autoloader.graph import files
 
     files.enter()
-    return True
