@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	  exit 2; }
 	@echo "installing into $(VENV) (TensorFlow and torch are large: this takes minutes)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[dev]'
+	  --constraint constraints.txt --editable '.[all,dev]'
 	@# What a wheel's installation has, and an editable one under PYTHONDONTWRITEBYTECODE has not:
 	$(BIN)/python -m compileall -q autoloader
 	@touch $(READY)

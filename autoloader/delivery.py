@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.extras import needs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.client import ChildPipeline
@@ -110,7 +111,8 @@ class Delivery:
 
     def transfer(self, device: Any) -> Transfer:
         """See ``AutoLoader.transfer``."""
-        from autoloader.device.transfer import Transfer, open_device
+        with needs("transfer"):
+            from autoloader.device.transfer import Transfer, open_device
 
         if self._transfer is None:
             port = device if hasattr(device, "register") else open_device(device)

@@ -6,6 +6,7 @@
     ├── ProfileError       (ValueError)   2  a host profile is missing, broken or for another host
     ├── KnobError          (ValueError)   2  a knob value or combination that may not run
     ├── UsageError         (ValueError)   2  a call or a command line that makes no sense
+    ├── MissingExtraError  (ImportError)  2  a package of an extra is not installed
     ├── BudgetInfeasibleError             3  the RAM floor cannot be met
     ├── SourceError                       4  a dataset cannot be read
     └── PipelineError                    70  a background part failed; names dataset and stage
@@ -88,6 +89,12 @@ class KnobError(AutoloaderError, ValueError):
 
 class UsageError(AutoloaderError, ValueError):
     """Arguments that make no sense together."""
+
+    exit_code = 2
+
+
+class MissingExtraError(AutoloaderError, ImportError):
+    """What is asked for needs a package that only an extra of the installation brings."""
 
     exit_code = 2
 

@@ -23,6 +23,7 @@ import sys
 import threading
 from typing import IO, Any, cast
 
+from autoloader.extras import require
 from autoloader.supervision.start import import_path, start
 
 _SAY_AFTER_S = 10.0
@@ -51,6 +52,7 @@ class TensorFlowProcess:
 
         Raises:
             ProcessEndedError: it ended.
+            MissingExtraError: there is no TensorFlow.
         """
         with self._lock:
             if self._process is None:
@@ -81,6 +83,7 @@ class TensorFlowProcess:
             cast("io.BufferedWriter", pipe).raw.close()  # what the parent was writing is not ours
 
     def _start(self) -> None:
+        require("tensorflow", "a remote file, or a transform written for TensorFlow,")
         # Users' functions may print to this descriptor; what TensorFlow prints is dropped.
         screen = os.dup(2)
         try:

@@ -12,6 +12,7 @@ import typer
 
 from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, file_errors, progress_bar
+from autoloader.extras import require
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
@@ -34,12 +35,15 @@ def peek(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw each dataset's frames, language, and actions before and after normalisation."""
+    import numpy as np
+
     from autoloader.cli.contact_sheet import Panel, draw_sheet
     from autoloader.cli.verify import evenly
     from autoloader.device.augmentation import augmenter
     from autoloader.errors import UsageError
     from autoloader.spec import PipelineSpec
 
+    require("matplotlib", "the contact sheet")
     if out.suffix not in SUFFIXES:
         raise UsageError(f"--out {out}", remedy=f"end it in one of: {', '.join(SUFFIXES)}")
     most_shown = frames or shown_samples  # --frames is the old name
@@ -52,7 +56,14 @@ def peek(
         from autoloader.loader import AutoLoader
 
         with (
-            AutoLoader(declared, split=split, ram_floor=ram_floor, rank=0, world_size=1) as loader,
+            AutoLoader(
+                declared,
+                split=split,
+                ram_floor=ram_floor,
+                rank=0,
+                world_size=1,
+                output="torch" if augment.active else "numpy",
+            ) as loader,
             progress_bar("reading samples") as advance,
         ):
             names = loader.dataset_names
@@ -62,12 +73,12 @@ def peek(
                 indices = batch["dataset_index"].tolist()
                 for k, index in enumerate(indices):
                     panel = panels.setdefault(names[index], Panel())
-                    actions = batch["action"][k][batch["action_mask"][k].any(dim=1)].numpy()
-                    width = int(batch["action_mask"][k].any(dim=0).sum())
-                    panel.add_actions(actions[:, :width], normalised=shown)
+                    action, mask = (np.asarray(batch[n][k]) for n in ("action", "action_mask"))
+                    width = int(mask.any(axis=0).sum())
+                    panel.add_actions(action[mask.any(axis=1), :width], normalised=shown)
                     if shown and len(panel.texts) < most_shown:
                         panel.add_sample(
-                            {name: of[k].numpy() for name, of in pictures.items()},
+                            {name: np.asarray(of[k]) for name, of in pictures.items()},
                             batch["language"][k],
                         )
                 done += len(indices)

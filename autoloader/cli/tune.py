@@ -15,6 +15,7 @@ from rich.console import Console
 
 from autoloader.cli import options
 from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
+from autoloader.extras import needs
 from autoloader.units import parse_seconds
 
 
@@ -45,9 +46,11 @@ def tune(
     floor = options.floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     from autoloader.clock import SystemClock
-    from autoloader.tune.offline import TuneOptions
-    from autoloader.tune.offline import tune as run_tune
-    from autoloader.tune.report import LiveWatcher
+
+    with needs("the tuner"):
+        from autoloader.tune.offline import TuneOptions
+        from autoloader.tune.offline import tune as run_tune
+        from autoloader.tune.report import LiveWatcher
 
     chosen = TuneOptions(
         spec_path=_demo() if spec is None else spec,

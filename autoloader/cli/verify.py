@@ -19,6 +19,7 @@ import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
+from autoloader.extras import require
 
 DIFFERS = 4
 """Exit code where a value differs."""
@@ -39,6 +40,7 @@ def verify(
     as_json: options.JsonFlag = False,
 ) -> None:
     """Compare samples with what plain TFDS reads of their episodes; exit code 4 if they differ."""
+    require("tensorflow_datasets", "the comparison with plain TFDS")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
     from autoloader.loader import AutoLoader

@@ -56,6 +56,7 @@ from autoloader.catalog.cache import cache_root
 from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
+from autoloader.extras import require
 from autoloader.supervision.start import start
 
 FORMAT = 2
@@ -91,6 +92,7 @@ def ensure_demo(
     Raises:
         UsageError: an argument is out of range, or ``directory`` holds something else.
         SourceError: it could not be written.
+        MissingExtraError: it has to be written, and there is no TFDS to write it.
     """
     _check(datasets, scale, seed)
     place = directory or demo_directory(datasets=datasets, scale=scale, seed=seed)
@@ -112,6 +114,7 @@ def _build(
     progress: Callable[[int, int], None] | None,
 ) -> Path:
     """Write the mixture into ``directory``, which is new or empty; the caller holds the lock."""
+    require("tensorflow_datasets", "writing the demo mixture")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UsageError(
             f"{directory} is there and not empty",

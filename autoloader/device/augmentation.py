@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from autoloader.batch import AugmentableBatch, Batch
 from autoloader.errors import UsageError
+from autoloader.extras import needs
 from autoloader.samples.draws import PURPOSE_AUGMENT, dataset_key, fold, fold_array
 from autoloader.spec import AugmentOp, PipelineSpec
 
@@ -149,7 +150,8 @@ def _drawn(op: AugmentOp, keys: NDArray[np.uint64]) -> NDArray[np.float32]:
 
 def _augmented(images: Any, operations: list[tuple[AugmentOp, NDArray[np.float32]]]) -> Any:
     """``images`` [B, F, H, W, 3] uint8, augmented; a new tensor on the same device."""
-    import torch
+    with needs("augment"):
+        import torch
 
     if not isinstance(images, torch.Tensor):
         raise UsageError(
@@ -172,7 +174,8 @@ def _augmented(images: Any, operations: list[tuple[AugmentOp, NDArray[np.float32
 
 def _applied(op: AugmentOp, values: Any, drawn: Any) -> Any:
     """One operation on [N, 3, H, W] float32 in [0, 1] with parameters [N, 4] or [N, 1]."""
-    from kornia import enhance
+    with needs("augment"):
+        from kornia import enhance
 
     if op.name == "random_resized_crop":
         return _cropped(values, drawn)

@@ -21,6 +21,8 @@ import warnings
 from pathlib import Path
 from typing import Any, cast
 
+from autoloader.extras import needs
+
 
 def _on_google_cloud() -> bool:
     try:
@@ -53,7 +55,8 @@ if _ours:
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import tensorflow as tf
+    with needs("reading with tf.data"):
+        import tensorflow as tf
 
 if _ours:
     if sys.modules[_KERAS] is None:

@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any
 
 from autoloader.errors import UsageError, shown
+from autoloader.extras import require
 from autoloader.spec import PipelineSpec
 from autoloader.units import parse_bytes
 
@@ -40,12 +41,15 @@ def check_arguments(given: Mapping[str, Any]) -> None:
 
     Raises:
         UsageError: names the argument, the value found and what is allowed.
+        MissingExtraError: torch tensors are asked for where there is no torch.
     """
     for name, value in given.items():
         kinds, allowed = _ALLOWED[name]
         wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
         if wrong or value not in _WORDS.get(name, (value,)):
             raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
+    if given.get("output") == "torch":
+        require("torch", 'output="torch"', instead='or use output="numpy"')
     if given.get("ram_floor") is not None:
         parse_bytes(given["ram_floor"], name="ram_floor")
     _check_names(given.get("knobs") or {})

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import SpecError, UsageError
+from autoloader.extras import require
 from autoloader.host.processors import CgroupProcessors
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
@@ -93,6 +94,7 @@ def plan_loader(
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        MissingExtraError: the stream reader is asked for where there is no TensorFlow.
         BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
     """
     probe = headroom or HeadroomProbe()
@@ -110,6 +112,8 @@ def plan_loader(
     else:
         asked = _reader_of_profile(mixture, base.reader, notes)
     reader, why = choose_reader(mixture, asked)
+    if reader == "stream":
+        require("tensorflow", f"the stream reader ({why})")
     left = _admitted(
         mixture,
         probe,

@@ -25,8 +25,9 @@ FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna
 
 def test_the_front_door_has_these_names_and_no_others() -> None:
     errors_of_users = [
-        "AutoloaderError", "BudgetInfeasibleError", "KnobError", "PipelineError", "ProfileError",
-        "SourceError", "SpecError", "UnsupportedError", "UsageError", "WorkerError",
+        "AutoloaderError", "BudgetInfeasibleError", "KnobError", "MissingExtraError",
+        "PipelineError", "ProfileError", "SourceError", "SpecError", "UnsupportedError",
+        "UsageError", "WorkerError",
     ]  # fmt: skip
     others = [
         "AutoLoader", "PipelineSpec", "ValidationLoader", "__version__", "augment", "join_states",
@@ -126,7 +127,10 @@ def test_every_error_needs_a_remedy_and_shows_it() -> None:
 def test_every_error_has_one_of_the_documented_exit_codes() -> None:
     codes = {kind.__name__: kind.exit_code for kind in every_error()}
     assert set(codes.values()) == {2, 3, 4, 70}
-    for name in ("SpecError", "UnsupportedError", "ProfileError", "KnobError", "UsageError"):
+    for name in (
+        "SpecError", "UnsupportedError", "ProfileError", "KnobError", "UsageError",
+        "MissingExtraError",
+    ):  # fmt: skip
         assert codes[name] == 2
     assert (codes["BudgetInfeasibleError"], codes["SourceError"]) == (3, 4)
     assert (codes["PipelineError"], codes["WorkerError"]) == (70, 70)

@@ -1,0 +1,70 @@
+"""The extras of an installation: which package each brings, and what to say where one is missing.
+
+The core reads local data by index, plans, measures and knows profiles. Everything else is imported
+where it is used, inside ``needs``, so that a missing package is asked for by its extra's name.
+
+Not here: versions (``pyproject.toml``, whose extras a test holds against ``EXTRA_OF``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from autoloader.errors import MissingExtraError
+
+EXTRA_OF: Mapping[str, str] = {
+    "torch": "torch",
+    "kornia": "torch",
+    "lightning": "lightning",
+    "tensorflow": "stream",
+    "tensorflow_datasets": "stream",
+    "optuna": "tune",
+    "sqlalchemy": "tune",
+    "matplotlib": "report",
+}
+"""Modules that the core does without: the extra that brings each."""
+
+
+@contextmanager
+def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
+    """Import what extras bring inside; a package that is missing is asked for by its extra's name.
+
+    Args:
+        purpose: what they are for, as in "the tuner".
+        extra: an extra that brings more than the missing package, and is meant.
+
+    Raises:
+        MissingExtraError: a package of ``EXTRA_OF`` is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in EXTRA_OF:
+            raise  # an installation that is broken, not one that is smaller
+        raise _missing(missing, purpose, extra) from error
+
+
+def require(module: str, purpose: str, *, instead: str = "") -> None:
+    """Refuse at once what would fail later for a missing package; imports nothing.
+
+    Args:
+        module: of ``EXTRA_OF``.
+        purpose: what it is for.
+        instead: another way out, as the end of a sentence: 'or use output="numpy"'.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if find_spec(module) is None:
+        raise _missing(module, purpose, instead=instead)
+
+
+def _missing(module: str, purpose: str, extra: str = "", instead: str = "") -> MissingExtraError:
+    way_out = f", {instead}" if instead else ""
+    return MissingExtraError(
+        f"{purpose} needs {module}, which is not installed",
+        remedy=f"this needs `pip install 'autoloader-rlds[{extra or EXTRA_OF[module]}]'`{way_out}",
+    )
