@@ -6,6 +6,7 @@ Not here: opening and building index files (``index.opening``), one shard's tabl
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import NamedTuple
 
@@ -72,6 +73,12 @@ class DatasetIndex:
         self.slice_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
         self.record_of = np.concatenate(records)
         self.damaged = tuple(damaged)
+
+    def of(self, dataset: ResolvedDataset) -> DatasetIndex:
+        """The same episodes, of a dataset that differs in what follows from them alone."""
+        other = copy.copy(self)
+        other.dataset = dataset
+        return other
 
     @property
     def episodes(self) -> int:

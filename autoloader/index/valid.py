@@ -12,8 +12,10 @@ Not here: running the transform (``index.build``, ``transforms.transform``), wha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.errors import SourceError
@@ -24,6 +26,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import valid_ranges
+from autoloader.spec import EdgesSpec
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
 
@@ -32,6 +35,15 @@ def valid_t(index: DatasetIndex) -> Ranges | None:
     """The valid t of each episode, or ``None`` where windows alone decide."""
     left = None if index.dataset.transform is None else _allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
+
+
+def remaining_episodes(index: DatasetIndex) -> NDArray[np.bool_]:
+    """[E] of which episodes the transform and the rules leave a step, whatever windows need."""
+    wholes = replace(
+        index.dataset, sample=index.dataset.sample.model_copy(update={"edges": EdgesSpec()})
+    )
+    left = valid_t(index.of(wholes))
+    return np.asarray(index.steps > 0 if left is None else left.counts() > 0)
 
 
 def count_indexed(index: DatasetIndex) -> DatasetCount:

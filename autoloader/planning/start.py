@@ -30,7 +30,7 @@ from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
-from autoloader.statistics import statistics_of
+from autoloader.statistics import file_differences, statistics_of
 from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,7 @@ def plan_loader(
             notes.append("normalisation statistics are computed, and kept, at the first start")
         else:
             mixture = normalised(mixture, statistics)
+            notes += file_differences(mixture, spec, split) if probe_only else ()
     counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
     for name, count in counts.items():
         notes += [f"{name}: damaged: {reason}" for reason in count.damaged]

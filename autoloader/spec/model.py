@@ -297,7 +297,17 @@ class PipelineSpec(Block):
             )
         self._check_shapes_agree()
         self._check_augment()
+        self._check_groups(names)
         return self
+
+    def _check_groups(self, names: list[str]) -> None:
+        for group, members in self.normalize.group.items() if self.normalize else ():
+            for member in members:
+                if member not in names:
+                    raise wrong(
+                        f"normalize.group.{group} names {member!r}, which is no dataset",
+                        nearest(member, names),
+                    )
 
     def _check_augment(self) -> None:
         for camera in self.augment:

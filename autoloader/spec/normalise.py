@@ -1,19 +1,33 @@
 """``normalize``: which numbers of a batch are brought to a common scale, and by which statistics.
 
+    normalize:
+      action: {method: q01_q99, dims: "[:-1]", clip: true}
+      statistics_of: steps                 # every step once; samples: as often as windows show it
+      group: {franka: [droid, taco_play]}  # these share one set of statistics
+
 Not here: computing statistics (``autoloader.statistics``), applying them (``samples.scaling``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from autoloader.errors import shown
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import parse_columns
 
 Dims = tuple[int, ...] | str
+GroupName = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 def _dims(raw: Any) -> Dims | None:
@@ -90,6 +104,41 @@ class NormalizeSpec(Block):
         None,
         description="a statistics file, used as it is; null computes exact ones and caches them",
     )
+    statistics_of: Literal["steps", "samples"] = Field(
+        "steps",
+        description="steps: every step counts once; samples: a row counts as often as samples "
+        "hold it",
+    )
+    group: Mapping[GroupName, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="group → datasets that share one set of statistics, of all their rows",
+    )
+
+    def members(self, dataset: str) -> tuple[str, ...]:
+        """The datasets that this one shares its statistics with, itself among them."""
+        return next((names for names in self.group.values() if dataset in names), (dataset,))
+
+    def group_of(self, dataset: str) -> str | None:
+        """The group that a dataset is in, or ``None``."""
+        return next((name for name, members in self.group.items() if dataset in members), None)
+
+    @field_validator("group")
+    @classmethod
+    def _name_each_dataset_once(
+        cls, group: Mapping[str, tuple[str, ...]]
+    ) -> Mapping[str, tuple[str, ...]]:
+        seen: dict[str, str] = {}
+        for name, members in group.items():
+            for member in members:
+                if member in seen:
+                    raise wrong(
+                        f"dataset {member!r} is named in {seen[member]!r} and in {name!r}"
+                        if seen[member] != name
+                        else f"dataset {member!r} is named twice in {name!r}",
+                        "name each dataset once: it has one set of statistics",
+                    )
+                seen[member] = name
+        return group
 
     @model_validator(mode="after")
     def _normalises_something(self) -> NormalizeSpec:

@@ -5,6 +5,7 @@ Not here: applying them (``samples.scaling``), the layout of the file (``samples
 
 from __future__ import annotations
 
+from autoloader.statistics.comparison import file_differences
 from autoloader.statistics.compute import dataset_statistics
 from autoloader.statistics.mixture import (
     read_statistics,
@@ -12,4 +13,10 @@ from autoloader.statistics.mixture import (
     statistics_of,
 )
 
-__all__ = ["dataset_statistics", "read_statistics", "statistics_document", "statistics_of"]
+__all__ = [
+    "dataset_statistics",
+    "file_differences",
+    "read_statistics",
+    "statistics_document",
+    "statistics_of",
+]

@@ -1,9 +1,10 @@
 """Keeps computed statistics in the user's cache directory, one small JSON file a dataset.
 
 The key is all that they depend on: the shard files (path, size, modification time) and
-which records of them, the field expressions and the features' widths, stride and sample window, and
-whatever else the spec says of the dataset that is no picture or weight. A file that
-cannot be used is computed anew; a cache that cannot be written is none.
+which records of them, the field expressions and the features' widths, stride, what counts, the
+sample window where that has a say, and whatever else the spec says of the dataset that is no
+picture or weight. Of a group, it is the keys of its datasets. A file that cannot be used is
+computed anew; a cache that cannot be written is none.
 
 Not here: computing them (``compute``).
 """
@@ -17,16 +18,22 @@ from autoloader.catalog.cache import JsonCache
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec
+from autoloader.statistics.compute import StatisticsOf, is_of_samples
 
-_cache = JsonCache("statistics", version=2)
+_cache = JsonCache("statistics", version=3)
 _IRRELEVANT = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
 )  # fmt: skip
 """Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
 
 
-def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
+def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: StatisticsOf) -> str:
     """All that a dataset's statistics depend on, as text.
+
+    Args:
+        dataset: with the records that they are of.
+        declared: what the spec says of it.
+        of: which rows count.
 
     Raises:
         OSError: a shard file is gone.
@@ -39,11 +46,14 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec) -> str:
         stat = Path(path).stat()
         files[path] = (stat.st_size, stat.st_mtime_ns)
     said = declared.model_dump(mode="json")
+    windowed = of == "samples" or is_of_samples(dataset, "action")
+    window = dataset.sample if windowed else None
     identity = {
         "files": files,
         "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
         "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
-        "sample": dataset.sample.model_dump(mode="json", exclude={"per_episode"}),
+        "of": of,
+        "sample": window.model_dump(mode="json", exclude={"per_episode"}) if window else None,
         "keep": dataset.keep.identity if dataset.keep else None,
         "transform": dataset.transform.identity if dataset.transform else None,
         "said": {key: value for key, value in said.items() if key not in _IRRELEVANT},

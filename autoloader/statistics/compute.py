@@ -1,12 +1,19 @@
-"""Computes one dataset's statistics from its index: exactly what a pass over all valid t gives.
+"""Computes statistics from indexes, exactly: of one dataset, or of several that share them.
 
-Theory of operation. The multiset of rows is the one the model gets in a pass with ``per_episode:
-all``: the rows of every valid t's window that lie in the episode, after field expressions,
-differences and sums; masked rows are left out. With a horizon of 1 that is every action once, as
-Octo and OpenVLA count. A horizon of 16 gives the same row up to 16 times; it is held once, with
-that weight. Sums are in float64; quantiles are NumPy's, by linear interpolation in float64, and
-exact, because a column is sorted whole. Memory: the float32 values of one dataset's field, and one
-column's float64 copies.
+Theory of operation. What counts is one of two multisets of rows:
+
+- ``steps``: every step (after the stride) of the episodes from which filters leave something, once,
+  after field expressions. So do Octo and OpenVLA count. Windows, edges and chunks have no say.
+- ``samples``: what the model gets in a pass with ``per_episode: all``: the rows of every valid t's
+  window that lie in the episode. A horizon of 16 gives the same row up to 16 times; it is held
+  once, with that weight.
+
+An action that is summed, or relative to the state at t, is a sample's and no step's: its rows are
+those of samples in either case.
+
+Sums are in float64; quantiles are NumPy's, by linear interpolation in float64, and
+exact, because a column is sorted whole. Memory: the float32 values of one field of the datasets
+that share it, and one column's float64 copies.
 
 Values that are not finite are left out, column by column, and it is said how many.
 
@@ -17,34 +24,112 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.errors import SpecError
 from autoloader.index import DatasetIndex
-from autoloader.index.valid import valid_t
+from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
 from autoloader.samples.block import field_offsets, field_rows
 from autoloader.samples.counts import samples_per_episode
-from autoloader.samples.resolve import FieldName
+from autoloader.samples.resolve import FieldName, ResolvedDataset
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
 from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)
 
+StatisticsOf = Literal["steps", "samples"]
 
-def dataset_statistics(index: DatasetIndex) -> NormalizationStatistics:
+
+@dataclass(frozen=True, slots=True)
+class FieldRows:
+    """Rows [n, width] float32 of a field, row i counted ``weights[i]`` times."""
+
+    values: NDArray[np.float32]
+    weights: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetRows:
+    """What one dataset's statistics are of; a field that it does not have is ``None``."""
+
+    name: str
+    action: FieldRows | None
+    state: FieldRows | None
+    transitions: int
+    trajectories: int
+
+
+def dataset_statistics(index: DatasetIndex, of: StatisticsOf = "steps") -> NormalizationStatistics:
     """The statistics of the episodes of ``index``."""
-    dataset = index.dataset
-    every = dataset.sample.model_copy(update={"per_episode": "all"})
-    # An episode that a transform drops has no step.
-    dropped = 0 if dataset.transform is None else int((index.steps == 0).sum())
-    valid = valid_t(index)
+    return shared_statistics([dataset_rows(index, of)])
+
+
+def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> NormalizationStatistics:
+    """One set of statistics, of the rows of all ``datasets``.
+
+    Args:
+        datasets: at least one.
+        group: its name in ``normalize.group``, for messages.
+
+    Raises:
+        SpecError: their fields differ in width.
+    """
+    fields: dict[str, FieldStatistics | None] = {}
+    for name in ("action", "state"):
+        there = [(one.name, rows) for one in datasets if (rows := getattr(one, name)) is not None]
+        for other, rows in there[1:]:
+            width, first = rows.values.shape[1], there[0][1].values.shape[1]
+            if width != first:
+                raise SpecError(
+                    f"normalize.group.{group}: {name} of {there[0][0]!r} has {first} columns, that "
+                    f"of {other!r} has {width}",
+                    remedy="group datasets whose columns mean the same",
+                    path=f"normalize.group.{group}",
+                )
+        fields[name] = None
+        if there:
+            values = np.concatenate([rows.values for _, rows in there])
+            weights = np.concatenate([rows.weights for _, rows in there])
+            fields[name] = field_statistics(values, weights)
     return NormalizationStatistics(
-        action=_field_statistics(index, "action", valid) if dataset.action else None,
-        state=_field_statistics(index, "state", valid) if dataset.state else None,
-        transitions=int(samples_per_episode(every, index.strided, valid).sum()),
-        trajectories=index.episodes - dropped,
+        action=fields["action"],
+        state=fields["state"],
+        transitions=sum(one.transitions for one in datasets),
+        trajectories=sum(one.trajectories for one in datasets),
+    )
+
+
+def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
+    """The rows that the statistics of the episodes of ``index`` are of."""
+    dataset, strided = index.dataset, index.strided
+    remain = remaining_episodes(index)
+    if of == "samples":
+        every = dataset.sample.model_copy(update={"per_episode": "all"})
+        transitions = int(samples_per_episode(every, strided, valid_t(index)).sum())
+    else:
+        transitions = int(strided[remain].sum())
+
+    def rows(name: FieldName) -> FieldRows | None:
+        if dataset.bound(name) is None:
+            return None
+        if of == "steps" and not is_of_samples(dataset, name):
+            return _noted(index, name, _step_rows(index, name, remain))
+        return _noted(index, name, _sample_rows(index, name, valid_t(index)))
+
+    return DatasetRows(dataset.name, rows("action"), rows("state"), transitions, int(remain.sum()))
+
+
+def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
+    """Whether a field's rows hang on t, so that no step has one of its own."""
+    sample = dataset.sample
+    return name == "action" and (
+        bool(sample.action_relative_to_state) or sample.action_reduce == "sum"
     )
 
 
@@ -55,16 +140,29 @@ def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) ->
     return FieldStatistics(mean, std, minimum, maximum, q01, q99)
 
 
-def _field_statistics(
-    index: DatasetIndex, name: FieldName, valid: Ranges | None
-) -> FieldStatistics:
+def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) -> FieldRows:
+    """Every step of the episodes that remain, once."""
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None
-    relative = bool(name == "action" and dataset.sample.action_relative_to_state)
+    rows = [np.empty((0, bound.width), np.float32)]
+    for number in np.flatnonzero(remain).tolist():
+        episode = index.episode(number)
+        columns = {path: episode.column(path)[:: dataset.stride] for path in bound.paths()}
+        rows.append(bound.evaluate(columns, int(index.strided[number])))
+    values = np.concatenate(rows)
+    return FieldRows(values, np.ones(len(values), np.int64))
+
+
+def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> FieldRows:
+    """What the samples of every valid t hold."""
+    dataset = index.dataset
+    bound = dataset.bound(name)
+    assert bound is not None
+    by_t = is_of_samples(dataset, name)
+    relative = name == "action" and bool(dataset.sample.action_relative_to_state)
     terms = [*bound.terms, *(dataset.state.terms if relative and dataset.state else ())]
     paths = dict.fromkeys(term.path for term in terms if term.path is not None)
-    summed = name == "action" and dataset.sample.action_reduce == "sum"
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     for number, steps in enumerate(index.strided.tolist()):
@@ -76,7 +174,7 @@ def _field_statistics(
             continue
         episode = index.episode(number)
         columns = {path: episode.column(path)[:: dataset.stride] for path in paths}
-        if summed or relative:  # every t has rows of its own
+        if by_t:  # every t has rows of its own
             values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
             found = values[mask[..., 0]]
             weights.append(np.ones(len(found), np.int64))
@@ -87,14 +185,18 @@ def _field_statistics(
             found = bound.evaluate(columns, steps)[used]
             weights.append(times[used].astype(np.int64))
         rows.append(found)
-    values, counts = np.concatenate(rows), np.concatenate(weights)
-    lost = int(counts[~np.isfinite(values).all(axis=1)].sum())
+    return FieldRows(np.concatenate(rows), np.concatenate(weights))
+
+
+def _noted(index: DatasetIndex, name: FieldName, rows: FieldRows) -> FieldRows:
+    """``rows``; says how many of them hold values that no statistics can be of."""
+    lost = int(rows.weights[~np.isfinite(rows.values).all(axis=1)].sum())
     if lost:
         logger.warning(
             "dataset %s: %d of %d rows of %s hold values that are not finite; these are left out",
-            dataset.name, lost, int(counts.sum()), name,
+            index.dataset.name, lost, int(rows.weights.sum()), name,
         )  # fmt: skip
-    return field_statistics(values, counts)
+    return rows
 
 
 def _column(

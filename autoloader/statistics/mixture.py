@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SpecError
-from autoloader.index import open_dataset_index
+from autoloader.index import DatasetIndex, open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import NormalizationStatistics
-from autoloader.spec import PipelineSpec
+from autoloader.spec import NormalizeSpec, PipelineSpec
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
-from autoloader.statistics.compute import dataset_statistics
+from autoloader.statistics.compute import dataset_rows, shared_statistics
 
 TRAIN = "train"
 
@@ -48,26 +48,44 @@ def statistics_of(
         SpecError: a split, a feature, or the file is wrong; or remote data needs a file.
         SourceError: a dataset cannot be read.
     """
-    if spec.normalize is not None and spec.normalize.statistics is not None:
-        return read_statistics(spec.normalize.statistics)
+    how = _how(spec)
+    if how.statistics is not None:
+        return read_statistics(how.statistics)
     measured = _measured(spec, split)
+    datasets = {dataset.name: dataset for dataset in measured.datasets}
     found: dict[str, NormalizationStatistics] = {}
-    for done, dataset in enumerate(measured.datasets):
-        key = cache.statistics_key(dataset, measured.spec.dataset(dataset.name))
+    for name in datasets:
+        if name in found:
+            continue
+        shared = [datasets[member] for member in how.members(name) if member in datasets]
+        keys = [
+            cache.statistics_key(one, measured.spec.dataset(one.name), how.statistics_of)
+            for one in shared
+        ]
+        key = keys[0] if len(keys) == 1 else json.dumps(keys)
         kept = cache.load(key)
-        if kept is None and dataset.remote and not read_remote:
-            raise _needs_file(dataset)
         if kept is None:
+            for one in shared:
+                if one.remote and not read_remote:
+                    raise _needs_file(one)
             if cached_only:
                 return None
             if progress is not None:
-                progress(done, len(measured.datasets))
-            kept = dataset_statistics(
-                index_numbers(dataset) if dataset.remote else open_dataset_index(dataset)
-            )
+                progress(len(found), len(datasets))
+            rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
+            kept = shared_statistics(rows, how.group_of(name) or "")
             cache.save(key, kept)
-        found[dataset.name] = kept
+        found.update((one.name, kept) for one in shared)
     return found
+
+
+def _how(spec: PipelineSpec) -> NormalizeSpec:
+    """``normalize``, or its defaults where nothing is normalised."""
+    return spec.normalize or NormalizeSpec.model_construct()
+
+
+def _index_of(dataset: ResolvedDataset) -> DatasetIndex:
+    return index_numbers(dataset) if dataset.remote else open_dataset_index(dataset)
 
 
 def _needs_file(dataset: ResolvedDataset) -> SpecError:
@@ -130,11 +148,14 @@ def statistics_document(
 
 
 def _measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
-    """The datasets of ``split``, with the records of ``train``."""
+    """The datasets of ``split``, and those that share statistics with them, as in ``train``."""
+    how = _how(spec)
+    named = {one.name for one in spec.datasets if one.split.get(split) is not None}
+    named |= {member for name in named for member in how.members(name)}
     taking_part = []
     for dataset in spec.datasets:
-        if dataset.split.get(split) is not None:
-            records = dataset.split.get(TRAIN) or dataset.split[split]
+        records = dataset.split.get(TRAIN) or dataset.split.get(split)
+        if dataset.name in named and records is not None:
             taking_part.append(dataset.model_copy(update={"split": {split: records}}))
     plain = {"datasets": tuple(taking_part), "normalize": None}
     return resolve(spec.model_copy(update=plain), split)

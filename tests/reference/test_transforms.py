@@ -360,7 +360,7 @@ def test_statistics_are_of_the_transformed_values_and_known_by_the_source(
     for source in ("def f(e):\n    return e\n", "def f(e):\n    return  e\n"):
         (tmp_path / "lab_of_versions.py").write_text(source)
         mixture = mixture_with(data, "lab_of_versions:f")
-        keys.add(statistics_key(mixture.datasets[0], mixture.spec.datasets[0]))
+        keys.add(statistics_key(mixture.datasets[0], mixture.spec.datasets[0], "steps"))
     assert len(keys) == 2
 
 

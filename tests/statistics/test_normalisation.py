@@ -21,6 +21,7 @@ from autoloader.statistics import compute, statistics_of
 from autoloader.statistics.compute import field_statistics
 
 Q = {"q01": 0.01, "q99": 0.99}
+OF_SAMPLES = {"action": {"method": "q01_q99"}, "statistics_of": "samples"}
 NAMES = ("mean", "std", "min", "max", "p01", "p99")
 NORMALIZE = {
     "action": {"method": "q01_q99", "dims": "[:-1]", "clip": True},
@@ -83,12 +84,12 @@ def plain_rows(
 @pytest.mark.parametrize(
     ("start", "horizon", "reduce"), [(0, 1, "none"), (-1, 4, "none"), (0, 3, "sum")]
 )
-def test_statistics_are_those_of_a_plain_pass(
+def test_statistics_of_samples_are_those_of_a_plain_pass(
     written: Written, start: int, horizon: int, reduce: str, edges: str
 ) -> None:
     sample = {"action_start": start, "action_horizon": horizon, "action_reduce": reduce,
               "edges": {"start": edges, "end": edges}}  # fmt: skip
-    found = statistics_of(spec_of(written, sample=sample))
+    found = statistics_of(spec_of(written, sample=sample, normalize=OF_SAMPLES))
     assert found is not None
     rows = plain_rows(
         values_of("action"), [start + k for k in range(horizon)], summed=reduce == "sum",
@@ -123,7 +124,7 @@ def test_statistics_of_actions_relative_to_the_state_are_of_the_differences(
         )
 
 
-def test_statistics_are_of_what_rules_keep(written: Written, tmp_path: Path) -> None:
+def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path: Path) -> None:
     file, key = tmp_path / "keep.json", "{episode_metadata/name}"
 
     def found(ranges: dict[str, Any]) -> Any:
@@ -137,7 +138,9 @@ def test_statistics_are_of_what_rules_keep(written: Written, tmp_path: Path) -> 
             "match": {"language_instruction": "[01]"},
             "ranges": {"file": str(file), "key": key},
         }
-        answer = statistics_of(spec_of(dataset_of(own, keep=keep), sample={"action_horizon": 2}))
+        answer = statistics_of(
+            spec_of(dataset_of(own, keep=keep), sample={"action_horizon": 2}, normalize=OF_SAMPLES)
+        )
         assert answer is not None
         return answer["robot"]
 
@@ -274,19 +277,20 @@ def test_statistics_are_computed_once_and_again_when_something_changes(
     written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed = []
-    real = compute.dataset_statistics
+    real = compute.dataset_rows
 
-    def counting(index: Any) -> Any:
+    def counting(index: Any, of: Any) -> Any:
         computed.append(index.dataset.name)
-        return real(index)
+        return real(index, of)
 
-    monkeypatch.setattr("autoloader.statistics.mixture.dataset_statistics", counting)
+    monkeypatch.setattr("autoloader.statistics.mixture.dataset_rows", counting)
     spec = spec_of(written)
     first = statistics_of(spec)
     assert statistics_of(spec) == first
     assert statistics_of(spec_of(written, sample={"per_episode": 1})) == first
+    assert statistics_of(spec_of(written, sample={"action_horizon": 2})) == first
     assert len(computed) == 1
-    statistics_of(spec_of(written, sample={"action_horizon": 2}))
+    statistics_of(spec_of(written, sample={"action_horizon": 2}, normalize=OF_SAMPLES))
     statistics_of(spec_of({**spec.datasets[0].model_dump(), "stride": 2}))
     assert len(computed) == 3
     written.files[0].touch()

@@ -1,0 +1,255 @@
+"""What counts in statistics: steps once, over the episodes that remain after filters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader.errors import SpecError
+from autoloader.planning.start import plan_loader
+from autoloader.samples.statistics import FieldStatistics
+from autoloader.statistics import statistics_document, statistics_of
+
+STEPS = (6, 9, 1, 13, 4)
+KEY = "{episode_metadata/name}"
+FEATURES = {**PLAIN, "episode_metadata/name": TEXT}
+
+
+def values_of(number: int) -> dict[str, np.ndarray]:
+    """Action [T, 2] and state [T, 3] of an episode."""
+    rng = np.random.default_rng(number)
+    steps = STEPS[number % len(STEPS)]
+    return {
+        "action": rng.normal(scale=3, size=(steps, 2)).astype(np.float32),
+        "state": rng.normal(size=(steps, 3)).astype(np.float32),
+    }
+
+
+def record(number: int) -> dict[str, Any]:
+    values = values_of(number)
+    return episode(
+        number,
+        len(values["action"]),
+        **{
+            "action": [float(v) for v in values["action"].ravel()],
+            "observation/state": [float(v) for v in values["state"].ravel()],
+            "episode_metadata/name": [f"{number}".encode()],
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = tmp_path_factory.mktemp("steps")
+    return write_dataset(
+        folder, [[record(0), record(1), record(2)], [record(3), record(4)]], features=FEATURES
+    )
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = tmp_path_factory.mktemp("second")
+    return write_dataset(
+        folder, [[record(number) for number in range(5, 9)]], name="second", features=FEATURES
+    )
+
+
+def assert_of(found: FieldStatistics | None, rows: np.ndarray) -> None:
+    """Whether statistics are those of ``rows`` [n, width], by NumPy in float64."""
+    assert found is not None
+    rows = rows.astype(np.float64)
+    np.testing.assert_allclose(found.mean, rows.mean(axis=0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.std, rows.std(axis=0), rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(found.minimum, rows.min(axis=0))
+    np.testing.assert_array_equal(found.maximum, rows.max(axis=0))
+    np.testing.assert_array_equal(found.q01, np.quantile(rows, 0.01, axis=0))
+    np.testing.assert_array_equal(found.q99, np.quantile(rows, 0.99, axis=0))
+
+
+def statistics(*datasets: Written | Mapping[str, Any], **top: Any) -> Any:
+    found = statistics_of(spec_of(*datasets, **top))
+    assert found is not None
+    return found
+
+
+@given(
+    kept=st.dictionaries(
+        st.integers(0, 4),
+        st.lists(st.tuples(st.integers(0, 14), st.integers(0, 14)), max_size=3),
+        max_size=5,
+    ),
+    named=st.sets(st.integers(0, 4), min_size=1),
+    stride=st.integers(1, 4),
+    horizon=st.integers(1, 6),
+    start=st.integers(-2, 2),
+    edges=st.sampled_from(["repeat", "zero", "drop"]),
+)
+@settings(max_examples=60)
+def test_every_step_of_the_episodes_that_filters_leave_counts_once(
+    written: Written,
+    tmp_path_factory: pytest.TempPathFactory,
+    kept: dict[int, list[tuple[int, int]]],
+    named: set[int],
+    stride: int,
+    horizon: int,
+    start: int,
+    edges: str,
+) -> None:
+    ranges = {str(n): [[a, max(a, b)] for a, b in spans] for n, spans in kept.items()}
+    file = tmp_path_factory.mktemp("keep") / "keep.json"
+    file.write_text(json.dumps(ranges))
+    pattern = "^[" + "".join(map(str, sorted(named))) + "]$"
+    found = statistics(
+        dataset_of(
+            written,
+            stride=stride,
+            keep={"match": {"episode_metadata/name": pattern},
+                  "ranges": {"file": str(file), "key": KEY}},
+        ),
+        sample={"action_start": start, "action_horizon": horizon,
+                "edges": {"start": edges, "end": edges}},
+    )["robot"]  # fmt: skip
+
+    def remains(number: int) -> bool:
+        steps = range(0, STEPS[number], stride)
+        spans = ranges.get(str(number), [])
+        return number in named and any(a <= step < b for step in steps for a, b in spans)
+
+    remaining = [number for number in range(5) if remains(number)]
+    assert found.trajectories == len(remaining)
+    assert found.transitions == sum(len(range(0, STEPS[n], stride)) for n in remaining)
+    for field in ("action", "state") if remaining else ():
+        rows = np.concatenate([values_of(number)[field][::stride] for number in remaining])
+        assert_of(getattr(found, field), rows)
+
+
+def test_an_episode_that_windows_leave_nothing_of_still_counts(written: Written) -> None:
+    sample = {"action_horizon": 10, "edges": {"start": "drop", "end": "drop"}}
+    found = statistics(written, sample=sample)["robot"]
+    assert_of(found.action, np.concatenate([values_of(number)["action"] for number in range(5)]))
+    assert (found.transitions, found.trajectories) == (sum(STEPS), 5)
+
+
+@pytest.mark.parametrize("own", [{"action_reduce": "sum"}, {"action_relative_to_state": [0]}])
+def test_an_action_that_hangs_on_t_is_counted_by_samples(
+    written: Written, own: dict[str, Any]
+) -> None:
+    top = {"sample": {"action_horizon": 3, **own}}
+    how = {"action": {"method": "q01_q99"}}
+    steps = statistics(written, **top, normalize={**how, "statistics_of": "steps"})["robot"]
+    samples = statistics(written, **top, normalize={**how, "statistics_of": "samples"})["robot"]
+    assert steps.action == samples.action
+    assert_of(steps.state, np.concatenate([values_of(number)["state"] for number in range(5)]))
+
+
+def test_datasets_of_a_group_share_the_statistics_of_all_their_rows(
+    written: Written, second: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
+    alone = dataset_of(second, name="alone")
+    found = statistics(written, second, alone, normalize=normalize)
+    every = range(9)
+    for name in ("robot", "second"):
+        assert_of(found[name].action, np.concatenate([values_of(n)["action"] for n in every]))
+        assert_of(found[name].state, np.concatenate([values_of(n)["state"] for n in every]))
+        assert found[name].trajectories == 9
+    assert found["alone"].trajectories == 4
+    spec = spec_of(written, second, alone, normalize=normalize)
+    assert statistics_of(spec, cached_only=True) == found
+
+
+def test_a_group_is_the_same_in_a_split_that_only_some_of_it_take_part_in(
+    written: Written, second: Written
+) -> None:
+    normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
+    spec = spec_of(
+        dataset_of(written, split={"train": "train[:3]", "val": "train[3:]"}),
+        dataset_of(second, split={"train": "train", "val": None}),
+        normalize=normalize,
+    )
+    train, val = statistics_of(spec), statistics_of(spec, "val")
+    assert train is not None
+    assert val is not None
+    assert val["robot"] == train["robot"]
+
+
+def test_a_group_of_different_widths_is_refused(written: Written, second: Written) -> None:
+    normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
+    wide = dataset_of(second, action=["action", {"zeros": 1}])
+    with pytest.raises(SpecError, match="action of 'robot' has 2 columns, that of 'second' has 3"):
+        statistics(written, wide, normalize=normalize)
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"arms": ["robot", "sekond"]}, "normalize.group.arms names 'sekond'.*"),
+        ({"a": ["robot"], "b": ["robot"]}, "'robot' is named in 'a' and in 'b'"),
+        ({"a": ["robot", "robot"]}, "'robot' is named twice in 'a'"),
+        ({"a": []}, "normalize.group.a"),
+    ],
+)
+def test_a_group_that_cannot_be_is_refused(
+    written: Written, second: Written, group: dict[str, Any], words: str
+) -> None:
+    normalize = {"action": {"method": "q01_q99"}, "group": group}
+    with pytest.raises(SpecError, match=words):
+        spec_of(written, second, normalize=normalize)
+
+
+def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(
+    tmp_path: Path,
+) -> None:
+    written = write_dataset(tmp_path, [[record(1)]], features=FEATURES)
+    action = {"path": "action[:1]", "ops": [{"clip": [0, 1]}, "invert"]}
+    found = statistics(dataset_of(written, action=[action]))["robot"]
+    raw = values_of(1)["action"][:, :1]
+    assert_of(found.action, np.float32(1) - np.clip(raw, np.float32(0), np.float32(1)))
+
+
+def notes_of(spec: Any) -> str:
+    return "\n".join(plan_loader(spec, ram_floor=0, probe_only=True).notes)
+
+
+def test_a_plan_says_where_a_file_of_samples_differs_from_the_steps(
+    written: Written, tmp_path: Path
+) -> None:
+    sample = {"action_horizon": 5}
+    file = tmp_path / "old.json"
+    how = {"action": {"method": "q01_q99"}, "state": {"method": "mean_std"}}
+    of_samples = spec_of(written, sample=sample, normalize={**how, "statistics_of": "samples"})
+    found = statistics_of(of_samples)
+    assert found is not None
+    file.write_text(json.dumps(statistics_document(of_samples, found)))
+    given = spec_of(written, sample=sample, normalize={**how, "statistics": str(file)})
+    told = notes_of(given)
+    assert "old.json differs from the steps of this data: robot: action column" in told
+    assert "state" not in told
+    own = statistics(written, sample=sample)
+    wanted = max(
+        abs((x - (low + high) / 2) * 2 / (high - low) - (x - (a + b) / 2) * 2 / (b - a))
+        for q01, q99, mean, a, b in zip(
+            own["robot"].action.q01, own["robot"].action.q99, own["robot"].action.mean,
+            found["robot"].action.q01, found["robot"].action.q99, strict=True,
+        )
+        for low, high in [(q01, q99)]
+        for x in (q01, mean, q99)
+    )  # fmt: skip
+    assert f"by {wanted:.2g}" in told
+    file.write_text(json.dumps(statistics_document(given, own)))
+    assert "differs" not in notes_of(given)
+    samples = spec_of(
+        written,
+        sample=sample,
+        normalize={**how, "statistics": str(file), "statistics_of": "samples"},
+    )
+    assert "old.json differs from the samples of this data" in notes_of(samples)
