@@ -35,13 +35,14 @@ from autoloader.knobs import Knobs
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.arguments import check_arguments, check_retune
-from autoloader.planning.opening import open_planned
+from autoloader.planning.opening import control_request, open_planned
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.start import check_ranks, plan_loader, retuned, why_no_batch
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
 from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
+from autoloader.process.setup import PipelineSetup
 from autoloader.samples.location import SampleLocation, locate
 from autoloader.samples.resolve import check_places
 from autoloader.spec import PipelineSpec
@@ -167,28 +168,26 @@ class AutoLoader:
         mixture, planned = self.plan.mixture, self.plan.knobs.reader == "indexed"
         part = ALONE if planned else self._ranks
         self._order = order_of_part(self.plan.order, part)
-        self._fingerprint = fingerprint(self.plan)
         self._progress = DeliveryProgress(mixture, self._order, self._ranks, planned=planned)
         if isolation == "process" and self._child is None:
             self._child = Child.shared(self._neighbours)
         page, number = self._child.page if self._child else None, pipeline_number()
         self._delivery = Delivery(mixture, self.plan.order, output, page, number)
         self._parts.callback(self._delivery.close)
-        self._pipeline, self._preemptible = open_planned(
-            self.plan,
+        ranks_here, lender = self._neighbours.local_world_size, self._delivery.lender
+        setup = PipelineSetup(
             mixture_part(mixture, part),
             self._order,
-            self._child,
-            memory=self._delivery.memory,
-            lender=self._delivery.lender,
-            page=self._delivery.page,
-            ranks=self._ranks,
-            ranks_here=self._neighbours.local_world_size,
+            self.plan.knobs,
+            self._delivery.memory,
+            self._delivery.page,
+            control_request(self.plan, ranks_here=ranks_here, moves=self._controller),
+            self._ranks,
+            ranks_here,
             position=self._progress.start,
-            headroom=self._headroom,
-            moves=self._controller,
-            number=number,
+            lent=lambda: lender.lent,
         )
+        self._pipeline = open_planned(setup, self._child, headroom=self._headroom, number=number)
 
     def _start(self) -> None:
         if not self._started:
@@ -349,7 +348,7 @@ class AutoLoader:
         """
         self.owner.check()
         place = {**self._progress.state(), **rebased(self._order, self.dataset_names)}
-        return sealed({**self._fingerprint, **place})
+        return sealed({**fingerprint(self.plan), **place})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.

@@ -27,18 +27,17 @@ import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
-from autoloader.control.pipeline import Control, ControlRequest, give_memory_back
+from autoloader.control.pipeline import Control, give_memory_back
+from autoloader.controller.request import ControlRequest
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part
-from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.oom import memory_cgroup, oom_kills
 from autoloader.process.control_page import ControlPage
@@ -59,14 +58,12 @@ from autoloader.process.messages import (
     Wire,
     peer_of,
 )
+from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
-from autoloader.ring.memory import MAX_SLOTS, RingMemory
+from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import PipelineStart
 from autoloader.samples.resolve import resolve_plain
 from autoloader.supervision.start import extend_import_path
-
-if TYPE_CHECKING:
-    from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -113,32 +110,23 @@ class _ServedPipeline:
         self._generation = start.generation
         self._memory = memory
         self.declared = declared
-        mixture = declared.mixture
-        order = MixtureOrder.from_plain(start.order)
-        place = PipelineStart.from_plain(mixture, start.place)
-        self._control = worker.control
-
-        def make(knobs: Knobs) -> Pipeline:
-            return open_pipeline(
-                mixture,
-                order,
-                knobs,
-                memory,
-                start=place,
-                held=start.held_slots,
-                ranks=Ranks(start.rank, start.world_size),
-                ranks_here=start.ranks_here,
-                compiled=declared.compiled,
-            )
-
-        self.controlled = self._control.open(
-            mixture,
-            order.shares,
+        place = PipelineStart.from_plain(declared.mixture, start.place)
+        setup = PipelineSetup(
+            declared.mixture,
+            MixtureOrder.from_plain(start.order),
             Knobs.build(start.knobs),
-            ControlRequest.from_plain(start.control),
             memory,
             page,
-            make,
+            ControlRequest.from_plain(start.control),
+            Ranks(start.rank, start.world_size),
+            start.ranks_here,
+            position=lambda: place,
+            lent=lambda: start.held_slots,
+        )
+        self._control = worker.control
+        self.controlled = self._control.open(
+            setup,
+            declared.compiled,
             told=self._told,
             restart=worker.end,
             number=self._number,
@@ -158,8 +146,7 @@ class _ServedPipeline:
         self._control.leave(self.controlled)
         self.pipeline.close()
         if held_slots is not None:
-            for slot in set(range(MAX_SLOTS)) - set(held_slots):
-                self._memory.punch(slot)
+            self._memory.punch_all_but(held_slots)
         self._memory.close()
 
     def _told(self, knobs: Knobs, state: str) -> bool:

@@ -7,87 +7,43 @@ Not here: the pipeline (``pipeline.pipeline``), governing it (``control.pipeline
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 
-from autoloader.control.pipeline import Control, ControlRequest
+from autoloader.control.pipeline import Control
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.knobs import Knobs
-from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
-from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.probes.process_memory import loader_bytes
-from autoloader.process.control_page import ControlPage
+from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
-from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
-from autoloader.ring.message import BatchMessage, PipelineStart
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.ring.message import BatchMessage
 
 
 class ThreadPipeline:
     """One mixture in this process.
 
     Args:
-        mixture, order, knobs, memory: as for ``Pipeline``.
-        page: where the consumer's doings are read.
+        setup: what it is opened with.
         headroom: what the machine can still give.
-        control: what the controller is asked.
-        ranks: whose part of the mixture.
-        position: says where to begin, whenever a pipeline is opened.
-        lender: knows which slots are under live arrays.
         number: of the loader in the decision log.
     """
 
     restarts = 0
 
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        knobs: Knobs,
-        memory: RingMemory,
-        *,
-        page: ControlPage,
-        headroom: HeadroomSource,
-        control: ControlRequest,
-        ranks: Ranks,
-        position: Callable[[], PipelineStart],
-        lender: Lender,
-        number: int,
-    ) -> None:
-        self._mixture = mixture
-        self._order = order
-        self._memory = memory
-        self._page = page
-        self._request = control
-        self._ranks = ranks
-        self._position = position
-        self._lender = lender
+    def __init__(self, setup: PipelineSetup, headroom: HeadroomSource, number: int) -> None:
+        self._setup = setup
         self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)
         self._baseline_bytes = loader_bytes()
-        self._open(knobs)
+        self._open()
 
-    def _open(self, knobs: Knobs) -> None:
+    def _open(self) -> None:
         self._controlled = self._control.open(
-            self._mixture,
-            self._order.shares,
-            knobs,
-            self._request,
-            self._memory,
-            self._page,
-            lambda admitted: open_pipeline(
-                self._mixture,
-                self._order,
-                admitted,
-                self._memory,
-                start=self._position(),
-                held=sorted(self._lender.lent),
-                ranks=self._ranks,
-                compiled=self._compiled,
-            ),
+            self._setup,
+            self._compiled,
             told=lambda *_: True,
             restart=None,
             number=self._number,
@@ -96,6 +52,7 @@ class ThreadPipeline:
         self._pipeline = self._controlled.pipeline
 
     def _leave(self) -> None:
+        self._setup = replace(self._setup, knobs=self.knobs)
         self._control.leave(self._controlled)
         self._pipeline.close()
 
@@ -105,9 +62,9 @@ class ThreadPipeline:
 
     def go_to(self, order: MixtureOrder) -> None:
         """Begin at ``position()`` of ``order`` with the next ``start``."""
-        knobs, self._order = self.knobs, order
         self._leave()
-        self._open(knobs)
+        self._setup = replace(self._setup, order=order)
+        self._open()
 
     def activate(self) -> bool:
         """Nothing: loaders in threads do not share a child."""
@@ -119,11 +76,9 @@ class ThreadPipeline:
 
     def suspend(self) -> None:
         """Let go of it all, the ring's pages too, until ``start``."""
-        knobs, lent = self.knobs, self._lender.lent
         self._leave()
-        for slot in set(range(MAX_SLOTS)) - lent:
-            self._memory.punch(slot)
-        self._open(knobs)
+        self._setup.memory.punch_all_but(self._setup.lent())
+        self._open()
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""

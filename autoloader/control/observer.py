@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +22,7 @@ from autoloader.probes.gpu import GpuProbe, GpuReading
 from autoloader.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
 from autoloader.probes.probe import Watched
 from autoloader.probes.process_memory import tree_pss_bytes
-from autoloader.process.control_page import ControlPage
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.process.setup import PipelineSetup
 
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.002
@@ -53,42 +51,27 @@ class Observer:
     """Reads one pipeline and its host.
 
     Args:
-        mixture: what the pipeline runs.
-        shares: of each dataset.
-        knobs: those that the pipeline opened with.
+        setup: what the pipeline is opened with.
         probes: of this process.
-        page: where the consumer's doings are read.
-        shards: of each dataset (``KnobLimits.shards``).
-        batch_size: samples of a batch.
         own_process: whether this process's memory is the loader's alone.
     """
 
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        shares: tuple[float, ...],
-        knobs: Knobs,
-        probes: Probes,
-        page: ControlPage,
-        *,
-        shards: Mapping[str, int],
-        batch_size: int,
-        own_process: bool,
-    ) -> None:
-        self._shares = dict(zip(mixture.names, shares, strict=True))
-        self._shards = shards
+    def __init__(self, setup: PipelineSetup, probes: Probes, *, own_process: bool) -> None:
+        mixture = setup.mixture
+        self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
+        self._shards = setup.control.limits.knobs.shards
         self._probes = probes
-        self._page = page
+        self._page = setup.page
         self._own_process = own_process
         sizes = mixture.sizes
         self._slot_bytes = sizes.batch_bytes
         self._prices = RollingPrices(slot_bytes=sizes.batch_bytes, record_bytes=sizes.record_bytes)
-        self._framework_bytes = price_start(knobs, sizes).framework_bytes
+        self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")
         self._held_next_s = float("-inf")
-        self._meter = FlowMeter(batch_size)
-        self._page_before = page.consumer[:2]
+        self._meter = FlowMeter(mixture.spec.batch.size)
+        self._page_before = setup.page.consumer[:2]
         self._own = (0, 0)
 
     @property

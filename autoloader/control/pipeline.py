@@ -21,79 +21,39 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pydantic import TypeAdapter
 
 from autoloader.control.observer import Observer, Probes
 from autoloader.controller.admission import price_change
 from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
 from autoloader.controller.decisions import DecisionLog
-from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.proposals import margin
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
+from autoloader.controller.request import ControlRequest
 from autoloader.controller.states import ControllerState
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
+from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
-from autoloader.process.control_page import ControlPage
-from autoloader.ring.memory import RingMemory
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.process.setup import PipelineSetup
+from autoloader.read.open_mixture import CompiledMixture
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
-DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
-"""Environment variable: the decision log's file, or a directory for one a run; unset: none."""
 _BUDGET = SharedBudget()
 os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _TRIM_COST_RATIO = 0.005
 """Handing memory back walks the whole heap: the first time at once, then no more of a core."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
-    """What a trainer asks of the controller; crosses to the child as plain values.
-
-    Attributes:
-        limits: what may not be overstepped.
-        moves: whether there is a controller at all: policy and reflex.
-        decisions: the decision log's file; "": none.
-        run: the trainer in that log.
-        visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
-        trainer: its process id.
-        batch_size: samples of a batch.
-    """
-
-    limits: ControllerLimits
-    moves: bool
-    decisions: str
-    run: str
-    visible_devices: str | None
-    trainer: int
-    batch_size: int
-
-    def plain(self) -> dict[str, Any]:
-        """Plain values."""
-        found: dict[str, Any] = _REQUEST.dump_python(self, mode="json")
-        return found
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ControlRequest:
-        """From ``plain``."""
-        return _REQUEST.validate_python(plain)
-
-
-_REQUEST = TypeAdapter(ControlRequest)
 
 
 class ControlledPipeline:
@@ -358,31 +318,26 @@ class Control:
 
     def open(
         self,
-        mixture: ResolvedMixture,
-        shares: tuple[float, ...],
-        knobs: Knobs,
-        request: ControlRequest,
-        memory: RingMemory,
-        page: ControlPage,
-        make: Callable[[Knobs], Pipeline],
+        setup: PipelineSetup,
+        compiled: CompiledMixture,
         *,
         own_process: bool = True,
         **own: Any,
     ) -> ControlledPipeline:
-        """Give a pipeline its place in the budget, make it with the knobs it may have, govern it.
+        """Give a pipeline its place in the budget, open it with the knobs it may have, govern it.
+
+        It is not yet started.
 
         Args:
-            mixture: what it will run.
-            shares: of each dataset.
-            knobs: asked for.
-            request: what its trainer asks of the controller.
-            memory: its ring.
-            page: where the consumer's doings are read.
-            make: makes the pipeline, not yet started.
+            setup: what it is opened with; its knobs are those asked for.
+            compiled: see ``open_pipeline``.
             own_process: whether this process's memory is the loader's alone.
             **own: further arguments of ``ControlledPipeline``.
         """
-        pipes = PipelineSizes(mixture.sizes, memory.allocated_bytes(), self._has_tensorflow)
+        request, knobs = setup.control, setup.knobs
+        pipes = PipelineSizes(
+            setup.mixture.sizes, setup.memory.allocated_bytes(), self._has_tensorflow
+        )
         opening = admit_opening(
             self._budget,
             self._headroom,
@@ -396,18 +351,10 @@ class Control:
         if self._probes is None:
             self._probes = Probes.of_this_host(request.visible_devices, request.trainer)
         try:
-            observer = Observer(
-                mixture,
-                shares,
-                opening.knobs,
-                self._probes,
-                page,
-                shards=request.limits.knobs.shards,
-                batch_size=request.batch_size,
-                own_process=own_process,
-            )
+            setup = replace(setup, knobs=opening.knobs)
+            observer = Observer(setup, self._probes, own_process=own_process)
             one = ControlledPipeline(
-                make(opening.knobs),
+                open_pipeline(setup, compiled),
                 request,
                 opening,
                 self._budget,

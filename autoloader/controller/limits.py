@@ -5,11 +5,14 @@ Not here: what is done within them (``policy``, ``reflex``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autoloader.controller.admission import MARGIN_BYTES
 from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
+
+logger = logging.getLogger(__name__)
 
 ORDER_KNOBS = ("cycle_length", "shuffle_samples")
 
@@ -67,6 +70,16 @@ class ControllerLimits:
             return min(value, int(getattr(self.minimum, key.rpartition(".")[2])))
 
         return lowered(knobs, to, keep=ORDER_KNOBS if self.order_fixed else ())
+
+    def smaller(self, knobs: Knobs) -> Knobs:
+        """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
+        halved = ("ring_slots", "decode_threads", "queue_samples")
+        values = {
+            name: max(getattr(self.minimum, name), getattr(knobs, name) // 2) for name in halved
+        }
+        smaller = Knobs.build({**values, "reader": knobs.reader}, base=self.minimum)
+        logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
+        return smaller
 
 
 def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...]) -> Knobs:

@@ -8,64 +8,50 @@ Not here: the pipelines themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autoloader.errors import UsageError
-from autoloader.knobs import Knobs
-from autoloader.order.dealing import Deal, Ranks
-from autoloader.order.mixture import MixtureOrder
+from autoloader.order.dealing import Deal
+from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
-from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import PipelineStart
-from autoloader.samples.resolve import ResolvedMixture
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
 
 
-def open_pipeline(
-    mixture: ResolvedMixture,
-    order: MixtureOrder,
-    knobs: Knobs,
-    memory: RingMemory,
-    *,
-    start: PipelineStart,
-    held: Sequence[int] = (),
-    ranks: Ranks = Ranks(),  # noqa: B008 frozen
-    ranks_here: int = 1,
-    compiled: CompiledMixture | None = None,
-) -> Pipeline:
+def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     """The pipeline for a rank's part of a mixture; not yet started.
 
     ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
 
     Raises:
         SourceError: TensorFlow is needed and cannot be imported.
-        UsageError: ``start`` was saved under another reader.
+        UsageError: the place where it begins was saved under another reader.
     """
+    mixture, order, start = setup.mixture, setup.order, setup.position()
     deal = Deal.of(
         order,
         mixture.spec.batch,
-        ranks,
+        setup.ranks,
         base=start.position,
         in_epoch=start.in_epoch,
         first_number=start.first_number,
     )
-    compiled = compiled or CompiledMixture()
     reader: MixtureReader
-    if knobs.reader == "indexed":
+    if setup.knobs.reader == "indexed":
         from autoloader.pipeline.indexed import IndexedReader
 
         _check_reader(start)
-        reader = IndexedReader(mixture, order, ranks_here=ranks_here, compiled=compiled)
+        reader = IndexedReader(mixture, order, ranks_here=setup.ranks_here, compiled=compiled)
     else:
         from autoloader.pipeline.streamed import StreamsReader, opener
 
         reader = StreamsReader(mixture, order, opener(mixture, compiled), start)
     from autoloader.pipeline.pipeline import Pipeline
 
-    return Pipeline(mixture, reader, knobs, memory, deal=deal, held=held)
+    held = sorted(setup.lent())
+    return Pipeline(mixture, reader, setup.knobs, setup.memory, deal=deal, held=held)
 
 
 def _check_reader(start: PipelineStart) -> None:

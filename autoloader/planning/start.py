@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
-from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import SpecError, UsageError
 from autoloader.extras import require
 from autoloader.host.processors import CgroupProcessors
@@ -297,31 +296,6 @@ def minimum_knobs(block_length: int) -> Knobs:
             "read_ahead": 1,
         }
     )
-
-
-def controller_limits(plan: LoaderPlan, *, ranks_here: int) -> ControllerLimits:
-    """What the controller of one of ``ranks_here`` loaders on this machine may not overstep."""
-    mixing = plan.mixture.spec.mixing
-    return ControllerLimits(
-        ram_floor_bytes=plan.ram_floor_bytes,
-        knobs=plan.limits,
-        minimum=minimum_knobs(mixing.block_length),
-        order_fixed=mixing.waits,
-        budget_ratio=1 / ranks_here,
-    )
-
-
-def smaller_knobs(knobs: Knobs, *, block_length: int) -> Knobs:
-    """Knobs for after the kernel killed the child for memory: half the ring, least streams."""
-    least = minimum_knobs(block_length)
-    values = least.flat()
-    values["ring_slots"] = max(least.ring_slots, knobs.ring_slots // 2)
-    values["decode_threads"] = max(1, knobs.decode_threads // 2)
-    values["queue_samples"] = max(least.queue_samples, knobs.queue_samples // 2)
-    values["reader"] = knobs.reader
-    smaller = Knobs.build(values)
-    logger.warning("knobs after an out-of-memory kill: %s", smaller.changed(knobs))
-    return smaller
 
 
 def _admitted(

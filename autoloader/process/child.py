@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -53,7 +54,32 @@ def pipeline_number() -> int:
     return next(_numbers)
 
 
-class Client(Protocol):
+class Preemptible(Protocol):
+    """A loader that is open, as one that opens sees it (``planning.preemption``)."""
+
+    @property
+    def reader(self) -> str:
+        """The reader whose libraries its child has imported."""
+        ...
+
+    def reserved_bytes(self) -> int:
+        """Memory that it was admitted with and does not hold yet."""
+        ...
+
+    def spare_bytes(self) -> int:
+        """What ``shrink_to_minimum`` would free of its ring, filled or yet to be."""
+        ...
+
+    def shrink_to_minimum(self) -> None:
+        """Begin again with the minimum knobs, behind the last batch handed out."""
+        ...
+
+    def has_shrunk(self) -> bool:
+        """Whether the kernel has the pages back."""
+        ...
+
+
+class Client(Preemptible, Protocol):
     """A loader's side of one pipeline in the child."""
 
     def begin(self, child: Child) -> None:
@@ -127,6 +153,17 @@ class Child:
                 cls._current[neighbours.job] = current
             return current
 
+    @classmethod
+    def open_clients(cls) -> list[Preemptible]:
+        """The loaders of this process that have joined a child and not left it."""
+        children = [child for child in cls._current.values() if child.usable]
+        return [client for child in children for client in child.clients]
+
+    @property
+    def clients(self) -> list[Preemptible]:
+        """Those that have joined and not left."""
+        return [inbox.client for inbox in self._clients.values()]
+
     def expect(self) -> bool:
         """A loader will join; False where it would find this closed."""
         with self._lock:
@@ -179,7 +216,7 @@ class Child:
             self._expected = max(0, self._expected - 1)
             return number
 
-    def leave(self, number: int, lent: frozenset[int]) -> None:
+    def leave(self, number: int, lent: Collection[int]) -> None:
         """A loader is done; with the last one this trainer is, and with it maybe the child.
 
         A child that goes on gives the pages of its ring back, but those of the ``lent`` slots.

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Collection
+from dataclasses import asdict, replace
 
+from autoloader.controller.admission import price_start
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import AutoloaderError
 from autoloader.host.interrupts import Interrupts
 from autoloader.knobs import Knobs
-from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.probes.process_memory import tree_pss_bytes
 from autoloader.process.child import Child
@@ -33,9 +32,9 @@ from autoloader.process.messages import (
     Start,
     Stop,
 )
-from autoloader.ring.memory import MAX_SLOTS, Lender, RingMemory
-from autoloader.ring.message import BatchMessage, PipelineStart
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.process.setup import PipelineSetup
+from autoloader.ring.memory import MAX_SLOTS
+from autoloader.ring.message import BatchMessage
 from autoloader.supervision.start import import_path
 
 _ANSWER_S = 5.0
@@ -45,39 +44,13 @@ class ChildPipeline:
     """One mixture in the child.
 
     Args:
-        mixture, order, knobs, memory: as for ``Pipeline``.
+        setup: what it is opened with; its knobs and order are those in force.
         child: where it runs.
-        control: what the controller in the child is asked, as plain values.
-        ranks: whose part of the mixture.
-        position: says where to begin, whenever a child begins.
-        lender: knows which slots are under live arrays.
-        smaller: knobs for after an OOM kill.
     """
 
-    def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        knobs: Knobs,
-        memory: RingMemory,
-        child: Child,
-        *,
-        control: dict[str, Any],
-        ranks: Ranks,
-        position: Callable[[], PipelineStart],
-        lender: Lender,
-        smaller: Callable[[Knobs], Knobs],
-    ) -> None:
-        self._mixture = mixture
-        self._order = order
-        self._knobs = knobs
-        self._memory = memory
+    def __init__(self, setup: PipelineSetup, child: Child) -> None:
+        self._setup = setup
         self._child = child
-        self._control = control
-        self._ranks = ranks
-        self._position = position
-        self._lender = lender
-        self._smaller = smaller
         self._generation = 0
         self._requests = itertools.count()
         self._failure: AutoloaderError | None = None
@@ -85,7 +58,8 @@ class ChildPipeline:
         self._begun = False
         self._prepares = False
         self._closed = False
-        self._last = PipelineActivity({}, knobs.ring_slots, 0, 0, 0, 0.0)
+        self._was_full = False
+        self._last = self._idle()
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
         self.control: dict[str, int] = {}
@@ -100,7 +74,7 @@ class ChildPipeline:
 
     def go_to(self, order: MixtureOrder) -> None:
         """Begin at ``position()`` of ``order`` with the next ``start``."""
-        self._order = order
+        self._setup = replace(self._setup, order=order)
 
     @property
     def restarts(self) -> int:
@@ -117,40 +91,69 @@ class ChildPipeline:
         return tree_pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
 
     @property
-    def begun(self) -> bool:
-        """Whether it runs, and was not suspended since."""
-        return self._begun
+    def reader(self) -> str:
+        """See ``child.Preemptible``."""
+        return self.knobs.reader
 
-    def begin_again(self, knobs: Knobs) -> None:
-        """Begin at ``position()`` with other knobs; what was read ahead is dropped."""
+    def reserved_bytes(self) -> int:
+        """See ``child.Preemptible``: the ring, and until it was full once everything else too."""
+        if not self._begun:
+            return 0  # admission reads headroom when it begins
+        price = price_start(self.knobs, self._setup.mixture.sizes)
+        ring = max(0, price.ring_bytes - self._setup.memory.allocated_bytes())
+        self._was_full = self._was_full or ring == 0
+        if self._was_full:
+            return ring
+        return ring + max(0, price.total_bytes - price.ring_bytes - self.held_bytes())
+
+    def spare_bytes(self) -> int:
+        """See ``child.Preemptible``: nothing without a controller, which lets it grow again."""
+        if not self._setup.control.moves or not self._begun:
+            return 0
+        memory = self._setup.memory
+        ring = max(self.knobs.ring_slots * memory.slot_bytes, memory.allocated_bytes())
+        return max(0, ring - self._minimum_bytes())
+
+    def shrink_to_minimum(self) -> None:
+        """See ``child.Preemptible``; what was read ahead is dropped."""
         with self._child.lock:
-            self._knobs = knobs
-            self._make_pageable(self._lender.lent)
+            self._set_knobs(self._setup.control.limits.least(self.knobs))
+            self._make_pageable(self._setup.lent())
             self.begin(self._child)
+
+    def has_shrunk(self) -> bool:
+        """See ``child.Preemptible``."""
+        return self._setup.memory.allocated_bytes() <= self._minimum_bytes()
+
+    def _minimum_bytes(self) -> int:
+        """Its smallest ring, and the batches that the consumer holds."""
+        slots = self._setup.control.limits.least(self.knobs).ring_slots
+        return (slots + len(self._setup.lent())) * self._setup.memory.slot_bytes
 
     def begin(self, child: Child) -> None:
         """See ``child.Client``."""
         if not self._begun:
             return
         self._generation += 1
+        setup = self._setup
         child.send(
             Start(
                 self._number,
                 generation=self._generation,
-                spec=self._mixture.spec.model_dump(mode="json"),
-                split=self._mixture.split,
-                statistics=self._mixture.plain_statistics(),
-                knobs=self._knobs.flat(),
-                order=asdict(self._order),
-                place=self._position().plain(),
-                rank=self._ranks.rank,
-                world_size=self._ranks.world_size,
-                ranks_here=child.ranks_here,
-                held_slots=sorted(self._lender.lent),
-                control=self._control,
+                spec=setup.mixture.spec.model_dump(mode="json"),
+                split=setup.mixture.split,
+                statistics=setup.mixture.plain_statistics(),
+                knobs=setup.knobs.flat(),
+                order=asdict(setup.order),
+                place=setup.position().plain(),
+                rank=setup.ranks.rank,
+                world_size=setup.ranks.world_size,
+                ranks_here=setup.ranks_here,
+                held_slots=sorted(setup.lent()),
+                control=setup.control.plain(),
                 import_path=import_path(),
             ),
-            (self._memory.descriptor, child.page.descriptor),
+            (setup.memory.descriptor, setup.page.descriptor),
         )
         if self._parked:
             child.send(Park(self._number, True))
@@ -159,11 +162,8 @@ class ChildPipeline:
         """See ``child.Client``."""
         del reason
         if out_of_memory:
-            self._knobs = self._smaller(self._knobs)
-        lent = self._lender.lent
-        for slot in range(MAX_SLOTS):
-            if slot not in lent:
-                self._memory.punch(slot)
+            self._set_knobs(self._setup.control.limits.smaller(self.knobs))
+        self._setup.memory.punch_all_but(self._setup.lent())
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""
@@ -187,7 +187,7 @@ class ChildPipeline:
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
             self.control = message.control
         elif isinstance(message, Retuned):
-            self._knobs = Knobs.build(message.knobs)
+            self._set_knobs(Knobs.build(message.knobs))
             self.state = message.state or self.state
 
     def activate(self) -> bool:
@@ -212,15 +212,15 @@ class ChildPipeline:
         with self._child.lock:
             if self._begun:
                 self._begun = self._prepares = False
-                lent = self._lender.lent
+                lent = self._setup.lent()
                 self._make_pageable(lent)
                 self._child.send(Stop(self._number, sorted(lent)))
 
-    def _make_pageable(self, lent: frozenset[int]) -> None:
+    def _make_pageable(self, lent: Collection[int]) -> None:
         """Unregister all other slots from a device, so that the child may give their pages back."""
         for slot in range(MAX_SLOTS):
             if slot not in lent:
-                self._memory.make_pageable(slot)
+                self._setup.memory.make_pageable(slot)
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
@@ -229,11 +229,14 @@ class ChildPipeline:
     @property
     def knobs(self) -> Knobs:
         """The values in force."""
-        return self._knobs
+        return self._setup.knobs
+
+    def _set_knobs(self, knobs: Knobs) -> None:
+        self._setup = replace(self._setup, knobs=knobs)
 
     def retune(self, knobs: Knobs) -> None:
         """See ``Pipeline.retune``."""
-        self._knobs = knobs
+        self._set_knobs(knobs)
         self._child.send(Retune(self._number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
@@ -252,9 +255,12 @@ class ChildPipeline:
         if self._closed:
             return self._last
         if not self._begun:
-            return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
+            return self._idle()
         with Interrupts():
             return self._ask()
+
+    def _idle(self) -> PipelineActivity:
+        return PipelineActivity({}, self.knobs.ring_slots, 0, 0, 0, 0.0)
 
     def _ask(self) -> PipelineActivity:
         request = next(self._requests)
@@ -279,7 +285,7 @@ class ChildPipeline:
                     kept.append(message)
             self._child.put_back(self._number, kept)
         if answer is None:
-            return PipelineActivity({}, self._knobs.ring_slots, 0, 0, 0, 0.0)
+            return self._idle()
         self.note(answer)
         plain = dict(answer.activity)
         datasets = {name: DatasetActivity(**own) for name, own in plain.pop("datasets").items()}
@@ -295,4 +301,4 @@ class ChildPipeline:
         """See ``Pipeline.close``."""
         if not self._closed:
             self._closed = True
-            self._child.leave(self._number, self._lender.lent)
+            self._child.leave(self._number, self._setup.lent())

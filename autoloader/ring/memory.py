@@ -31,7 +31,7 @@ import fcntl
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -121,6 +121,11 @@ class RingMemory:
         if self.pages.pinned[slot] and self.unpin is not None:
             self.unpin(slot)
         return not self.pages.pinned[slot]
+
+    def punch_all_but(self, kept: Collection[int]) -> None:
+        """``punch`` all slots but ``kept``."""
+        for slot in set(range(MAX_SLOTS)).difference(kept):
+            self.punch(slot)
 
     def punch(self, slot: int) -> bool:
         """Give a slot's pages back to the kernel; it reads as zeros afterwards.

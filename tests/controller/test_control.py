@@ -18,8 +18,8 @@ import autoloader.control.pipeline
 import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.control.pipeline import DECISIONS_VARIABLE
 from autoloader.controller.admission import RUN_BYTES
+from autoloader.controller.decisions import DECISIONS_VARIABLE
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
 from autoloader.controller.states import ControllerState, Event, State
@@ -290,7 +290,7 @@ def test_batches_that_lie_with_the_trainer_are_ready_and_let_the_gate_close(
         headroom.headroom_bytes = FLOOR + 100 * MIB
         loop.react_once()
         assert controlled._closed
-        loader._pipeline._page.waiting(1)  # whoever wants a batch now has none, whatever lies there
+        loader._delivery.page.waiting(1)  # whoever wants a batch now has none, whatever lies there
         loop.react_once()
         assert not controlled._closed
 

@@ -123,6 +123,9 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
         from autoloader.knobs import Knobs
         from autoloader.ring.message import PipelineStart
         from autoloader.pipeline.launch import open_pipeline
+        from autoloader.order.dealing import Ranks
+        from autoloader.process.setup import PipelineSetup
+        from autoloader.read.open_mixture import CompiledMixture
         from autoloader.ring.memory import RingMemory
         from autoloader.order.mixture import MixtureOrder
         from autoloader.samples.resolve import resolve_plain
@@ -130,10 +133,12 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
         start = json.load(sys.stdin)
         mixture = resolve_plain(start["spec"], "train", None)
         knobs = Knobs.build(start["knobs"])
-        pipeline = open_pipeline(
+        setup = PipelineSetup(
             mixture, MixtureOrder.from_plain(start["order"]), knobs, RingMemory(mixture.layout),
-            start=PipelineStart.beginning(mixture),
+            page=None, control=None, ranks=Ranks(), ranks_here=1,
+            position=lambda: PipelineStart.beginning(mixture), lent=tuple,
         )
+        pipeline = open_pipeline(setup, CompiledMixture())
         pipeline.start()
         while pipeline.next(1.0) is None:
             pass

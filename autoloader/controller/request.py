@@ -1,0 +1,48 @@
+"""What a trainer asks of the controller that governs its pipeline.
+
+Not here: governing (``autoloader.control.pipeline``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from autoloader.controller.limits import ControllerLimits
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRequest:
+    """Crosses to the child as plain values.
+
+    Attributes:
+        limits: what may not be overstepped.
+        moves: whether there is a controller at all: policy and reflex.
+        decisions: the decision log's file; "": none.
+        run: the trainer in that log.
+        visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
+        trainer: its process id.
+    """
+
+    limits: ControllerLimits
+    moves: bool
+    decisions: str
+    run: str
+    visible_devices: str | None
+    trainer: int
+
+    def plain(self) -> dict[str, Any]:
+        """Plain values."""
+        found: dict[str, Any] = _REQUEST.dump_python(self, mode="json")
+        return found
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ControlRequest:
+        """From ``plain``."""
+        return _REQUEST.validate_python(plain)
+
+
+_REQUEST = TypeAdapter(ControlRequest)

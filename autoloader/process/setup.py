@@ -1,0 +1,47 @@
+"""What a loader's pipeline is opened with, in whichever process it runs.
+
+Not here: opening it (``pipeline.launch``), governing it (``control.pipeline``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from autoloader.controller.request import ControlRequest
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Ranks
+from autoloader.order.mixture import MixtureOrder
+from autoloader.process.control_page import ControlPage
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import PipelineStart
+from autoloader.samples.resolve import ResolvedMixture
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSetup:
+    """Everything that one pipeline needs from its loader.
+
+    Attributes:
+        mixture: what it reads: the rank's part.
+        order: the rank's part of the order.
+        knobs: the values to begin with; checked by the caller.
+        memory: the ring's memory.
+        page: where the consumer's doings are read.
+        control: what the controller is asked.
+        ranks: which of how many trainers the loader is of.
+        ranks_here: trainers whose pipelines share the process, and its memory.
+        position: says where to begin, whenever it begins.
+        lent: says which slots of the ring the consumer still has.
+    """
+
+    mixture: ResolvedMixture
+    order: MixtureOrder
+    knobs: Knobs
+    memory: RingMemory
+    page: ControlPage
+    control: ControlRequest
+    ranks: Ranks
+    ranks_here: int
+    position: Callable[[], PipelineStart]
+    lent: Callable[[], Collection[int]]
