@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.order.episodes import DatasetTable, EpisodeCounts, Ints
-from autoloader.order.permutation import permute
+from autoloader.order.permutation import permute, unpermute
 from autoloader.samples.draws import (
     PURPOSE_CHAIN_HEAD,
     PURPOSE_PLAN,
@@ -123,18 +123,67 @@ class ChainedSamples:
             episode[at], x[at] = self._of_rest(dataset[at], pass_[at], rest[at])
         return episode, x
 
+    def numbers(self, dataset: Ints, pass_: Ints, episode: Ints, x: Ints) -> Ints:
+        """The number [n] in its pass of the x-th valid t of each episode: ``place``'s inverse."""
+        b, k = self._block_length, self._difference[dataset]
+        q, r = self._classes(dataset, episode)
+        nth, member = np.divmod(x, k)
+        size = q + (member < r)
+        head = self._head(dataset, pass_, episode, member, size % b)
+        run, within = np.divmod(nth - head, b)
+        of_run = (run >= 0) & (run < size // b)
+        # How many of its kind the classes before have, then which of its class it is.
+        of_long, of_short = (q + 1) // b, q // b
+        run += member * of_short + np.minimum(member, r) * (of_long - of_short)
+        of_long, of_short = (q + 1) % b, q % b
+        rest = np.where(nth < head, nth, nth - size // b * b)
+        rest += member * of_short + np.minimum(member, r) * (of_long - of_short)
+        number = np.empty_like(x)
+        at = np.flatnonzero(of_run)
+        if len(at):
+            own = self._runs.number_of(dataset[at], episode[at], run[at])
+            number[at] = self._undealt(dataset[at], pass_[at], own, within[at])
+        at = np.flatnonzero(~of_run)
+        if len(at):
+            key = fold_array(self._rest_keys[dataset[at]], pass_[at])
+            image = self._rest.number_of(dataset[at], episode[at], rest[at])
+            own = unpermute(image, self._rest.totals[dataset[at]], key)
+            number[at] = self._undealt(dataset[at], pass_[at], np.full_like(own, -1), own)
+        return number
+
+    def _undealt(self, dataset: Ints, pass_: Ints, run: Ints, number: Ints) -> Ints:
+        """The inverse of ``_dealt``; ``number`` is in the run, or in the rest where run is −1."""
+        b, runs = self._block_length, self.runs[dataset]
+        head, blocks, size, key = self._pass(dataset, pass_)
+        broken, spare = runs > blocks, np.maximum(blocks - runs, 0)
+        of_run = run >= 0
+        row = np.where(of_run, number, number + broken * b)
+        block, within = np.divmod(row - head, b)
+        in_spare = ~of_run & (block >= 0) & (block < spare)
+        image = np.where(of_run, run, np.where(in_spare, runs + block, 0))
+        block = unpermute(image, size, key)
+        within = np.where(of_run, number, within)
+        inside = (of_run & (block < blocks)) | in_spare
+        outside = np.where(row < head, row, row + (blocks - spare) * b)
+        return np.where(inside, head + block * b + within, outside)
+
+    def _pass(self, dataset: Ints, pass_: Ints) -> tuple[Ints, Ints, Ints, NDArray[np.uint64]]:
+        """(samples of the head, blocks, size and key of their permutation) of each pass."""
+        b, runs = self._block_length, self.runs[dataset]
+        samples = b * runs + self._rest.totals[dataset]
+        head = np.zeros_like(pass_) if self._by_pass else np.minimum(-pass_ * samples % b, samples)
+        blocks = (samples - head) // b
+        # One run more than blocks: the image of the number after the last block is broken up.
+        size = np.maximum(np.maximum(runs, blocks), 1)
+        return head, blocks, size, fold_array(self._run_keys[dataset], pass_)
+
     def _dealt(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints, Ints]:
         """(run or −1, place in the run, number in the rest) of each sample of a pass."""
-        b, runs, rest = self._block_length, self.runs[dataset], self._rest.totals[dataset]
-        samples = b * runs + rest
-        head = np.zeros_like(number) if self._by_pass else np.minimum(-pass_ * samples % b, samples)
-        blocks = (samples - head) // b
+        b, runs = self._block_length, self.runs[dataset]
+        head, blocks, size, key = self._pass(dataset, pass_)
         block, within = np.divmod(number - head, b)
         inside = (block >= 0) & (block < blocks)
-        # One run more than blocks: the image of the number after the last block is broken up.
         broken = runs > blocks
-        size = np.maximum(np.maximum(runs, blocks), 1)
-        key = fold_array(self._run_keys[dataset], pass_)
         image = permute(np.where(inside, block, size - 1), size, key)
         # Samples outside runs, in a row: the head, the blocks of the rest, the tail.
         spare = np.maximum(blocks - runs, 0)

@@ -18,7 +18,7 @@ Not here: where episodes lie in the files (``index.dataset``), which t rules kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ from autoloader.samples.draws import (
     PURPOSE_ORDER,
     fold,
     fold_array,
+    splitmix64_array,
     splitmix64_in_place,
     unmixed_array,
 )
@@ -114,6 +115,11 @@ class EpisodeCounts:
         within = place - self._before[episode]
         return episode - self._first_episode[dataset], within
 
+    def number_of(self, dataset: Ints, episode: Ints, within: Ints) -> Ints:
+        """The number [n] of each episode's thing ``within`` [n]: the inverse of ``find``."""
+        at = self._first_episode[dataset] + episode
+        return np.asarray(self._before[at] - self._first[dataset] + within)
+
     def of_episode(self, dataset: Ints, episode: Ints) -> Ints:
         """The count of each episode [n]."""
         at = self._first_episode[dataset] + episode
@@ -150,6 +156,16 @@ class KeptT:
             row = self._first_episode[dataset[at]] + episode[at]
             t[at] = self._ranges.nth(row, place[at])
 
+    def put_places(self, place: Ints, dataset: Ints, episode: Ints, t: Ints) -> None:
+        """Set ``place`` [n], where its dataset has rules, to which kept t of its episode t is.
+
+        Where t is left out it is set to −1.
+        """
+        at = np.flatnonzero(self._has[dataset])
+        if len(at):
+            row = self._first_episode[dataset[at]] + episode[at]
+            place[at] = self._ranges.place(row, t[at])
+
 
 class DrawnT:
     """The drawn t of every dataset whose ``per_episode`` is a number.
@@ -166,6 +182,8 @@ class DrawnT:
         self._keys = np.asarray(keys, dtype=np.uint64)
         first = [valid_range(table.sample, 0)[0] for table in tables]
         self._first_t = np.asarray(first, dtype=np.int64)
+        counts = [0 if (n := t.sample.per_episode) == "all" else n for t in tables]
+        self._drawn = np.asarray(counts, dtype=np.int64)
         none = np.empty(0, dtype=np.int32)
         self._valid = np.concatenate([none, *map(_valid_counts, drawn)])
         self._kept = KeptT(tables) if any(t.kept is not None for t in drawn) else None
@@ -180,8 +198,41 @@ class DrawnT:
         place: Ints,
     ) -> Ints:
         """The ``place``-th drawn t of each episode of a dataset in its pass, all [n]."""
+        key = self._key(dataset, pass_, episode)
+        chosen = np.empty(len(key), dtype=np.uint64)
+        for rows, hashes in self._hashes(key, dataset, episode):
+            nth = place[rows]
+            if nth.any():
+                hashes.sort(axis=1)
+                chosen[rows] = hashes[np.arange(len(rows)), nth]
+            else:
+                chosen[rows] = hashes.min(axis=1)
+        # From the hash that is wanted follows its t, since the hash is a bijection.
+        return (unmixed_array(chosen) ^ key).astype(np.int64)
+
+    def places(self, dataset: Ints, pass_: Ints, episode: Ints, t: Ints) -> Ints:
+        """Which drawn t of its episode and pass each valid t is, all [n]; −1 where not drawn."""
+        key = self._key(dataset, pass_, episode)
+        own = splitmix64_array(t.astype(np.uint64) ^ key)
+        place = np.empty(len(key), dtype=np.int64)
+        for rows, hashes in self._hashes(key, dataset, episode):
+            place[rows] = (hashes < own[rows, None]).sum(axis=1)
+        return np.where(place < self._drawn[dataset], place, -1)
+
+    def _key(self, dataset: Ints, pass_: Ints, episode: Ints) -> NDArray[np.uint64]:
         at = self._first_episode[dataset] + episode
-        key = fold_array(self._keys[dataset], pass_, self._slice_of[at], self._record_of[at])
+        return fold_array(self._keys[dataset], pass_, self._slice_of[at], self._record_of[at])
+
+    def _hashes(
+        self, key: NDArray[np.uint64], dataset: Ints, episode: Ints
+    ) -> Iterator[tuple[Ints, NDArray[np.uint64]]]:
+        """Rows [m] of the n that are asked for, and the hashes of their valid t [m, width].
+
+        Rows of like length are hashed together, a rectangle that stays in the processor's cache.
+        Beyond an episode's last t the hash is the largest there is. The hashes are the caller's to
+        write to until it asks for the next.
+        """
+        at = self._first_episode[dataset] + episode
         valid, first = self._valid[at].astype(np.int64), self._first_t[dataset]
         ranged = self._kept is None and not first.any()
 
@@ -198,7 +249,20 @@ class DrawnT:
                 self._kept.put(t.reshape(-1), of_dataset, of_episode, own)
             return t
 
-        return _nth_drawn(key, valid, place, every_t)
+        by_length = np.argsort(valid)
+        buffers = np.empty((2, _ROWS * int(valid[by_length[-1]])), dtype=np.uint64)
+        for begin in range(0, len(key), _ROWS):
+            rows = by_length[begin : begin + _ROWS]
+            own = valid[rows]
+            low, high = int(own[0]), int(own[-1])
+            shape = (len(rows), high)
+            hashes, scratch = (each[: len(rows) * high].reshape(shape) for each in buffers)
+            np.bitwise_xor(every_t(rows, high).view(np.uint64), key[rows, None], out=hashes)
+            splitmix64_in_place(hashes, scratch)
+            if low < high:
+                beyond = np.arange(low, high) >= own[:, None]
+                np.copyto(hashes[:, low:], np.uint64(MASK), where=beyond)
+            yield rows, hashes
 
 
 def _valid_counts(table: DatasetTable) -> Ints:
@@ -206,36 +270,3 @@ def _valid_counts(table: DatasetTable) -> Ints:
     strided = -(-table.steps.astype(np.int64) // table.stride)
     every = table.sample.model_copy(update={"per_episode": "all"})
     return samples_per_episode(every, strided, table.kept)
-
-
-def _nth_drawn(
-    key: NDArray[np.uint64],
-    valid: Ints,
-    place: Ints,
-    every_t: Callable[[Ints, int], Ints],
-) -> Ints:
-    """``draws.ordered(key, …)[place]`` of each [n], over the ``valid`` [n] t that it has.
-
-    Rows of like length are hashed together, a rectangle that stays in the processor's cache. From
-    the hash that is wanted follows its t, since the hash is a bijection.
-    """
-    chosen = np.empty(len(key), dtype=np.uint64)
-    by_length = np.argsort(valid)
-    buffers = np.empty((2, _ROWS * int(valid[by_length[-1]])), dtype=np.uint64)
-    for begin in range(0, len(key), _ROWS):
-        rows = by_length[begin : begin + _ROWS]
-        own, nth = valid[rows], place[rows]
-        low, high = int(own[0]), int(own[-1])
-        shape = (len(rows), high)
-        hashes, scratch = (each[: len(rows) * high].reshape(shape) for each in buffers)
-        np.bitwise_xor(every_t(rows, high).view(np.uint64), key[rows, None], out=hashes)
-        splitmix64_in_place(hashes, scratch)
-        if low < high:
-            beyond = np.arange(low, high) >= own[:, None]
-            np.copyto(hashes[:, low:], np.uint64(MASK), where=beyond)
-        if nth.any():
-            hashes.sort(axis=1)
-            chosen[rows] = hashes[np.arange(len(rows)), nth]
-        else:
-            chosen[rows] = hashes.min(axis=1)
-    return (unmixed_array(chosen) ^ key).astype(np.int64)

@@ -197,6 +197,34 @@ class PositionSequence:
         datasets, numbers = zip(*pieces, strict=True)
         return np.concatenate(datasets), np.concatenate(numbers)
 
+    def positions(self, dataset: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Position [n] int64 of each dataset's sample ``number`` [n], as of ``ordinals``.
+
+        Where the datasets' turns are drawn it is the position at which the sample is due.
+        """
+        if self._pass_samples is None:
+            return self._base + self._in_part(0, dataset, number - self._given[dataset])
+        epoch, within = np.divmod(number, self._pass_samples[dataset])
+        position = epoch * int(self._pass_samples.sum())
+        left_over = within >= self._full[dataset]
+        before = 0
+        for part, (_, size) in enumerate(self._parts):
+            leaves = size < self._block_length
+            at = np.flatnonzero(left_over == leaves)
+            own = within[at] - self._full[dataset[at]] if leaves else within[at]
+            position[at] += before + self._in_part(part, dataset[at], own)
+            before += self._sizes[part]
+        return position
+
+    def _in_part(
+        self, part: int, dataset: NDArray[np.int64], number: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        schedule, size = self._parts[part]
+        if size == 1:
+            return schedule.places(dataset, number)
+        block, within = np.divmod(number, size)
+        return np.asarray(schedule.places(dataset, block) * size + within)
+
     def _of_part(
         self, part: int, start: int, stop: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -13,11 +13,14 @@ of positions over many datasets and passes.
 Invariants:
     1. For one size and key, the images of 0 … size−1 are 0 … size−1, each once.
     2. The image of a number depends on that number, its size and its key alone.
+    3. ``unpermute`` of an image is the number.
 
 Not here: what the numbers mean (``plan``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +49,35 @@ def permute(
     Returns:
         [n] int64, each in [0, size).
     """
+    return _walked(_network, number, size, key)
+
+
+def unpermute(
+    image: NDArray[np.int64], size: NDArray[np.int64], key: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """The number that each image [n] is of; the other arguments as of ``permute``."""
+    return _walked(_network_back, image, size, key)
+
+
+_Network = Callable[
+    [NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64]],
+    NDArray[np.uint64],
+]
+
+
+def _walked(
+    network: _Network,
+    number: NDArray[np.int64],
+    size: NDArray[np.int64],
+    key: NDArray[np.uint64],
+) -> NDArray[np.int64]:
     limit = size.astype(np.uint64)
     a = np.ceil(np.sqrt(size.astype(np.float64))).astype(np.uint64)
     b = (limit + a - np.uint64(1)) // a
-    image = _network(number.astype(np.uint64), a, b, key)
+    image = network(number.astype(np.uint64), a, b, key)
     outside = np.flatnonzero(image >= limit)
     while len(outside):
-        image[outside] = _network(image[outside], a[outside], b[outside], key[outside])
+        image[outside] = network(image[outside], a[outside], b[outside], key[outside])
         outside = outside[image[outside] >= limit[outside]]
     return image.astype(np.int64)
 
@@ -70,6 +95,25 @@ def _network(
         left %= a
         right += _hash(left, key, turn + 1, mixed, scratch)
         right %= b
+    right *= a
+    right += left
+    return np.asarray(right)
+
+
+def _network_back(
+    image: NDArray[np.uint64],
+    a: NDArray[np.uint64],
+    b: NDArray[np.uint64],
+    key: NDArray[np.uint64],
+) -> NDArray[np.uint64]:
+    right, left = np.divmod(image, a)
+    mixed, scratch = np.empty_like(image), np.empty_like(image)
+    for turn in range(ROUNDS - 2, -1, -2):
+        # What falls below zero wraps to far beyond its base, which then is added once.
+        right -= np.remainder(_hash(left, key, turn + 1, mixed, scratch), b, out=mixed)
+        np.add(right, b, out=right, where=right >= b)
+        left -= np.remainder(_hash(right, key, turn, mixed, scratch), a, out=mixed)
+        np.add(left, a, out=left, where=left >= a)
     right *= a
     right += left
     return np.asarray(right)

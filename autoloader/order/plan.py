@@ -14,7 +14,9 @@ Invariants:
     1. ``samples(a, c)`` is ``samples(a, b)`` followed by ``samples(b, c)``.
     2. V samples of a dataset from one whose number is a multiple of V are its valid samples, each
        once.
-    3. The same orders and tables give the same samples: on every host, in every process.
+    3. ``samples`` says of each position's sample what ``numbers`` and ``positions`` turn back into
+       that position.
+    4. The same orders and tables give the same samples: on every host, in every process.
 
 Not here: the mixing schedule (``order.schedule``), which t are valid (``samples.windows``),
 what samples of a block share (``chains``), which positions a rank takes (``order.dealing``),
@@ -32,7 +34,7 @@ from numpy.typing import NDArray
 from autoloader.order.chains import ChainedSamples
 from autoloader.order.episodes import DatasetTable, DrawnT, EpisodeCounts, Ints, KeptT
 from autoloader.order.mixture import MixtureOrder, PositionSequence
-from autoloader.order.permutation import permute
+from autoloader.order.permutation import permute, unpermute
 from autoloader.samples.draws import PURPOSE_PLAN, fold, fold_array
 from autoloader.samples.windows import valid_range
 
@@ -136,6 +138,46 @@ class SamplePlan:
             episode[at], x = self._chains.place(dataset[at], pass_[at], within[at])
             t[at] = self._first_t[dataset[at]] + x
         return PlannedSamples(dataset.astype(np.int32), pass_, episode, t)
+
+    def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
+        """As of ``PositionSequence``."""
+        return self._positions.ordinals(start, stop)
+
+    def positions(self, dataset: Ints, number: Ints) -> Ints:
+        """As of ``PositionSequence``."""
+        return self._positions.positions(dataset, number)
+
+    def holds(self, dataset: Ints, episode: Ints, t: Ints) -> NDArray[np.bool_]:
+        """Whether the rules leave each t [n], which lies in the valid range of its episode."""
+        place = np.zeros_like(t)
+        if self._kept is not None:
+            self._kept.put_places(place, dataset, episode, t)
+        return np.asarray(place >= 0)
+
+    def numbers(self, dataset: Ints, pass_: Ints, episode: Ints, t: Ints) -> Ints:
+        """The number among all samples that its dataset gives of sample (pass, episode, t).
+
+        All are [n], and every t one that the rules leave; −1 where the pass has not drawn it.
+        """
+        place = t - self._first_t[dataset]
+        if self._kept is not None:
+            self._kept.put_places(place, dataset, episode, t)
+        drawn = np.flatnonzero(self._drawn[dataset])
+        if len(drawn):
+            of = dataset[drawn], pass_[drawn], episode[drawn], t[drawn]
+            place[drawn] = self._draws.places(*of)
+        within = np.full_like(t, -1)
+        on = self._chains.chained[dataset]
+        at = np.flatnonzero(~on & (place >= 0))
+        if len(at):
+            key = fold_array(self._keys[dataset[at]], pass_[at])
+            image = self._episodes.number_of(dataset[at], episode[at], place[at])
+            within[at] = unpermute(image, self._samples[dataset[at]], key)
+        at = np.flatnonzero(on)
+        if len(at):
+            of = dataset[at], pass_[at], episode[at], place[at]
+            within[at] = self._chains.numbers(*of)
+        return np.where(within < 0, -1, pass_ * self._samples[dataset] + within)
 
     def _shuffled(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints]:
         """(episode, t) of a pass's sample ``within`` where each is drawn on its own, all [n]."""

@@ -122,3 +122,25 @@ class Ranges:
         wanted = self.before[self.first[episode]] + place
         at = np.searchsorted(self.before, wanted, side="right") - 1
         return np.asarray(self.start[at] + wanted - self.before[at])
+
+    def place(self, episode: Ints, number: Ints) -> Ints:
+        """Which of its episode's numbers [n] each is, the inverse of ``nth``; −1 where it is none.
+
+        It searches within the episode's own ranges, by halves, all numbers at a time.
+        """
+        low, high = self.first[episode], self.first[episode + 1]
+        none = low == high
+        high = np.maximum(high, low + 1)
+        last = max(len(self.start) - 1, 0)
+        for _ in range(int((high - low).max(initial=1) - 1).bit_length()):
+            middle = (low + high) // 2
+            beyond = self.start[np.minimum(middle, last)] > number
+            inner = high - low > 1
+            high = np.where(inner & beyond, middle, high)
+            low = np.where(inner & ~beyond, middle, low)
+        if not len(self.start):
+            return np.full(len(number), -1, dtype=np.int64)
+        low = np.minimum(low, last)
+        inside = ~none & (self.start[low] <= number) & (number < self.stop[low])
+        found = self.before[low] - self.before[self.first[episode]] + number - self.start[low]
+        return np.where(inside, found, -1)

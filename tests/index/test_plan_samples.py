@@ -42,7 +42,7 @@ def tables(draw: st.DrawFn, sample: st.SearchStrategy[SampleSpec] | None = None)
     number = draw(st.integers(0, 2**32))
     steps = draw(st.lists(st.integers(1, 30), min_size=1, max_size=12))
     steps.append(40)  # whatever the edges drop, there is a sample
-    window, stride = draw(sample or samples()), draw(st.integers(1, 3))
+    window, stride = draw(samples() if sample is None else sample), draw(st.integers(1, 3))
     kept = draw(st.none() | kept_of(steps, window, stride))
     return DatasetTable(
         key=draws.dataset_key(0, str(number)),

@@ -1,0 +1,247 @@
+"""Next uses: what the plan read backwards says is what walking it forwards finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from autoloader.order.episodes import DatasetTable
+from autoloader.order.mixture import MixtureOrder, PositionSequence
+from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.permutation import MAX_SIZE, permute, unpermute
+from autoloader.order.plan import PlannedSamples, SamplePlan
+from autoloader.order.schedule import WINDOW
+from autoloader.samples.windows import rows
+from autoloader.spec import SampleSpec
+from tests.index.test_plan_chains import mixtures as chained_mixtures
+from tests.index.test_plan_samples import mixture_of, mixtures, samples, tables
+
+Mixture = tuple[MixtureOrder, list[DatasetTable]]
+KEYS = st.integers(0, 2**64 - 1)
+
+
+def shown(planned: PlannedSamples, tables: list[DatasetTable]) -> list[NDArray[np.int64]]:
+    """Of each sample the frames that it shows and does not black out, as numbers of its episode."""
+    found = []
+    for dataset, episode, t in zip(planned.dataset, planned.episode, planned.t, strict=True):
+        table = tables[int(dataset)]
+        steps = -(-int(table.steps[episode]) // table.stride)
+        offsets = np.asarray(table.sample.frame_offsets)
+        window = rows(np.asarray([t]), offsets, steps, table.sample)
+        found.append(window.index[0][~window.zeroed[0]])
+    return found
+
+
+def walked_uses(
+    planned: PlannedSamples, frames: list[NDArray[np.int64]], start: int
+) -> dict[tuple[int, int, int], list[int]]:
+    """Every frame's positions, ascending."""
+    uses: dict[tuple[int, int, int], list[int]] = {}
+    pairs = zip(planned.dataset.tolist(), planned.episode.tolist(), frames, strict=True)
+    for position, (dataset, episode, own) in enumerate(pairs, start):
+        for frame in set(own.tolist()):
+            uses.setdefault((dataset, episode, frame), []).append(position)
+    return uses
+
+
+def told_and_walked(
+    mixture: Mixture, start: int, count: int, ahead: int, *, chain: bool = False
+) -> list[tuple[int, int | None]]:
+    """(what is told, what a walk of ``ahead`` positions finds) of the frames of some samples."""
+    order, tables = mixture
+    plan = SamplePlan(order, tables, chain=chain)
+    planned = plan.samples(start, start + count + ahead)
+    frames = shown(planned, tables)
+    uses = walked_uses(planned, frames, start)
+    next_use = NextUse(plan, tables)
+    pairs = []
+    for n in range(count):
+        own = frames[n]
+        told = next_use.after(
+            planned.dataset[n : n + 1],
+            planned.pass_[n : n + 1],
+            planned.episode[n : n + 1],
+            own[None],
+            np.asarray([start + n]),
+        )
+        for frame, q in zip(own.tolist(), told[0].tolist(), strict=True):
+            after = uses[int(planned.dataset[n]), int(planned.episode[n]), frame]
+            pairs.append((q, next((each for each in after if each > start + n), None)))
+    return pairs
+
+
+@st.composite
+def undrawn_mixtures(draw: st.DrawFn) -> Mixture:
+    """Whatever a plan can be but with drawn t or turns; some of them retuned half way."""
+    every = samples().map(lambda s: s.model_copy(update={"per_episode": "all"}))
+    order, tables = draw(mixtures(every))
+    order = replace(order, draw_key=None)
+    if order.pass_samples is None and draw(st.booleans()):
+        given_ = draw(st.lists(st.integers(0, 99), min_size=len(tables), max_size=len(tables)))
+        order = replace(order, base=draw(st.integers(0, 50)), given=tuple(given_))
+    return order, tables
+
+
+@given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12))
+def test_the_next_use_that_is_told_is_the_next_that_comes(
+    mixture: Mixture, start: int, count: int
+) -> None:
+    start += mixture[0].base
+    for told, walked in told_and_walked(mixture, start, count, 900):
+        assert told == walked if walked is not None else told >= start + count + 900
+
+
+@given(chained_mixtures(), st.integers(0, 3000), st.integers(1, 12))
+def test_the_next_use_in_a_chained_plan_is_the_next_that_comes(
+    mixture: Mixture, start: int, count: int
+) -> None:
+    for told, walked in told_and_walked(mixture, start, count, 900, chain=True):
+        assert told == walked if walked is not None else told >= start + count + 900
+
+
+@given(undrawn_mixtures(), st.integers(0, 5000), st.integers(1, 12))
+def test_in_a_drawn_order_a_use_is_told_beyond_now(
+    mixture: Mixture, start: int, count: int
+) -> None:
+    order, every = mixture
+    start += order.base
+    for told, _ in told_and_walked((replace(order, draw_key=7), every), start, count, 0):
+        assert told > start
+
+
+@pytest.mark.parametrize("block_length", [1, 4])
+def test_in_a_drawn_order_a_use_is_told_in_the_window_in_which_it_comes(block_length: int) -> None:
+    order = MixtureOrder(
+        shares=(0.7, 0.2, 0.1),
+        phases=(0.1, 0.6, 0.3),
+        block_length=block_length,
+        pass_samples=None,
+        epoch_samples=None,
+        draw_key=7,
+    )
+    sequence, window = PositionSequence(order), WINDOW * block_length
+    dataset, number = sequence.ordinals(0, 3 * window)
+    told, position = sequence.positions(dataset, number), np.arange(3 * window)
+    assert (told // window == position // window).all()
+    assert abs((told - position).mean()) < 0.01 * window
+    assert abs(told - position).mean() < 0.02 * window
+
+
+@given(
+    tables(samples().map(lambda s: s.model_copy(update={"per_episode": 3}))), st.integers(0, 900)
+)
+def test_where_t_are_drawn_two_passes_are_searched_and_then_the_mean_is_told(
+    table: DatasetTable, start: int
+) -> None:
+    order = mixture_of([table], [1.0], 1, by_pass=False)
+    searched = (start // table.samples + 2) * table.samples
+    for told, walked in told_and_walked((order, [table]), start, 5, 3 * table.samples):
+        if told < searched or (walked is not None and walked < searched):
+            assert told == walked
+
+
+def test_the_mean_that_is_told_of_drawn_t_is_the_mean_that_comes() -> None:
+    sample = SampleSpec.model_validate({"frame_offsets": [0, 2], "per_episode": 4})
+    table = DatasetTable(
+        key=5,
+        sample=sample,
+        stride=1,
+        steps=np.full(60, 50, dtype=np.int32),
+        slice_of=np.zeros(60, dtype=np.int32),
+        record_of=np.arange(60, dtype=np.int64),
+    )
+    order = mixture_of([table], [1.0], 1, by_pass=False)
+    pairs = told_and_walked((order, [table]), 0, 300, 60 * 4 * 60)
+    told, walked = (np.asarray(column, dtype=float) for column in zip(*pairs, strict=True))
+    assert told.mean() == pytest.approx(walked.mean(), rel=0.05)
+
+
+def test_samples_asked_for_together_are_told_what_each_is_told_alone() -> None:
+    sample = SampleSpec.model_validate({"frame_offsets": [-2, 0, 3]})
+    every = [
+        DatasetTable(
+            key=number,
+            sample=sample,
+            stride=2,
+            steps=np.arange(20, 60, dtype=np.int32),
+            slice_of=np.zeros(40, dtype=np.int32),
+            record_of=np.arange(40, dtype=np.int64),
+        )
+        for number in range(5)
+    ]
+    order = mixture_of(every, [1, 2, 3, 4, 5], 2, by_pass=False)
+    plan = SamplePlan(order, every)
+    next_use = NextUse(plan, every)
+    spans = [(10_000, 10_048), (200, 248), (10_144, 10_192)]
+    position = np.concatenate([np.arange(*span) for span in spans])
+    planned = plan.spans(spans)
+    frame = np.stack(shown(planned, every))
+    together = next_use.after(planned.dataset, planned.pass_, planned.episode, frame, position)
+    for n in range(len(position)):
+        one = slice(n, n + 1)
+        alone = next_use.after(
+            planned.dataset[one],
+            planned.pass_[one],
+            planned.episode[one],
+            frame[one],
+            position[one],
+        )
+        assert alone.tolist() == together[one].tolist()
+
+
+def test_a_frame_that_no_sample_shows_at_an_offset_is_never_used_again() -> None:
+    sample = SampleSpec.model_validate(
+        {"frame_offsets": [0], "edges": {"end": "drop"}, "action_horizon": 4, "goal": "uniform"}
+    )
+    table = DatasetTable(
+        key=5,
+        sample=sample,
+        stride=1,
+        steps=np.asarray([10], dtype=np.int32),
+        slice_of=np.zeros(1, dtype=np.int32),
+        record_of=np.zeros(1, dtype=np.int64),
+    )
+    plan = SamplePlan(mixture_of([table], [1.0], 1, by_pass=True), [table])
+    planned = plan.samples(0, 1)
+    told = NextUse(plan, [table]).after(
+        planned.dataset, planned.pass_, planned.episode, np.arange(10)[None], np.zeros(1, np.int64)
+    )
+    assert (told[0, 7:] == NEVER).all()
+    assert (told[0, :7] < 14).all()
+
+
+@given(st.integers(1, MAX_SIZE) | st.integers(1, 50), KEYS, st.data())
+def test_a_permuted_number_is_found_again(size: int, key: int, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
+    numbers = np.asarray(drawn, dtype=np.int64)
+    sizes, keys = np.full(len(drawn), size), np.full(len(drawn), key, dtype=np.uint64)
+    assert unpermute(permute(numbers, sizes, keys), sizes, keys).tolist() == drawn
+
+
+@given(undrawn_mixtures(), st.integers(0, 10**10), st.integers(1, 200))
+def test_a_position_is_found_again_from_its_dataset_and_number(
+    mixture: Mixture, start: int, count: int
+) -> None:
+    start += mixture[0].base
+    sequence = PositionSequence(mixture[0])
+    found = sequence.positions(*sequence.ordinals(start, start + count))
+    assert found.tolist() == list(range(start, start + count))
+
+
+def test_blocks_that_are_due_at_once_are_found_again_in_the_order_of_their_datasets() -> None:
+    order = MixtureOrder(
+        shares=(0.25, 0.5, 0.25),
+        phases=(0.5, 0.5, 0.5),
+        block_length=1,
+        pass_samples=None,
+        epoch_samples=None,
+    )
+    sequence = PositionSequence(order)
+    for start in (0, 10**9):
+        found = sequence.positions(*sequence.ordinals(start, start + 400))
+        assert found.tolist() == list(range(start, start + 400))
