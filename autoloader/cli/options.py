@@ -20,22 +20,24 @@ from autoloader.errors import UsageError
 from autoloader.units import parse_bytes
 
 
-def _with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
-    """Let the spec's transforms be imported, or refuse them, before the spec is read."""
+def with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
+    """Let the transforms of the command's specs be imported, or refuse them, before one is read."""
     from autoloader.transforms import user_function
 
     if context.params.get("_no_transforms"):
         user_function.refuse()
     elif spec is not None:
         with contextlib.suppress(OSError):  # the working directory is gone
-            user_function.permit(str(Path.cwd()), str(spec.absolute().parent))
+            places = (context.params.get("spec"), context.params.get("against"), spec)
+            folders = [str(place.absolute().parent) for place in places if place is not None]
+            user_function.permit(str(Path.cwd()), *dict.fromkeys(folders))
     return spec
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Write one JSON document to stdout.")]
 
 SpecFile = Annotated[
-    Path, typer.Option("--spec", help="The mixture's spec file.", callback=_with_transforms)
+    Path, typer.Option("--spec", help="The mixture's spec file.", callback=with_transforms)
 ]
 
 DemoOrSpecFile = Annotated[
@@ -43,7 +45,7 @@ DemoOrSpecFile = Annotated[
     typer.Option(
         "--spec",
         help="The mixture's spec file; default: the demo mixture.",
-        callback=_with_transforms,
+        callback=with_transforms,
     ),
 ]
 
