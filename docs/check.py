@@ -196,6 +196,7 @@ def _bad_specs(text: str) -> Iterator[str]:
 _OWN_WORDS = {
     "NormalizeSpec.action": "block, or null",
     "NormalizeSpec.state": "block, or null",
+    "MovingSpec.path": "columns of a feature",
     "action": "field expression",
     "state": "field expression",
     "augment": "camera → operations, in order",

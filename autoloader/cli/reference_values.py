@@ -99,7 +99,7 @@ def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:
     parts = []
     for term in expression.terms:
         if term.path is None:
-            parts.append(np.zeros(term.zeros, np.float32))
+            parts.append(np.full(term.constants, term.value, np.float32))
             continue
         part = np.asarray(value_at(step, term.path)).astype(np.float32).reshape(-1)[term.slice()]
         for op in term.ops:
@@ -127,6 +127,9 @@ def why_not_kept(
     """
     if keep.language == "required" and not all(text_at(step, one).strip() for one in language):
         return "keep.language"
+    for path in keep.flags:
+        if not bool(value_at(step, path)):
+            return f"keep.flags.{path}"
     for path, pattern in keep.match.items():
         if not matcher(pattern)(text_at(step, path)):
             return f"keep.match.{path}"

@@ -24,6 +24,9 @@ from autoloader.extras import require
 if TYPE_CHECKING:
     from autoloader.cli.compare_specs import SpecComparison
 
+if TYPE_CHECKING:
+    from autoloader.cli.reference_steps import DerivedEpisode
+
 DIFFERS = 4
 """Exit code where a value differs."""
 GREY_LEVELS = 2.0
@@ -194,7 +197,7 @@ class _Comparer:
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
         self._tfds_readers = [TfdsReader(dataset.directory) for dataset in self._mixture.datasets]
-        self._episode: tuple[tuple[int, int, int], tuple[list[Any], list[bool]]] | None = None
+        self._episode: tuple[tuple[int, int, int], DerivedEpisode] | None = None
         self._ranges: dict[str, Any] = {}
 
     def row(self, row: Mapping[str, Any]) -> None:
@@ -204,22 +207,24 @@ class _Comparer:
         index, _, shard, record, t = row["provenance"].tolist()
         dataset = self._mixture.datasets[index]
         declared = self._spec.dataset(dataset.name)
-        every, valid = self._steps(index, shard, record)
+        episode = self._steps(index, shard, record)
+        every, valid = episode.steps, episode.valid
         steps = every[:: dataset.stride]
         where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
         self._found.samples[dataset.name] += 1
         if t >= len(steps):
             self._differs(where, "t", f"there are {len(steps)} steps")
             return
-        expected = ReferenceSample(steps, t, dataset.sample, declared.action, declared.state)
+        expected = ReferenceSample(steps, t, dataset.sample, episode.action, episode.state)
         self._allowed(declared, every, t * dataset.stride, valid, where)
         for name in ("action", "state"):
             self._numbers(row, name, expected, dataset.name, where)
         self._frames(row, expected, declared, dataset.sample, steps, t, where)
         self._language(row, declared, steps[t], where)
 
-    def _steps(self, index: int, shard: int, record: int) -> tuple[list[Any], list[bool]]:
-        """(steps before the stride, which of them a transform lets be t)."""
+    def _steps(self, index: int, shard: int, record: int) -> DerivedEpisode:
+        """An episode's steps before the stride, as a function and the dataset's words leave it."""
+        from autoloader.cli.reference_steps import DerivedEpisode
         from autoloader.cli.reference_transform import TransformedEpisode
 
         key = (index, shard, record)
@@ -227,11 +232,11 @@ class _Comparer:
             dataset = self._mixture.datasets[index]
             steps = self._tfds_readers[index].episode(dataset.slices[shard], record)
             valid = [True] * len(steps)
-            transform = self._spec.dataset(dataset.name).transform
-            if transform is not None:
-                made = TransformedEpisode(steps, dataset.directory.features, transform)
+            declared = self._spec.dataset(dataset.name)
+            if declared.transform is not None:
+                made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
                 steps, valid = made.steps, made.valid
-            self._episode = key, (steps, valid)
+            self._episode = key, DerivedEpisode(steps, valid, declared)
         return self._episode[1]
 
     def _allowed(
@@ -241,7 +246,7 @@ class _Comparer:
         from autoloader.cli.reference_values import why_not_kept
 
         if not valid[number]:
-            self._differs(where, "transform.valid", "the function bars this step")
+            self._differs(where, "transform.valid", "the function, or keep.moving, bars it")
         if declared.keep is None:
             return
         listed = {}
@@ -259,6 +264,7 @@ class _Comparer:
         self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
     ) -> None:
         from autoloader.cli.reference_values import normalised_rows
+        from autoloader.spec.ops import WIDTHS
 
         got, mask = row[name], row[f"{name}_mask"]
         found = expected.rows(name)
@@ -273,6 +279,8 @@ class _Comparer:
                 values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])
                 exact = False
             exact = exact and not (name == "action" and expected.summed)
+            terms = getattr(self._spec.dataset(dataset), name).terms
+            exact = exact and not any(op.name in WIDTHS for term in terms for op in term.ops)
             wanted[:, : values.shape[1]] = values
             inside[:, : values.shape[1]] = there[:, None]
         self._found.numbers += got.size

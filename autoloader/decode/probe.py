@@ -69,7 +69,7 @@ def probe_decode(
         reached in time, is absent.
     """
     cv2.setNumThreads(1)
-    for framework in {d.transform.spec.framework for d in mixture.datasets if d.transform}:
+    for framework in {d.transform.framework for d in mixture.datasets if d.transform}:
         with contextlib.suppress(
             user_function.FunctionFailedError
         ):  # its records then give no samples

@@ -71,7 +71,7 @@ def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:
     """Every episode has the mean length of a few. What rules leave out is not known."""
     frames = mean_frames(dataset.slices, dataset.directory.features, dataset=dataset.name)
     if dataset.transform is not None:
-        frames = max(1, round(frames * dataset.transform.kept_ratio))
+        frames = dataset.transform.frames_left(frames)
     each = [piece.records for piece in dataset.slices]
     records = [np.arange(piece.start, piece.stop, dtype=np.int64) for piece in dataset.slices]
     return DatasetTable(

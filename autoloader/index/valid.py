@@ -54,13 +54,14 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
     allowed = None
     if dataset.transform is not None:
         allowed = _allowed_by_function(index)
+        drops, bars = dataset.transform.rules
         dropped = int((index.steps == 0).sum())
         if dropped:
-            lost.append(RuleLoss("transform", dropped, 0))
+            lost.append(RuleLoss(drops, dropped, 0))
     if allowed is not None:
         left = samples_per_episode(dataset.sample, strided, allowed)
         whole = int(((every > 0) & (left == 0)).sum())
-        lost.append(RuleLoss("transform.valid", whole, int((every - left).sum())))
+        lost.append(RuleLoss(bars, whole, int((every - left).sum())))
     if dataset.keep is not None:
         allowed, by_rule = _left_by_rules(index, allowed)
         left = samples_per_episode(dataset.sample, strided, allowed)

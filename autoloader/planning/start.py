@@ -271,7 +271,7 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
         f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
         f"it runs {when}"
         for dataset in mixture.datasets
-        if (found := dataset.transform) is not None
+        if (found := dataset.transform) is not None and found.spec is not None
     ]
 
 

@@ -25,6 +25,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.scaling import Scaling, scaling_of
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+from autoloader.transforms.derive import plan_derivation
 from autoloader.transforms.fields import (
     NumericField,
     check_camera,
@@ -34,7 +35,7 @@ from autoloader.transforms.fields import (
     numeric_field,
 )
 from autoloader.transforms.keep import Keep
-from autoloader.transforms.transform import Transform, bind_transform
+from autoloader.transforms.transform import Transform, bind_transform, with_derivation
 from autoloader.units import MIB
 
 REMOTE_RECORD_BYTES = 8 * MIB
@@ -254,6 +255,10 @@ def _resolve_dataset(
     if declared.transform is not None:
         transform = bind_transform(declared.transform, features, slices, where=where, dataset=name)
         features = transform.features
+    derivation, expressions = plan_derivation(declared, features, where=where)
+    if derivation is not None:
+        transform = with_derivation(transform, derivation, directory.features, slices, dataset=name)
+        features = transform.features
 
     def found(feature_path: str, field: str) -> Feature:
         return find_feature(features, feature_path, field=f"{where}.{field}", dataset=name)
@@ -271,8 +276,7 @@ def _resolve_dataset(
         check_same_kind(language, field=f"{where}.language")
     fields = {
         key: numeric_field(expression_, features, field=f"{where}.{key}", dataset=name)
-        for key, expression_ in (("action", declared.action), ("state", declared.state))
-        if expression_ is not None
+        for key, expression_ in expressions.items()
     }
     if not cameras and not fields:
         raise SpecError(
@@ -283,7 +287,7 @@ def _resolve_dataset(
     sample = spec.sample_of(name)
     _check_relative(sample, fields, where)
     keep = None
-    if declared.keep is not None:
+    if declared.keep is not None and declared.keep.looks_at_texts:
         keep = Keep(declared.keep, features, language, where=where, dataset=name)
     return ResolvedDataset(
         name=name,

@@ -4,8 +4,8 @@ Not here: what lies on disk (``catalog``), which samples follow from it (``sampl
 """
 
 from autoloader.spec.augment import AugmentOp
-from autoloader.spec.fields import AnyOf, FieldExpression, FieldOp, FieldTerm, parse_expression
-from autoloader.spec.keep import KeepSpec, RangesSpec
+from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
+from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
 from autoloader.spec.model import (
     BatchSpec,
     CameraSpec,
@@ -19,6 +19,8 @@ from autoloader.spec.model import (
     ValidationSpec,
 )
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
+from autoloader.spec.ops import FieldOp
+from autoloader.spec.steps import StepsSpec
 from autoloader.spec.transform import TransformSpec
 
 __all__ = [
@@ -35,11 +37,13 @@ __all__ = [
     "FieldTerm",
     "KeepSpec",
     "MixingSpec",
+    "MovingSpec",
     "NormalizeSpec",
     "PipelineSpec",
     "RangesSpec",
     "SampleOverride",
     "SampleSpec",
+    "StepsSpec",
     "TransformSpec",
     "ValidationSpec",
     "parse_expression",

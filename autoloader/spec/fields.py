@@ -5,7 +5,7 @@ A numeric field (``action``, ``state``) is a list of terms that are concatenated
     action/world_vector                            a feature, flattened to columns
     action/open_gripper[-1:]                       some of its columns
     {path: action/open_gripper, ops: [{clip: [0, 1]}, invert]}
-    {zeros: 1}                                     a constant column
+    {zeros: 1}, {ones: 1}                          a constant column
 
 A camera or language field is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
 episode and pass.
@@ -18,35 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from autoloader.errors import nearest, shown
-from autoloader.spec.block import is_number, wrong
+from autoloader.spec.block import wrong
+from autoloader.spec.ops import FieldOp, parse_ops
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
-_TERM_KEYS = ("path", "ops", "zeros")
-_MOST_ZEROS = 10_000
-_OPS = ("clip", "invert", "scale")
-
-
-@dataclass(frozen=True, slots=True)
-class FieldOp:
-    """One arithmetic step on a term's columns, in the order listed.
-
-    ``clip`` bounds to ``values = (low, high)``; ``invert`` is 1 − x; ``scale`` multiplies by
-    ``values[0]``.
-    """
-
-    name: Literal["clip", "invert", "scale"]
-    values: tuple[float, ...] = ()
-
-    def plain(self) -> Any:
-        """The op as a spec file writes it."""
-        if self.name == "invert":
-            return "invert"
-        return {self.name: list(self.values) if self.name == "clip" else self.values[0]}
+_TERM_KEYS = ("path", "ops", "zeros", "ones")
+_MOST_CONSTANTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +36,23 @@ class FieldTerm:
     """One piece of a numeric field.
 
     Attributes:
-        path: the feature, or ``None`` for constant zeros.
+        path: the feature, or ``None`` for constant columns.
         columns: ``(start, stop, step)`` of the flattened feature; ``None`` takes all.
         ops: arithmetic, in order.
-        zeros: columns of zeros where ``path`` is ``None``.
+        constants: columns of ``value`` where ``path`` is ``None``.
+        value: 0 or 1, what those columns hold.
     """
 
     path: str | None
     columns: tuple[int | None, int | None, int | None] | None = None
     ops: tuple[FieldOp, ...] = ()
-    zeros: int = 0
+    constants: int = 0
+    value: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is worked out for a whole episode at once."""
+        return any(op.whole for op in self.ops)
 
     def slice(self) -> slice:
         """The columns as a Python slice."""
@@ -79,7 +68,7 @@ class FieldTerm:
     def plain(self) -> Any:
         """The term as a spec file writes it."""
         if self.path is None:
-            return {"zeros": self.zeros}
+            return {"ones" if self.value else "zeros": self.constants}
         if not self.ops:
             return self.text()
         return {"path": self.text(), "ops": [op.plain() for op in self.ops]}
@@ -142,26 +131,6 @@ def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | Non
     return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
 
 
-def _parse_op(raw: Any) -> FieldOp:
-    if raw == "invert":
-        return FieldOp("invert")
-    if isinstance(raw, Mapping) and len(raw) == 1:
-        name, value = next(iter(raw.items()))
-        if name == "clip" and isinstance(value, (list, tuple)) and len(value) == 2:
-            if all(map(is_number, value)):
-                low, high = float(value[0]), float(value[1])
-                if low < high:
-                    return FieldOp("clip", (low, high))
-                raise wrong(f"clip: [{low}, {high}] is empty", "the first bound is the smaller one")
-        elif name == "scale" and is_number(value):
-            return FieldOp("scale", (float(value),))
-        if name not in _OPS:
-            raise wrong(f"unknown op {shown(name)}", nearest(str(name), _OPS))
-    raise wrong(
-        f"{shown(raw)} is no op", "allowed: {clip: [low, high]}, invert (1 − x), {scale: factor}"
-    )
-
-
 def _parse_term(raw: Any) -> FieldTerm:
     if isinstance(raw, FieldTerm):
         return raw
@@ -171,26 +140,25 @@ def _parse_term(raw: Any) -> FieldTerm:
         unknown = [key for key in raw if key not in _TERM_KEYS]
         if unknown:
             raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _TERM_KEYS))
-        if "zeros" in raw:
-            count = raw["zeros"]
+        for key, value in (("zeros", 0.0), ("ones", 1.0)):
+            if key not in raw:
+                continue
+            count = raw[key]
             if (
                 len(raw) > 1
                 or not isinstance(count, int)
                 or isinstance(count, bool)
-                or not 1 <= count <= _MOST_ZEROS
+                or not 1 <= count <= _MOST_CONSTANTS
             ):
                 raise wrong(
-                    f"{shown(dict(raw))}", f"write {{zeros: n}} alone, n 1 to {_MOST_ZEROS}"
+                    f"{shown(dict(raw))}", f"write {{{key}: n}} alone, n 1 to {_MOST_CONSTANTS}"
                 )
-            return FieldTerm(None, zeros=count)
+            return FieldTerm(None, constants=count, value=value)
         if isinstance(raw.get("path"), str):
-            ops = raw.get("ops", [])
-            if not isinstance(ops, (list, tuple)):
-                ops = [ops]
-            return FieldTerm(*_parse_path(raw["path"]), ops=tuple(_parse_op(op) for op in ops))
+            return FieldTerm(*_parse_path(raw["path"]), ops=parse_ops(raw.get("ops", [])))
     raise wrong(
         f"{shown(raw)} names no feature",
-        "write a path, a path with columns, {path: ..., ops: [...]} or {zeros: n}",
+        "write a path, a path with columns, {path: ..., ops: [...]}, {zeros: n} or {ones: n}",
     )
 
 
@@ -203,7 +171,7 @@ def parse_expression(raw: Any) -> FieldExpression:
         raise wrong("an empty list", "name at least one feature, or leave the field out")
     expression = FieldExpression(tuple(_parse_term(item) for item in items))
     if not expression.paths():
-        raise wrong("only zeros", "leave the field out: what is absent is zero and masked")
+        raise wrong("only constants", "leave the field out: what is absent is zero and masked")
     return expression
 
 
@@ -231,12 +199,15 @@ _TERM_SCHEMA: dict[str, Any] = {
             "required": ["path"],
             "additionalProperties": False,
         },
-        {
-            "type": "object",
-            "properties": {"zeros": {"type": "integer", "minimum": 1}},
-            "required": ["zeros"],
-            "additionalProperties": False,
-        },
+        *(
+            {
+                "type": "object",
+                "properties": {key: {"type": "integer", "minimum": 1}},
+                "required": [key],
+                "additionalProperties": False,
+            }
+            for key in ("zeros", "ones")
+        ),
     ]
 }
 

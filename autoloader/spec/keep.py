@@ -17,7 +17,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from autoloader.errors import shown
-from autoloader.spec.block import Block, wrong
+from autoloader.spec.block import Block, is_number, wrong
+from autoloader.spec.fields import Expression, FieldExpression
 
 _EXAMPLE = 'such as "{episode_metadata/file_path}"'
 
@@ -77,6 +78,30 @@ class RangesSpec(Block):
         return key
 
 
+class MovingSpec(Block):
+    """Only steps where a number is further from zero than a bound."""
+
+    path: Expression = Field(description="columns of one feature, before the stride")
+    above: float | tuple[float, ...] = Field(
+        description="one bound, or one for each column; a step moves where |x| of any is above its"
+    )
+
+    @field_validator("path")
+    @classmethod
+    def _is_one_feature(cls, path: FieldExpression) -> FieldExpression:
+        if len(path.terms) > 1 or path.terms[0].ops:
+            raise wrong("more than the columns of a feature", "name one, such as action[:6]")
+        return path
+
+    @field_validator("above")
+    @classmethod
+    def _bounds(cls, above: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        for bound in above if isinstance(above, tuple) else (above,):
+            if not is_number(bound) or bound < 0:
+                raise wrong(f"a bound of {bound}", "give numbers of at least 0")
+        return above
+
+
 class KeepSpec(Block):
     """Which t a dataset keeps; windows may leave what is kept."""
 
@@ -87,6 +112,15 @@ class KeepSpec(Block):
         default_factory=dict, description="text feature → regular expression found in it"
     )
     ranges: RangesSpec | None = Field(None, description="only steps in ranges listed in a file")
+    flags: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
+        (), description="booleans of the episode or of a step that must be true"
+    )
+    moving: MovingSpec | None = Field(None, description="only steps that move")
+
+    @property
+    def looks_at_texts(self) -> bool:
+        """Whether there are rules besides ``moving``, which a pass over each episode applies."""
+        return bool(self.language or self.match or self.ranges or self.flags)
 
     @field_validator("match")
     @classmethod
@@ -104,9 +138,9 @@ class KeepSpec(Block):
 
     @model_validator(mode="after")
     def _has_a_rule(self) -> KeepSpec:
-        if not (self.language or self.match or self.ranges):
+        if not self.looks_at_texts and self.moving is None:
             raise wrong(
                 "keep has no rule",
-                "give language: required, match or ranges, or leave keep out",
+                "give language: required, match, ranges, flags or moving, or leave keep out",
             )
         return self

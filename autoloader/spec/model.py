@@ -17,6 +17,7 @@ from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Choice, Expression
 from autoloader.spec.keep import KeepSpec
 from autoloader.spec.normalise import NormalizeSpec
+from autoloader.spec.steps import StepsSpec
 from autoloader.spec.transform import TransformSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
@@ -137,6 +138,9 @@ class DatasetSpec(Block):
     transform: TransformSpec | None = Field(
         None, description="a function that rewrites each episode first"
     )
+    steps: StepsSpec = Field(
+        default_factory=StepsSpec, description="which steps of an episode there are, then"
+    )
     num_samples: Samples | None = Field(
         None, description="samples of a pass, where you know them: a stream is not counted"
     )
@@ -160,6 +164,15 @@ class DatasetSpec(Block):
                 f"dataset {self.name!r} keeps what has language, and names no language",
                 "name the dataset's language feature, or leave keep.language out",
             )
+        for field in ("action", "state"):
+            terms = getattr(self, field).terms if getattr(self, field) is not None else ()
+            for op in (op for term in terms for op in term.ops):
+                if op.name == "relabel" and not self.steps.drop_last:
+                    raise wrong(
+                        f"{field} of dataset {self.name!r} has relabel, the way to the next step, "
+                        "and the last step has no next one",
+                        "add steps: {drop_last: 1}",
+                    )
         return self
 
 

@@ -27,7 +27,7 @@ def evaluate(field: NumericField, columns: Mapping[str, Any], steps: Any) -> Any
     parts = []
     for term, width in zip(field.terms, field.widths, strict=True):
         if term.path is None:
-            parts.append(tf.zeros(tf.stack([steps, width]), tf.float32))
+            parts.append(tf.fill(tf.stack([steps, width]), np.float32(term.value)))
             continue
         part = columns[term.path][:, term.slice()]
         for op in term.ops:

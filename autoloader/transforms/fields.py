@@ -1,6 +1,7 @@
 """Field expressions over real features: which columns they take, and their values in NumPy.
 
-Not here: the language (``spec.fields``); the same arithmetic in TensorFlow (``tfdata.fields``).
+Not here: the language (``spec.fields``); terms that need whole episodes (``derive``), the ops'
+arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``tfdata.fields``).
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from numpy.typing import NDArray
 from autoloader.catalog import Feature
 from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec import FieldExpression, FieldTerm
+from autoloader.spec.ops import WIDTHS
+from autoloader.transforms.episode_ops import apply_op, width_after
 
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
 _NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
 
 MOST_COLUMNS = 2**20
 """Of one numeric feature: far above any robot's."""
+PACKED = ("zlib", "bytes")
+"""How TFDS may store a tensor as one byte string a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +53,16 @@ class NumericField:
             columns: feature path → [steps, feature width] float32.
             steps: frames of the (strided) episode.
         """
-        values = np.zeros((steps, self.width), dtype=np.float32)
+        values = np.empty((steps, self.width), dtype=np.float32)
         at = 0
         for term, width in zip(self.terms, self.widths, strict=True):
-            if term.path is not None:
+            if term.path is None:
+                values[:, at : at + width] = term.value
+            else:
                 part = columns[term.path][:, term.slice()]
                 for op in term.ops:
-                    if op.name == "clip":
-                        part = np.clip(part, np.float32(op.values[0]), np.float32(op.values[1]))
-                    elif op.name == "invert":
-                        part = np.float32(1) - part
-                    else:
-                        part = part * np.float32(op.values[0])
+                    assert not op.whole, "worked out by transforms.derive"
+                    part = apply_op(op, part)
                 values[:, at : at + width] = part
             at += width
         return values
@@ -96,7 +99,7 @@ def numeric_field(
     widths = []
     for term in expression.terms:
         if term.path is None:
-            widths.append(term.zeros)
+            widths.append(term.constants)
             continue
         feature = find_feature(features, term.path, field=field, dataset=dataset)
         width = feature_width(feature, field=field)
@@ -115,8 +118,25 @@ def numeric_field(
                 remedy=f"take columns within [0:{width}]",
                 path=field,
             )
-        widths.append(taken)
+        widths.append(_width_after(term, taken, field))
     return NumericField(expression.terms, tuple(widths))
+
+
+def _width_after(term: FieldTerm, taken: int, field: str) -> int:
+    """Columns that a term gives, of the ``taken`` columns of its feature."""
+    width = taken
+    for op in term.ops:
+        wanted, _ = WIDTHS.get(op.name, (width, width))
+        if width != wanted:
+            raise SpecError(
+                f"{field}: {op.name} of {term.text()!r}: it takes {wanted} columns, and is given "
+                f"{width}",
+                remedy=f"take the {wanted} columns of the rotation alone, such as "
+                f"{term.path}[3:{3 + wanted}], and name the others beside it",
+                path=field,
+            )
+        width = width_after(op, width)
+    return width
 
 
 def feature_width(feature: Feature, *, field: str) -> int:
@@ -137,7 +157,7 @@ def feature_width(feature: Feature, *, field: str) -> int:
             remedy="name a feature of fixed shape",
             path=field,
         )
-    if feature.encoding not in (None, "none"):
+    if feature.encoding not in (None, "none", *PACKED):
         raise UnsupportedError(
             f"{field}: {feature.path!r} is stored as {feature.encoding}, not supported yet",
             remedy="name a feature stored as plain numbers",

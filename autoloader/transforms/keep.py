@@ -116,6 +116,11 @@ class Keep:
             self._rules.append(
                 (field, functools.partial(self._matching, looked_at, matcher(pattern)))
             )
+        for path in spec.flags:
+            field = f"keep.flags.{path}"
+            flag = asked(path, field)
+            _check_flag(flag, field=f"{where}.{field}")
+            self._rules.append((field, functools.partial(self._matching, flag, "1".__eq__)))
         if spec.ranges is not None:
             field = "keep.ranges.key"
             parts = []
@@ -235,6 +240,15 @@ def _check_key(feature: Feature, *, field: str) -> None:
         )
     if not whole:
         check_language(feature, field=field)
+
+
+def _check_flag(feature: Feature, *, field: str) -> None:
+    if feature.kind != "tensor" or feature.dtype != "bool" or feature.shape:
+        raise SpecError(
+            f"{field}: {feature.path!r} is {feature.kind} {feature.dtype}, not one boolean",
+            remedy="name a boolean, such as success; of a text say what is found in it: keep.match",
+            path=field,
+        )
 
 
 def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:

@@ -15,6 +15,8 @@ Not here: calling the function (``user_function``), records and files (``transfo
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +115,9 @@ def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] |
         shape = feature.shape
     elif feature.kind == "tensor" and feature.encoding is None and value.values is not None:
         rows, shape = value.values.astype(_dtype(feature.dtype)), feature.shape
+    elif feature.kind == "tensor" and feature.encoding is not None and value.kind == "bytes":
+        rows = _unpacked(payload, value, feature).astype(_dtype(feature.dtype))
+        shape = feature.shape
     else:
         return None
     shape = tuple(-1 if size is None else size for size in shape)
@@ -124,6 +129,98 @@ def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] |
     except ValueError as error:
         raise MalformedRecordError(f"{feature.path} holds {len(rows)} values") from error
     return None
+
+
+def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
+    """The numbers of a tensor that is stored as one byte string a step, flat.
+
+    Raises:
+        MalformedRecordError: a string does not hold what the feature says.
+    """
+    dtype = np.dtype(_dtype(feature.dtype)).newbyteorder("<")
+    nbytes = dtype.itemsize * math.prod(size or 1 for size in feature.shape)
+    parts = []
+    for first, stop in value.ranges:
+        packed = bytes(payload[first:stop])
+        if feature.encoding == "zlib":
+            try:
+                packed = zlib.decompressobj().decompress(packed, nbytes + 1)
+            except zlib.error as error:
+                raise MalformedRecordError(f"{feature.path} is no zlib: {error}") from error
+        if len(packed) != nbytes:
+            raise MalformedRecordError(f"{feature.path} has a step of other than {nbytes} bytes")
+        parts.append(packed)
+    return np.frombuffer(b"".join(parts), dtype)
+
+
+def read_values(
+    payload: Any,
+    features: Mapping[str, Feature],
+    only: Collection[str] | None,
+    *,
+    stop: int | None = None,
+) -> tuple[Transformed, Spans]:
+    """A record as it lies in its file, and where its frames lie, where no function looks at it.
+
+    Args:
+        payload: the record, from its first byte on.
+        features: of the dataset, by path.
+        only: keys of the features that are wanted; default: all that the record has.
+        stop: its bytes; default: all.
+
+    Raises:
+        MalformedRecordError: a wanted feature is missing, or they differ in length.
+    """
+    wanted = {path: one for path, one in features.items() if only is None or one.key in only}
+    found = parse_example(payload, stop=stop, only={one.key for one in wanted.values()})
+    cameras = camera_numbers(features)
+    spans: Spans = {}
+    values: dict[str, Any] = {}
+    steps, first_path = -1, ""
+    for path, feature in wanted.items():
+        value = found.get(feature.key)
+        text = feature.dtype == "string"
+        if value is None or value.kind == "missing":
+            if only is None:
+                continue
+            if not text:
+                raise MalformedRecordError(f"{path} is missing")
+            value = FeatureValue("bytes")
+        width = math.prod(size or 1 for size in feature.shape)
+        if feature.key in cameras:
+            pairs = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
+            spans[cameras[feature.key]], count = pairs, len(pairs)
+            values[feature.key] = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(count)
+        elif text:
+            values[feature.key] = [bytes(payload[first:stop]) for first, stop in value.ranges]
+            count = len(value.ranges) // width
+        else:
+            numbers = _numbers(payload, value, feature)
+            count, rest = divmod(len(numbers), width)
+            if rest:
+                raise MalformedRecordError(f"{path} holds {len(numbers)} values")
+            floating = "float" in feature.dtype
+            values[feature.key] = numbers.astype(np.float32 if floating else np.int64, copy=False)
+        if not feature.per_step:
+            continue
+        if steps >= 0 and count != steps:
+            raise MalformedRecordError(
+                f"its features differ in their number of steps: {first_path} has {steps}, "
+                f"{path} has {count}"
+            )
+        steps, first_path = count, path
+    if steps < 0:
+        raise MalformedRecordError("it has none of the per-step features")
+    return Transformed(steps, values, np.ones(steps, dtype=np.bool_)), spans
+
+
+def _numbers(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
+    if feature.encoding is not None and value.kind == "bytes":
+        return _unpacked(payload, value, feature)
+    wanted = "float" if "float" in feature.dtype else "int64"
+    if value.values is None or value.kind != wanted:
+        raise MalformedRecordError(f"{feature.path} is stored as {value.kind}, not as {wanted}")
+    return value.values
 
 
 def _dtype(name: str) -> Any:

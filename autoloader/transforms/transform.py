@@ -1,4 +1,7 @@
-"""A dataset's transform, bound: which features its function gives, and a record as it leaves it.
+"""A dataset's transform, bound: which features it gives, and a record as it leaves it.
+
+A transform is the user's function, or the spec's own pass over an episode (``derive``), or both:
+the function comes first.
 
 Theory of operation. Binding makes a trial run: the function is called on the first episode that it
 does not drop, of at most ``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's
@@ -17,10 +20,14 @@ Not here: calling the function (``user_function``), what an episode is (``rlds``
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +44,7 @@ from autoloader.catalog.tfrecord import (
 from autoloader.errors import SourceError, SpecError
 from autoloader.spec import TransformSpec
 from autoloader.transforms import user_function
+from autoloader.transforms.derive import Derivation, check_domain
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.rlds import (
     FunctionResultError,
@@ -47,6 +55,7 @@ from autoloader.transforms.rlds import (
     nothing,
     read_episode,
     read_result,
+    read_values,
     spans_of,
     steps_of,
 )
@@ -55,6 +64,9 @@ from autoloader.transforms.user_function import Caller, FunctionFailedError
 VALID_KEY = "autoloader/valid"
 MOST_TRIAL_EPISODES = 16
 """Episodes that a trial run may see dropped before it gives up."""
+MOST_CHECKED_EPISODES = 4
+"""Episodes that are held against what ops along the episode take."""
+_checked_domains: set[tuple[object, ...]] = set()
 _trials: dict[tuple[object, ...], TrialRun] = {}
 _binding = threading.Lock()
 _cache = JsonCache("transforms", version=2)
@@ -79,20 +91,44 @@ class Transform:
     """One dataset's transform; thread-safe.
 
     Attributes:
-        spec: what the user says.
+        spec: the user's function, or ``None``.
         identity: hash of all that decides its results.
         sources: the dataset's own features, by path.
-        features: those of the transformed episodes, by path.
+        given: those that the function gives, by path; without one, the sources.
         cost_s: what the function took for the episode it was tried on.
         kept_ratio: steps that it left of that episode.
+        derivation: the pass that follows, or ``None``.
     """
 
-    spec: TransformSpec
+    spec: TransformSpec | None
     identity: str
     sources: Mapping[str, Feature] = field(repr=False)
-    features: Mapping[str, Feature] = field(repr=False)
-    cost_s: float
-    kept_ratio: float
+    given: Mapping[str, Feature] = field(repr=False)
+    cost_s: float = 0.0
+    kept_ratio: float = 1.0
+    derivation: Derivation | None = None
+
+    @cached_property
+    def features(self) -> Mapping[str, Feature]:
+        """Those of the transformed episodes, by path."""
+        return self.given if self.derivation is None else self.derivation.features(self.given)
+
+    @property
+    def framework(self) -> str:
+        """Which the function is written for; "numpy" where there is none."""
+        return "numpy" if self.spec is None else self.spec.framework
+
+    @property
+    def rules(self) -> tuple[str, str]:
+        """What drops episodes, and what bars steps, by their paths in the dataset's spec."""
+        if self.spec is not None:
+            return "transform", "transform.valid"
+        return "steps", "keep.moving"
+
+    def frames_left(self, frames: int) -> int:
+        """About how many steps it leaves of an episode of so many; at least one."""
+        left = round(frames * self.kept_ratio)
+        return max(1, left if self.derivation is None else self.derivation.left_of(left))
 
     def apply(
         self, payload: Any, *, stop: int | None = None, only: Collection[str] | None = None
@@ -107,14 +143,28 @@ class Transform:
         Raises:
             MalformedRecordError: the record is damaged, or the function fails on it.
         """
+        pass_ = self.derivation
+        if pass_ is None:
+            return self.before_pass(payload, stop, only)
+        found, spans = self.before_pass(payload, stop, pass_.sources(only))
+        return pass_.apply(found, self.given, only), spans
+
+    def before_pass(
+        self, payload: Any, stop: int | None, only: Collection[str] | None
+    ) -> tuple[Transformed, Spans]:
+        """A record's values as the function gives them; arguments as of ``apply``.
+
+        Raises:
+            MalformedRecordError: as of ``apply``.
+        """
+        if self.spec is None:
+            return read_values(payload, self.sources, only, stop=stop)
         caller = user_function.CALLERS.get(self.spec.framework)
         try:
             if caller is not None:
-                return apply_here(
-                    self.spec, caller, self.sources, self.features, payload, stop, only
-                )
+                return apply_here(self.spec, caller, self.sources, self.given, payload, stop, only)
             record = bytes(memoryview(payload)[:stop])
-            return _answer("apply", self.spec, self.sources, self.features, record, None, only)  # type: ignore[no-any-return]
+            return _answer("apply", self.spec, self.sources, self.given, record, None, only)  # type: ignore[no-any-return]
         except (FunctionFailedError, FunctionResultError) as error:
             raise MalformedRecordError(f"transform: {error}") from error
 
@@ -189,6 +239,60 @@ def bind_transform(
     except OSError as error:
         path = error.filename or slices[0].path
         raise files.unreadable(error, path, dataset=dataset) from error
+
+
+def with_derivation(
+    transform: Transform | None,
+    derivation: Derivation,
+    sources: Mapping[str, Feature],
+    slices: Sequence[ShardSlice],
+    *,
+    dataset: str,
+) -> Transform:
+    """A dataset's transform with the spec's own pass behind it, tried on one episode.
+
+    Args:
+        transform: of the user's function, or ``None``.
+        derivation: the pass.
+        sources: the dataset's features.
+        slices: records of the split.
+        dataset: its name.
+
+    Raises:
+        SpecError: the episode lies outside of what an op takes.
+        SourceError: no file can be read.
+    """
+    own = json.dumps(derivation.plain, sort_keys=True)
+    before = "" if transform is None else transform.identity
+    identity = hashlib.sha256(f"{before}\0{own}".encode()).hexdigest()
+    if transform is None:
+        transform = Transform(None, identity, sources, sources)
+    found = replace(transform, identity=identity, derivation=derivation)
+    try:
+        key = ("derived", identity, slices[0], *files.version_of(slices[0].path))
+        with _binding:
+            if key not in _checked_domains:
+                _check_domain(found, derivation, slices)
+                _checked_domains.add(key)
+    except OSError as error:
+        path = error.filename or slices[0].path
+        raise files.unreadable(error, path, dataset=dataset) from error
+    return found
+
+
+def _check_domain(
+    transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
+) -> None:
+    keys = {one.source.key for one in derivation.columns if one.has_domain}
+    if not keys:
+        return
+    for count, (place, payload) in enumerate(_records(slices)):
+        if count == MOST_CHECKED_EPISODES:
+            return
+        with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
+            found, _ = transform.before_pass(payload, None, keys)
+            if found.steps:
+                check_domain(derivation, found, place)
 
 
 def _saved_trial(key: tuple[object, ...]) -> TrialRun | None:

@@ -224,3 +224,46 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
     assert len(found["differences"]) == 36
     assert "robot, robot-train.tfrecord-00000-of-00001, record 0, t 0: " in found["differences"][0]
     assert {one.split(": ")[1] for one in found["differences"]} == {"action", "state"}
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_steps_and_ops_along_the_episode_are_compared_too(
+    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {**PLAIN, "told": numbers(), "turned": numbers(4), "success": numbers(dtype="bool")}
+    records = []
+    for number, steps in enumerate((9, 7, 12)):
+        told = [[0.0, 1.0, 0.0, -1.0, 0.0, 0.0][(number + t) % 6] for t in range(steps)]
+        turned = [v for t in range(steps) for v in (0.1, 0.2 + t / 50, 0.3, 0.9)]
+        more = {"told": told, "turned": turned, "success": [int(number != 1)] * steps}
+        records.append(episode(number, steps, **more))
+    written = write_dataset(tmp_path, [records], features=features)
+    plain = {
+        "datasets": [
+            {
+                "name": "robot",
+                "path": str(written.path),
+                "images": {"primary": "observation/image"},
+                "action": [
+                    {"path": "observation/state[1:]", "ops": ["relabel", {"scale": 0.5}]},
+                    {"path": "told", "ops": ["rel2abs", "invert"]},
+                    {"path": "told", "ops": [{"clip": [0, 1]}, "binarise"]},
+                    {"ones": 1},
+                ],
+                "state": [
+                    {"path": "turned", "ops": [{"euler": "wxyz"}]},
+                    {"path": "observation/state", "ops": [{"quaternion": "xyzw"}]},
+                    {"path": "observation/state", "ops": ["rotation6d"]},
+                ],
+                "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
+                "keep": {"flags": ["success"], "moving": {"path": "told", "above": 0.5}},
+            }
+        ],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "reader": reader,
+    }
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(yaml.safe_dump(plain))
+    code, found = verified(mix, capsys, 6)
+    assert (found["differences"], code) == ([], 0)
+    assert found["samples"] == {"robot": 6}
