@@ -1,0 +1,117 @@
+"""The memory of the frame cache: one file in memory, in which every camera has slots of its size.
+
+Theory of operation. The file is sparse: it is as large as the machine's memory for each camera, and
+has pages only where a slot was written. What is given back is punched out of it and is the kernel's
+at once. The child makes the file and decode processes map it as well; the trainer never does. It
+goes with the last process that has it open.
+
+Slots of a camera lie side by side, so that a slot's first and last page may be its neighbours' as
+well: such a page goes back with the last of the slots on it, when all of them go together.
+
+Invariants:
+    1. Slot 0 of every camera is black: it is never written, and never handed out.
+    2. The file never shrinks (a seal forbids it): no access to a slot ever fails.
+
+Not here: which frame lies in which slot (``cache.table``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.host.memory_files import memory_file
+
+BLACK = 0
+"""The slot of every camera that shows nothing."""
+_F_ADD_SEALS = 1033
+_F_SEAL_SHRINK = 0x0002
+_KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
+_PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class FrameSlab:
+    """Slots for decoded frames.
+
+    Args:
+        cameras: camera → (height, width) of its frames.
+        room_bytes: address space of each camera, whole slots of it.
+        descriptor: an existing slab's file; without one a new one is made.
+
+    Raises:
+        PipelineError: the kernel refuses the file.
+    """
+
+    def __init__(
+        self,
+        cameras: Mapping[str, tuple[int, int]],
+        *,
+        room_bytes: int,
+        descriptor: int | None = None,
+    ) -> None:
+        self.room_bytes = room_bytes
+        self.frame_bytes = {
+            camera: height * width * 3 for camera, (height, width) in cameras.items()
+        }
+        self._begins: dict[str, int] = {}
+        end = 0
+        for camera, size in self.frame_bytes.items():
+            self._begins[camera] = end
+            end += -(-(room_bytes // size + 2) * size // _PAGE) * _PAGE
+        if descriptor is None:
+            descriptor = memory_file("autoloader-frames", end, os.MFD_ALLOW_SEALING)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+        self.descriptor = descriptor
+        pages = mmap.mmap(descriptor, end, mmap.MAP_SHARED)
+        self._frames = {
+            camera: np.frombuffer(
+                pages, np.uint8, (room_bytes // size + 1) * size, self._begins[camera]
+            ).reshape(-1, size)
+            for camera, size in self.frame_bytes.items()
+        }
+
+    def frames(self, camera: str) -> NDArray[np.uint8]:
+        """[slots, H·W·3] uint8: all slots of a camera; only what was written has pages."""
+        return self._frames[camera]
+
+    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy slots [n] into ``out`` [n, H·W·3], contiguous; others may work meanwhile."""
+        # Any other mode than "raise" writes straight into ``out``.
+        np.take(self._frames[camera], slots, axis=0, out=out, mode="clip")
+
+    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
+        """Copy a frame [H, W, 3] uint8, contiguous, into a slot."""
+        self._frames[camera][slot] = picture.reshape(-1)
+
+    def punch(self, camera: str, slots: NDArray[np.int64]) -> None:
+        """Give the pages of slots [n], which ascend, back to the kernel; neighbours in one call."""
+        if not len(slots):
+            return
+        size, begin = self.frame_bytes[camera], self._begins[camera]
+        cuts = np.flatnonzero(np.diff(slots) > 1)
+        firsts = slots[np.concatenate([[0], cuts + 1])]
+        lasts = slots[np.concatenate([cuts, [len(slots) - 1]])]
+        starts = -(-(begin + firsts * size) // _PAGE) * _PAGE
+        stops = (begin + (lasts + 1) * size) // _PAGE * _PAGE
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            if start < stop:
+                _libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
+
+    def allocated_bytes(self) -> int:
+        """Bytes of pages that the kernel holds for it; 0 once it is closed."""
+        return os.fstat(self.descriptor).st_blocks * 512 if self.descriptor >= 0 else 0
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with the last array over it."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self._frames = {}

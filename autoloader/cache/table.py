@@ -1,0 +1,282 @@
+"""Decides which decoded frames are held: the one decider of a mixture's frame cache.
+
+Theory of operation. Who plans a run asks about its frames (``ask``): those that are held need be
+neither read nor decoded, and are pinned until their batches are filled; of the others it learns
+which are worth a slot, to be filled once they are decoded. When a batch is filled its ``Lease``
+tells so, and what it put into slots can be shown from then on.
+
+What is worth a slot follows from one rule. A frame that is shown now and again q − p positions
+later holds ``bytes`` for so long, to save the seconds of one decode: its burden is (q − p) × bytes
+÷ seconds. While there is room everything that is shown again is held. Where there is none, the
+frames with the largest burden from now on go, be they held or new (Belady's rule, which is optimal,
+with sizes and costs). The burden at which the last cut was made is the threshold: a new frame above
+it is not taken, so that nothing is copied that would soon be dropped. It rises while slots are
+empty.
+
+Invariants:
+    1. No slot is written or given back while somebody may read it: pinned slots stay.
+    2. The pages of all slots never exceed the budget but for those that are pinned or being filled,
+       and for one black frame a camera.
+    3. Nothing here decides which samples come: a frame that is not held is decoded.
+
+Not here: when a frame is shown next (``order``), the memory (``cache.slab``), the budget's size
+(``controller``).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.shelf import NOWHERE, Ints, Shelf
+from autoloader.cache.slab import FrameSlab
+from autoloader.order.next_use import NEVER
+
+_SLACK = 64
+"""A cut drops this part of the budget more than it must, so that it is made seldom."""
+_STALE = 65_536
+"""Positions after which a frame that was to be shown and was not is taken for never shown again."""
+_EMPTY = 0.5
+"""With so much of the budget unused there is no threshold."""
+_COSTS_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFrames:
+    """The frames of one camera that a run shows.
+
+    Attributes:
+        key: [m] int64, equal where the encoded frame is; −1 where there is none.
+        next_use: [m] int64, the position after the run at which it is shown again, or ``NEVER``.
+        dataset: [m] int64, whose costs count.
+    """
+
+    key: Ints
+    next_use: Ints
+    dataset: Ints
+
+
+@dataclass(slots=True)
+class Lease:
+    """What a run may use of the cache, until its batches are filled.
+
+    Attributes:
+        held: camera → [m] int64 slot to show the frame from; −1: decode it.
+        kept: camera → [m] int64 slot to put the frame into once it is decoded; −1: none.
+        stored: camera → [m] bool, set by who has put it there.
+    """
+
+    held: dict[str, Ints] = field(default_factory=dict)
+    kept: dict[str, Ints] = field(default_factory=dict)
+    stored: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """What the cache holds and did so far.
+
+    Attributes:
+        budget_bytes, held_bytes: what it may hold, and holds.
+        slots: frames held.
+        hits, misses: frames shown from a slot, and frames decoded.
+        burden: the threshold, in positions × bytes per second saved; ``None`` before it was full.
+    """
+
+    budget_bytes: int = 0
+    held_bytes: int = 0
+    slots: int = 0
+    hits: int = 0
+    misses: int = 0
+    burden: float | None = None
+
+
+class FrameTable:
+    """Which frames a slab holds; any thread.
+
+    Args:
+        slab: the memory.
+        datasets: how many.
+    """
+
+    def __init__(self, slab: FrameSlab, datasets: int) -> None:
+        self.slab = slab
+        self.costs: Callable[[], NDArray[np.float64]] | None = None
+        self._shelves = {
+            camera: Shelf(size, slab.room_bytes // size)
+            for camera, size in slab.frame_bytes.items()
+        }
+        self._lock = threading.Lock()
+        self._budget = 0
+        self._saved_s = np.ones(datasets, np.float64)
+        self._costs_at_s = float("-inf")
+        self._limit = float("inf")
+        self._now = 0
+        self._hits = self._misses = 0
+
+    def ask(self, frames: Mapping[str, CameraFrames], now: int) -> Lease:
+        """What a run that begins at position ``now`` may use."""
+        self._refresh_costs()
+        lease, wanted = Lease(), dict[str, Ints]()
+        with self._lock:
+            self._now = max(self._now, now)
+            for camera, one in frames.items():
+                shelf = self._shelves[camera]
+                slots = shelf.find(one.key)
+                held = shelf.is_held(slots)
+                lease.held[camera] = np.where(held, slots, NOWHERE)
+                lease.kept[camera] = np.full(len(slots), NOWHERE, np.int64)
+                lease.stored[camera] = np.zeros(len(slots), np.bool_)
+                shelf.pin(slots[held], 1)
+                found = slots >= 0
+                shelf.shown_next(slots[found], one.next_use[found])
+                self._hits += int(held.sum())
+                self._misses += int((~held & (one.key >= 0)).sum())
+                new = np.flatnonzero(~found & (one.key >= 0) & (one.next_use < NEVER))
+                wanted[camera] = new[np.unique(one.key[new], return_index=True)[1]]
+            self._hold(frames, wanted, lease)
+        self._give_back()
+        return lease
+
+    def settle(self, lease: Lease) -> None:
+        """All batches of a run are filled, or given up: what was put into slots can be shown."""
+        with self._lock:
+            for camera, held in lease.held.items():
+                shelf, kept = self._shelves[camera], lease.kept[camera]
+                shown = held[held >= 0]
+                shelf.pin(shown, -1)
+                stored = kept[lease.stored[camera] & (kept >= 0)]
+                shelf.commit(stored)
+                shelf.let_go(kept[~lease.stored[camera] & (kept >= 0)])
+                shelf.let_go(shelf.done_with(np.concatenate([shown, stored])))
+            lease.held, lease.kept, lease.stored = {}, {}, {}
+            if self._used() > self._budget:
+                self._cut({})
+        self._give_back()
+
+    def resize(self, budget_bytes: int) -> None:
+        """Hold so much from now on; what is beyond goes at once, farthest next use first."""
+        with self._lock:
+            if budget_bytes > self._budget:
+                self._limit = float("inf")
+            self._budget = budget_bytes
+            if self._used() > budget_bytes:
+                self._cut({})
+        self._give_back()
+
+    def forget(self) -> None:
+        """What is held is of files that are not there any more."""
+        with self._lock:
+            for shelf in self._shelves.values():
+                shelf.forget()
+
+    @property
+    def budget_bytes(self) -> int:
+        """What it may hold."""
+        return self._budget
+
+    def counts(self) -> CacheCounts:
+        """What it holds and did so far."""
+        with self._lock:
+            return CacheCounts(
+                self._budget,
+                self._used(),
+                sum(shelf.used for shelf in self._shelves.values()),
+                self._hits,
+                self._misses,
+                None if self._limit == float("inf") else self._limit,
+            )
+
+    def _refresh_costs(self) -> None:
+        """Read what a decode costs, now and then; without the lock."""
+        now = time.monotonic()
+        if self.costs is None or now - self._costs_at_s < _COSTS_EVERY_S:
+            return
+        self._costs_at_s = now
+        costs = self.costs()
+        known = np.isfinite(costs) & (costs > 0)
+        if known.any():
+            self._saved_s = np.where(known, costs, costs[known].mean())
+
+    def _hold(
+        self, frames: Mapping[str, CameraFrames], wanted: dict[str, Ints], lease: Lease
+    ) -> None:
+        """Give slots to those of the wanted frames that are worth one; under the lock."""
+        empty = 1 - self._used() / max(1, self._budget)
+        if empty > 2 / _SLACK:
+            self._limit = self._limit * (1 + 1 / _SLACK) if empty < _EMPTY else float("inf")
+        later = {
+            camera: self._later(frames[camera], camera, rows) for camera, rows in wanted.items()
+        }
+        limit = self._limit
+        for _ in range(2):
+            for camera, rows in list(wanted.items()):
+                keep = later[camera] < limit
+                wanted[camera], later[camera] = rows[keep], later[camera][keep]
+            sizes = {c: len(rows) * self._shelves[c].frame_bytes for c, rows in wanted.items()}
+            if self._used() + sum(sizes.values()) <= self._budget:
+                break
+            limit = self._cut(later)
+        for camera, rows in wanted.items():
+            shelf, one = self._shelves[camera], frames[camera]
+            most = max(0, self._budget - self._used()) // shelf.frame_bytes
+            few = rows[: min(most, shelf.addable)]
+            if len(few):
+                burden = (shelf.frame_bytes / self._saved_s[one.dataset[few]]).astype(np.float32)
+                lease.kept[camera][few] = shelf.take(one.key[few], one.next_use[few], burden)
+
+    def _later(self, one: CameraFrames, camera: str, rows: Ints) -> NDArray[np.float64]:
+        """What it burdens to hold these frames until they are shown again."""
+        size = self._shelves[camera].frame_bytes
+        return (one.next_use[rows] - self._now) * (size / self._saved_s[one.dataset[rows]])
+
+    def _cut(self, new: Mapping[str, NDArray[np.float64]]) -> float:
+        """Drop what burdens most until all fits, with some slack; new frames that would count too.
+
+        Returns:
+            The least burden that was dropped, of held and new frames.
+        """
+        idle, burdens, sizes = {}, [], []
+        for camera, shelf in self._shelves.items():
+            slots = idle[camera] = shelf.idle()
+            left = (shelf.next_use[slots] - self._now).astype(np.float64)
+            left[left < -_STALE] = NEVER
+            held = left * shelf.burden[slots]
+            burdens += [held, new.get(camera, held[:0])]
+            sizes.append(np.full(len(burdens[-2]) + len(burdens[-1]), shelf.frame_bytes))
+        every, size = np.concatenate(burdens), np.concatenate(sizes)
+        asked = sum(len(one) * self._shelves[camera].frame_bytes for camera, one in new.items())
+        order = np.argsort(-every)
+        gone = np.cumsum(size[order])
+        last = int(np.searchsorted(gone, self._used() + asked - self._budget * (1 - 1 / _SLACK)))
+        if not len(every):
+            return 0.0
+        self._limit = float(every[order[min(last, len(order) - 1)]])
+        for (camera, slots), held in zip(idle.items(), burdens[::2], strict=True):
+            self._shelves[camera].let_go(slots[held >= self._limit])
+        return self._limit
+
+    def _used(self) -> int:
+        return sum(shelf.used_bytes for shelf in self._shelves.values())
+
+    def _give_back(self) -> None:
+        """Have the kernel take the pages of free slots that are beyond the budget; not locked."""
+        with self._lock:
+            surplus = sum(shelf.resident_bytes for shelf in self._shelves.values()) - self._budget
+            taken = []
+            for camera, shelf in self._shelves.items():
+                slots = shelf.take_free(max(0, -(-surplus // shelf.frame_bytes)))
+                surplus -= len(slots) * shelf.frame_bytes
+                if len(slots):
+                    taken.append((camera, shelf, slots))
+        for camera, _, slots in taken:
+            self.slab.punch(camera, slots)
+        with self._lock:  # pages that neighbours shared go with the last of them
+            for camera, shelf, slots in taken:
+                shelf.punched(slots)
+                if shelf.is_empty:
+                    self.slab.punch(camera, shelf.ever_used)

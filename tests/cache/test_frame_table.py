@@ -1,0 +1,248 @@
+"""The frame table holds what is shown next soonest, within its bytes, and lends right pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autoloader.cache.slab import FrameSlab
+from autoloader.cache.table import CameraFrames, FrameTable, Lease
+from autoloader.order.next_use import NEVER
+
+SIZE = (48, 64)
+FRAME = 48 * 64 * 3
+CAMERAS = {"primary": SIZE, "wrist": (24, 32)}
+
+
+def picture(key: int, camera: str = "primary") -> np.ndarray:
+    shown = np.full((*CAMERAS[camera], 3), key % 256, np.uint8)
+    shown[0, :8] = np.frombuffer(np.int64(key).tobytes() * 3, np.uint8).reshape(8, 3)
+    return shown
+
+
+@pytest.fixture
+def slab() -> Iterator[FrameSlab]:
+    made = FrameSlab(CAMERAS, room_bytes=2**26)
+    yield made
+    made.close()
+
+
+def frames(keys: np.ndarray, next_use: np.ndarray) -> CameraFrames:
+    keys = np.asarray(keys, np.int64)
+    return CameraFrames(keys, np.asarray(next_use, np.int64), np.zeros(len(keys), np.int64))
+
+
+class Player:
+    """Shows frames of one camera run by run, as a reader does; two runs are under way at a time."""
+
+    def __init__(self, table: FrameTable, order: np.ndarray, run: int = 16) -> None:
+        self.table, self.order, self.run = table, order, run
+        self.next_use = np.full(len(order), NEVER)
+        last: dict[int, int] = {}
+        for position in range(len(order) - 1, -1, -1):
+            self.next_use[position] = last.get(order[position], NEVER)
+            last[order[position]] = position
+        self.under_way: list[tuple[Lease, np.ndarray]] = []
+        self.at = 0
+
+    def begin(self) -> None:
+        rows = slice(self.at, self.at + self.run)
+        keys = self.order[rows]
+        lease = self.table.ask({"primary": frames(keys, self.next_use[rows])}, self.at)
+        self.under_way.append((lease, keys))
+        self.at += self.run
+
+    def step(self, *, check: bool = True) -> None:
+        """Begin a run, fill the one before."""
+        self.begin()
+        if len(self.under_way) > 1:
+            self.fill(check=check)
+
+    def fill(self, *, lost: bool = False, check: bool = True) -> None:
+        lease, keys = self.under_way.pop(0)
+        slab = self.table.slab
+        for k, key in enumerate(keys.tolist()):
+            slot, keep = int(lease.held["primary"][k]), int(lease.kept["primary"][k])
+            if not check:
+                lease.stored["primary"][k] = keep >= 0
+            elif slot >= 0:
+                out = np.empty((1, FRAME), np.uint8)
+                slab.gather("primary", np.asarray([slot]), out)
+                np.testing.assert_array_equal(out[0], picture(key).reshape(-1))
+            elif keep >= 0 and not lost:
+                slab.put("primary", keep, picture(key))
+                lease.stored["primary"][k] = True
+        self.table.settle(lease)
+
+    def play(self) -> None:
+        while self.at + self.run <= len(self.order):
+            self.step()
+        while self.under_way:
+            self.fill()
+
+
+def passes(samples: int, count: int, seed: int = 0) -> np.ndarray:
+    """Positions of a dataset of so many frames, each shown once a pass, in an order of its own."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.permutation(samples) for _ in range(count)])
+
+
+def mixed(datasets: int, samples: int, count: int, seed: int = 0) -> np.ndarray:
+    """Positions of datasets in turn, each somewhere else in its pass."""
+    rng = np.random.default_rng(seed)
+    own = [
+        passes(samples, count + 1, n)[(first := rng.integers(samples)) : first + samples * count]
+        + n * samples
+        for n in range(datasets)
+    ]
+    return np.stack(own, axis=1).reshape(-1)
+
+
+@pytest.mark.parametrize(("share", "at_least"), [(0.1, 0.18), (0.25, 0.35), (0.5, 0.6)])
+def test_frames_of_a_mixture_are_hit_far_more_often_than_their_share_is_held(
+    slab: FrameSlab, share: float, at_least: float
+) -> None:
+    table = FrameTable(slab, 1)
+    order = mixed(12, 128, 9)
+    table.resize(int(share * 12 * 128) * FRAME)
+    player = Player(table, order, run=32)
+    while player.at < len(order) // 3:
+        player.step(check=False)
+    before = table.counts()
+    while player.at < 2 * len(order) // 3:
+        player.step(check=False)
+    hits, misses = table.counts().hits - before.hits, table.counts().misses - before.misses
+    assert hits / (hits + misses) > at_least
+
+
+def test_all_is_held_where_all_fits_and_given_back_when_it_is_not_shown_again(
+    slab: FrameSlab,
+) -> None:
+    table = FrameTable(slab, 1)
+    table.resize(600 * FRAME)
+    player = Player(table, passes(512, 4))
+    player.play()
+    assert table.counts().hits == 3 * 512
+    assert table.counts().slots == 0  # nothing of it comes again
+    table.resize(0)
+    assert slab.allocated_bytes() <= 2 * 4096
+
+
+def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(slab: FrameSlab) -> None:
+    table = FrameTable(slab, 1)
+    table.resize(200 * FRAME)
+    keys = np.arange(200)
+    lease = table.ask({"primary": frames(keys, 1000 + keys)}, 0)
+    assert (lease.kept["primary"] > 0).all()
+    for key, slot in zip(keys.tolist(), lease.kept["primary"].tolist(), strict=True):
+        slab.put("primary", slot, picture(key))
+    lease.stored["primary"][:] = True
+    table.settle(lease)
+    table.resize(100 * FRAME)
+    held = table.ask({"primary": frames(keys, np.full(200, NEVER))}, 0).held["primary"] >= 0
+    kept = int(held.sum())
+    assert 90 <= kept <= 100
+    assert held[:kept].all()
+    assert slab.allocated_bytes() <= 110 * FRAME
+
+
+def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(slab: FrameSlab) -> None:
+    table = FrameTable(slab, 1)
+    table.resize(50 * FRAME)
+    lease = table.ask({"primary": frames(np.arange(10), np.full(10, 50))}, 0)
+    assert (lease.kept["primary"] >= 0).all()
+    lease.stored["primary"][:5] = True
+    again = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 5)
+    assert (again.held["primary"] < 0).all()  # it is still on its way
+    assert (again.kept["primary"] < 0).all()
+    table.settle(lease)
+    table.settle(again)
+    third = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 9)
+    assert ((third.held["primary"] >= 0) == (np.arange(10) < 5)).all()
+    assert table.counts().slots == 10
+
+
+def test_what_saves_more_seconds_for_its_bytes_is_held_first(slab: FrameSlab) -> None:
+    table = FrameTable(slab, 2)
+    table.costs = lambda: np.asarray([1e-3, 10e-3])
+    table.resize(20 * FRAME)
+    keys = np.arange(40)
+    lease = table.ask({"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0)
+    kept = lease.kept["primary"] >= 0
+    assert kept[1::2].sum() >= 18
+    assert not kept[::2].any()
+
+
+def test_after_forgetting_nothing_old_is_shown(slab: FrameSlab) -> None:
+    table = FrameTable(slab, 1)
+    table.resize(20 * FRAME)
+    keys = np.arange(10)
+    first = table.ask({"primary": frames(keys, np.full(10, 100))}, 0)
+    first.stored["primary"][:] = True
+    table.settle(first)
+    reading = table.ask({"primary": frames(keys[:3], np.full(3, 100))}, 5)
+    table.forget()
+    new = table.ask({"primary": frames(keys, np.full(10, 100))}, 10)
+    assert (new.held["primary"] < 0).all()
+    assert not set(new.kept["primary"].tolist()) & set(reading.held["primary"].tolist())
+    table.settle(reading)
+    table.settle(new)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
+    data: st.DataObject,
+) -> None:
+    slab = FrameSlab(CAMERAS, room_bytes=2**24)
+    table = FrameTable(slab, 1)
+    player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
+    try:
+        while player.at + 6 <= len(player.order) or player.under_way:
+            moves = ["fill", "lose"] if player.under_way else []
+            if player.at + 6 <= len(player.order) and len(player.under_way) < 3:
+                moves += ["begin", "begin"]
+            move = data.draw(st.sampled_from([*moves, "resize"]))
+            if move == "begin":
+                player.begin()
+            elif move == "resize":
+                table.resize(data.draw(st.integers(0, 35)) * FRAME)
+            else:
+                player.fill(lost=move == "lose")
+            counts = table.counts()
+            pinned = sum(
+                int((lease.held["primary"] >= 0).sum() + (lease.kept["primary"] >= 0).sum())
+                for lease, _ in player.under_way
+            )
+            assert counts.held_bytes <= max(counts.budget_bytes, pinned * FRAME)
+        assert slab.allocated_bytes() <= table.budget_bytes + 2 * FRAME + 60 * 4096
+        table.resize(0)
+        assert table.counts().slots == 0
+        assert slab.allocated_bytes() <= 4 * 4096
+    finally:
+        slab.close()
+
+
+def test_two_cameras_share_one_budget(slab: FrameSlab) -> None:
+    table = FrameTable(slab, 1)
+    table.resize(10 * FRAME)
+    first = table.ask({"primary": frames(np.arange(10), np.full(10, 500))}, 0)
+    first.stored["primary"][:] = True
+    table.settle(first)
+    assert table.counts().held_bytes == 10 * FRAME
+    second = table.ask({"wrist": frames(np.arange(20), np.full(20, 50))}, 1)
+    assert (second.kept["wrist"] >= 0).all()
+    assert table.counts().held_bytes <= 10 * FRAME
+
+
+def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(slab: FrameSlab) -> None:
+    other = FrameSlab(CAMERAS, room_bytes=slab.room_bytes, descriptor=slab.descriptor)
+    slab.put("wrist", 7, picture(3, "wrist"))
+    out = np.empty((2, 24 * 32 * 3), np.uint8)
+    other.gather("wrist", np.asarray([7, 0]), out)
+    np.testing.assert_array_equal(out[0], picture(3, "wrist").reshape(-1))
+    assert not out[1].any()
