@@ -11,8 +11,10 @@ import pytest
 import yaml
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
+from autoloader.catalog import open_version
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
+from autoloader.cli.dataset_entries import as_they_lie
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
 
@@ -90,8 +92,12 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     assert found["viola"]["images"] == {
         "primary": "observation/agentview_rgb", "wrist": "observation/eye_in_hand_rgb",
     }  # fmt: skip
-    assert found["viola"]["action"][-1]["ops"] == [{"clip": [0, 1]}, "invert"]
-    assert found["viola"]["sample"] == {"frame_offsets": [0, 10]}
+    assert found["viola"]["action"] == [
+        "action/world_vector", "action/rotation_delta", "action/gripper_closedness_action",
+    ]  # fmt: skip
+    assert "sample" not in found["viola"]
+    assert plain["sample"] == {"frame_offsets": [0], "action_horizon": 1}
+    assert plain["weights"] == "natural"
     assert found["viola"]["split"] == {"train": "train[:-1]", "val": "train[-1:]"}
     assert found["language_table"]["language"] == "observation/instruction"
     assert found["language_table"]["split"] == {"train": "train[:95%]", "val": "train[95%:]"}
@@ -106,6 +112,56 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     assert "viola" not in notes
     for split in ("train", "val"):
         assert len(resolve(PipelineSpec.from_mapping(plain), split).datasets) == 3
+
+
+def test_pairs_of_frames_are_stage_2s_affair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "viola", VIOLA)
+    write(tmp_path, "pour_tea", UNKNOWN)
+    plain, _ = spec_of_init([str(tmp_path), "--style", "stage2"], capsys)
+    found = {one["name"]: one for one in plain["datasets"]}
+    assert found["viola"]["sample"] == {"frame_offsets": [0, 10], "action_horizon": 10}
+    assert found["viola"]["action"][-1]["ops"] == [{"clip": [0, 1]}, "invert"]
+    assert found["pour_tea"]["sample"] == {"frame_offsets": [0, 5], "action_horizon": 5}
+    assert plain["sample"]["action_reduce"] == "sum"
+    resolve(PipelineSpec.from_mapping(plain))
+
+
+def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, features in (("viola", VIOLA), ("pour_tea", UNKNOWN)):
+        packed = {"more/depth_map": numbers(4, encoding="zlib"), "more/reward": numbers()}
+        write(tmp_path, name, {**features, **packed})
+    for style in ("plain", "stage2"):
+        assert main(["init", str(tmp_path), "--style", style]) == 0
+        text = capsys.readouterr().out
+        blocks = {block.split("\n")[0]: block for block in text.split("  - name: ")[1:]}
+        for name, features in (("viola", VIOLA), ("pour_tea", UNKNOWN)):
+            used, *left = blocks[name].split("# not used, ")
+            assert left
+            for path in (*features, "more/depth_map", "more/reward"):
+                assert (path in used) != any(path in line for line in left), (style, path)
+        assert "more/depth_map (4, zlib)" in text
+        assert "observation/depth (12×16×1, uint16)" in text
+
+
+@pytest.mark.parametrize(
+    ("terms", "wanted"),
+    [
+        (["action[:1]", {"path": "action[-1:]", "ops": ["invert"]}], ["action"]),
+        (["action[:1]", {"zeros": 3}], ["action[:1]"]),
+        (["action[1:]", "action[:1]"], ["action[1:]", "action[:1]"]),
+        ([{"path": "action[:1]", "ops": ["invert"]}, "observation/state"],
+         ["action[:1]", "observation/state"]),
+    ],
+)  # fmt: skip
+def test_terms_as_they_lie_have_neither_operations_nor_zeros(
+    terms: list[Any], wanted: list[Any], tmp_path: Path
+) -> None:
+    features = open_version(write(tmp_path, "arm", dict(PLAIN)), dataset="arm").features
+    assert as_they_lie(terms, features) == wanted
 
 
 def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
@@ -133,7 +189,14 @@ def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
     }  # fmt: skip
     assert octo["weights"] == "natural_scaled"
     assert "pour_tea: not part of octo" in notes
-    assert "not in" in notes
+    assert "2 of the 25 datasets of octo" in notes
+    assert "these are not in" in notes
+    assert main(["init", str(tmp_path), "--mix", "octo", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["style"] == "plain"
+    assert (told["mix"]["datasets"], len(told["mix"]["absent"])) == (25, 23)
+    assert sorted(told["mix"]["present"]) == ["language_table", "viola"]
+    assert "# 2 of its 25 datasets; not here: fractal20220817_data," in told["spec"]
     pairs, _ = spec_of_init([str(tmp_path), "--mix", "stage2-29"], capsys)
     assert pairs["sample"]["action_reduce"] == "sum"
     assert pairs["datasets"][0]["sample"] == {"frame_offsets": [0, 10], "action_horizon": 10}

@@ -1,0 +1,157 @@
+"""One dataset's entry in a spec that ``init`` writes: its fields, and what a person should know.
+
+Not here: which fields (``cli.propose``), the file around the entries (``cli.spec_text``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoloader.catalog import Feature, VersionDirectory
+from autoloader.catalog.registry import KnownDataset
+from autoloader.cli.propose import propose
+from autoloader.cli.yaml_line import flow
+from autoloader.spec import parse_expression
+from autoloader.transforms.fields import feature_width, find_feature
+
+
+@dataclass
+class Entry:
+    """One dataset as the spec has it.
+
+    Attributes:
+        name: unique in the spec.
+        known_as: the registry's name for it, else TFDS's.
+        directory: its version directory.
+        values: the spec's fields of it, such as ``images`` and ``action``, in order.
+        split: loader split → TFDS split expression.
+        hz: control frequency, or ``None``.
+        notes: what a person should know, a comment line each.
+        proposed: fields that come from ``features.json`` → why.
+    """
+
+    name: str
+    known_as: str
+    directory: VersionDirectory
+    values: dict[str, Any]
+    split: Mapping[str, str | None]
+    hz: float | None
+    notes: list[str] = field(default_factory=list)
+    proposed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """The cameras that it fills."""
+        return tuple(self.values.get("images", ()))
+
+
+def entry_of(
+    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, *, raw: bool
+) -> Entry:
+    """The entry of a version directory.
+
+    Args:
+        directory: what lies there.
+        known: what the registry says of it, under the registry's name.
+        raw: whether action and state are taken as they lie, without operations and zeros.
+    """
+    plain = directory.name.partition("/")[0]
+    found = propose(directory.features, known[1] if known else None)
+    action, state = found.action, found.state
+    notes = [known[1].note] if known and known[1].note else []
+    if raw:
+        action, state = (as_they_lie(terms, directory.features) for terms in (action, state))
+        if action != found.action and any(not isinstance(term, str) for term in found.action):
+            notes.append(f"as part of a mixture this action is usually made {flow(found.action)}")
+    values = {
+        "images": found.images,
+        "action": _one_or_list(action),
+        "state": _one_or_list(state),
+        "language": found.language[0] if len(found.language) == 1 else {"any_of": found.language},
+    }
+    return Entry(
+        name=re.sub(r"\W+", "_", directory.name).strip("_")[:90] or "dataset",
+        known_as=known[0] if known else plain,
+        directory=directory,
+        values={key: value for key, value in values.items() if getattr(found, key)},
+        split=_split(directory),
+        hz=known[1].hz if known else None,
+        notes=notes,
+        proposed=found.proposed,
+    )
+
+
+def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
+    """Terms without operations and zeros; slices that are all of one feature become its path."""
+    bare = [
+        term if isinstance(term, str) else term["path"]
+        for term in terms
+        if isinstance(term, str) or "path" in term
+    ]
+    if not bare:
+        return bare
+    parsed = parse_expression(bare).terms
+    (path, *others) = dict.fromkeys(term.path for term in parsed)
+    if path is None or others:
+        return bare
+    width = feature_width(find_feature(features, path, field="", dataset=""), field="")
+    columns = [column for term in parsed for column in range(width)[term.slice()]]
+    return [path] if columns == list(range(width)) else bare
+
+
+def unused(entry: Entry) -> Iterator[str]:
+    """A comment line for each kind of features that the entry leaves where they lie."""
+    taken = {word.partition("[")[0] for word in _words(entry.values)}
+    kinds = {"image": "images", "tensor": "numbers", "text": "texts", "other": "other features"}
+    left: dict[str, list[str]] = {}
+    for path, feature in entry.directory.features.items():
+        if path not in taken:
+            left.setdefault(kinds[feature.kind], []).append(_described(feature))
+    for kind in kinds.values():
+        if kind in left:
+            yield f"not used, {kind}: {', '.join(left[kind])}"
+
+
+def _words(value: Any) -> Iterator[str]:
+    """Every text in a nested value, names of mappings among them."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _words(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _words(inner)
+
+
+def _described(feature: Feature) -> str:
+    shape = "×".join("?" if size is None else str(size) for size in feature.shape)
+    said = [word for word in (shape, feature.encoding if feature.kind == "tensor" else "") if word]
+    if feature.kind == "image" and feature.dtype != "uint8":
+        said.append(feature.dtype)
+    return f"{feature.path} ({', '.join(said)})" if said else feature.path
+
+
+def _split(directory: VersionDirectory) -> dict[str, str | None]:
+    """A split to train on and one to validate on, neither empty."""
+    counts = {
+        name: sum(shard.records for shard in shards) for name, shards in directory.splits.items()
+    }
+    full = [name for name, count in counts.items() if count]
+    train = "train" if "train" in full else next(iter(full), "train")
+    for name in ("val", "validation", "test"):
+        if name in full and name != train:
+            return {"train": train, "val": name}
+    if counts.get(train, 0) < 2:
+        return {"train": train, "val": None}
+    if counts[train] < 40:
+        return {"train": f"{train}[:-1]", "val": f"{train}[-1:]"}
+    return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
+
+
+def _one_or_list(terms: list[Any]) -> Any:
+    return terms[0] if len(terms) == 1 else terms
