@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.extras import needs
+from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.client import ChildPipeline
@@ -40,8 +41,9 @@ class Delivery:
     """The way of one loader's batches to its training loop.
 
     Args:
-        mixture: whose batches they are.
-        order: its order, for the batch log.
+        mixture: whose batches they are, over all ranks.
+        order: its order.
+        ranks, planned: see ``DeliveryProgress``.
         output: "torch" tensors or "numpy" arrays.
         page: where the loader's child reads how long the training loop waits; ``None``: it has no
             child.
@@ -52,10 +54,14 @@ class Delivery:
         self,
         mixture: ResolvedMixture,
         order: MixtureOrder,
+        ranks: Ranks,
         output: Literal["torch", "numpy"],
         page: ControlPage | None,
         number: int,
+        *,
+        planned: bool,
     ) -> None:
+        self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
         self._mixture = mixture
         self._shares = order.shares
         self._wrap = wrapper(output)
@@ -77,7 +83,7 @@ class Delivery:
         self._asked_s = time.perf_counter()
         self.page.waiting(time.monotonic_ns())
 
-    def hand_over(self, filled: BatchMessage, progress: DeliveryProgress, ring_slots: int) -> Batch:
+    def hand_over(self, filled: BatchMessage, ring_slots: int) -> Batch:
         """The batch in a filled slot, noted in ``progress``; the training loop waits no more."""
         pinned = self._transfer is not None and self._transfer.active
         views, self.copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
@@ -91,7 +97,7 @@ class Delivery:
         )
         if spec.augment:
             batch = AugmentableBatch(batch, spec, self._mixture.split)
-        progress.deliver(filled, views["ledger"])
+        self.progress.deliver(filled, views["ledger"])
         got_s = time.perf_counter()
         if self._log is not None:
             self._log.note(self._asked_s, got_s, views["ledger"][: filled.rows, 0])
@@ -128,7 +134,6 @@ class Delivery:
     def statistics(
         self,
         pipeline: ChildPipeline | ThreadPipeline,
-        progress: DeliveryProgress,
         *,
         headroom_bytes: int | None,
         controlled: bool,
@@ -136,7 +141,7 @@ class Delivery:
         closed: bool,
     ) -> Statistics:
         """A snapshot of the loader whose batches these are; see ``telemetry.Statistics``."""
-        activity, meter = pipeline.activity(), self.meter
+        activity, meter, progress = pipeline.activity(), self.meter, self.progress
         datasets = {
             name: DatasetStatistics(
                 weight=self._shares[index],

@@ -33,11 +33,10 @@ from autoloader.host.interrupts import Interrupts
 from autoloader.host.owner import Owner
 from autoloader.knobs import Knobs
 from autoloader.order.parts import mixture_part, order_of_part
-from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.opening import control_request, open_planned
 from autoloader.planning.preemption import OpenLoaders
-from autoloader.planning.start import check_ranks, plan_loader, retuned, why_no_batch
+from autoloader.planning.start import plan_loader, retuned
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
 from autoloader.process.discovery import is_up
@@ -137,11 +136,11 @@ class AutoLoader:
                 split=split,
                 knobs=knobs,
                 headroom=self._headroom,
+                world_size=self._ranks.world_size,
                 ranks_here=neighbours.local_world_size,
                 joining=joining,
                 open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,
             )
-            check_ranks(self.plan, self._ranks.world_size)
             self._spec = spec
             self._open(isolation, output)
         except BaseException:
@@ -161,31 +160,34 @@ class AutoLoader:
         tensorflow_process.process.close()
         for note in self.plan.notes:
             logger.info("%s", note)
-        if (empty := why_no_batch(self.plan, self._ranks.world_size)) is not None:
-            logger.warning("%s", empty)
+        if self.plan.why_no_batch is not None:
+            logger.warning("%s", self.plan.why_no_batch)
         self._closed = False
-        # By index every rank knows the whole, and which positions are its own.
-        mixture, planned = self.plan.mixture, self.plan.knobs.reader == "indexed"
-        part = ALONE if planned else self._ranks
-        self._order = order_of_part(self.plan.order, part)
-        self._progress = DeliveryProgress(mixture, self._order, self._ranks, planned=planned)
+        ranks_here = self._neighbours.local_world_size
+        control = control_request(self.plan, ranks_here=ranks_here, moves=self._controller)
         if isolation == "process" and self._child is None:
             self._child = Child.shared(self._neighbours)
         page, number = self._child.page if self._child else None, pipeline_number()
-        self._delivery = Delivery(mixture, self.plan.order, output, page, number)
-        self._parts.callback(self._delivery.close)
-        ranks_here, lender = self._neighbours.local_world_size, self._delivery.lender
+        planned = self.plan.knobs.reader == "indexed"
+        delivery = self._delivery = Delivery(
+            self.plan.mixture, self.plan.order, self._ranks, output, page, number, planned=planned
+        )
+        self._progress = delivery.progress
+        self._parts.callback(delivery.close)
+        # By index every rank knows the whole, and which positions are its own.
+        part = ALONE if planned else self._ranks
+        self._order = order_of_part(self.plan.order, part)
         setup = PipelineSetup(
-            mixture_part(mixture, part),
-            self._order,
-            self.plan.knobs,
-            self._delivery.memory,
-            self._delivery.page,
-            control_request(self.plan, ranks_here=ranks_here, moves=self._controller),
-            self._ranks,
-            ranks_here,
+            mixture=mixture_part(self.plan.mixture, part),
+            order=self._order,
+            knobs=self.plan.knobs,
+            memory=delivery.memory,
+            page=delivery.page,
+            control=control,
+            ranks=self._ranks,
+            ranks_here=ranks_here,
             position=self._progress.start,
-            lent=lambda: lender.lent,
+            lent=lambda: delivery.lender.lent,
         )
         self._pipeline = open_planned(setup, self._child, headroom=self._headroom, number=number)
 
@@ -278,7 +280,7 @@ class AutoLoader:
                     "the loader was closed while a batch was awaited",
                     remedy="close it after the loop",
                 )
-        batch = self._delivery.hand_over(filled, self._progress, self.knobs.ring_slots)
+        batch = self._delivery.hand_over(filled, self.knobs.ring_slots)
         if self._delivery.copied:
             self._take_back()
         return batch
@@ -333,7 +335,6 @@ class AutoLoader:
         self.owner.check()
         return self._delivery.statistics(
             self._pipeline,
-            self._progress,
             headroom_bytes=self._headroom.read().headroom_bytes,
             controlled=self._controller,
             starts=self._starts,

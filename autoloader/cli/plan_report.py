@@ -23,7 +23,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
-from autoloader.planning.start import LoaderPlan, why_no_batch
+from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, samples_per_episode
@@ -93,7 +93,7 @@ def plan_document(
         "knobs": knob_origins(plan, sets),
         "bytes": _bytes(plan, headroom),
         "bound": _bound(plan, costs, reuse),
-        "notes": [*plan.notes, *filter(None, [why_no_batch(plan)])],
+        "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
 
 

@@ -29,12 +29,26 @@ from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
-from autoloader.statistics import file_differences, statistics_of
+from autoloader.statistics import statistics_of
 from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
 
 _MINIMUM_SLOTS = 4
+_MINIMUM = Knobs.build(
+    {
+        "ring_slots": _MINIMUM_SLOTS,
+        "decode_threads": 1,
+        "cycle_length": 1,
+        "num_parallel_calls": 1,
+        "parse_parallel_calls": 1,
+        "stream_prefetch": 0,
+        "queue_samples": 1,
+        "shuffle_samples": 0,
+        "io_threads": 1,
+        "read_ahead": 1,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +62,10 @@ class LoaderPlan:
         profile: where the knobs come from.
         ram_floor_bytes: what must stay free.
         knobs: the values to begin with.
-        notes: what had to be clamped or chosen, for people.
+        changes: what of the profile had to be clamped or left out, for people.
         limits: what the knobs were held against.
         reader_reason: why the reader is the one it is.
+        world_size: how many trainers share the order.
     """
 
     mixture: ResolvedMixture
@@ -59,173 +74,41 @@ class LoaderPlan:
     profile: ResolvedProfile
     ram_floor_bytes: int
     knobs: Knobs
-    notes: tuple[str, ...]
+    changes: tuple[str, ...]
     limits: KnobLimits
     reader_reason: str
+    world_size: int = 1
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """All that a person should know of it before it starts."""
+        pending = self.mixture.spec.normalize is not None and self.mixture.statistics is None
+        return (
+            *self.changes,
+            *["normalisation statistics are computed, and kept, at the first start"] * pending,
+            *[
+                f"{name}: damaged: {reason}"
+                for name, count in self.counts.items()
+                for reason in count.damaged
+            ],
+            *_transform_notes(self.mixture, self.knobs.reader),
+            *_chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
+            *_size_notes(self.mixture, self.counts, self.order),
+        )
 
-def plan_loader(
-    spec: PipelineSpec,
-    *,
-    profile: str | Path | None = None,
-    ram_floor: str | int | None = None,
-    split: str = "train",
-    knobs: Mapping[str, Any] | None = None,
-    headroom: HeadroomSource | None = None,
-    probe_only: bool = False,
-    ranks_here: int = 1,
-    joining: bool = False,
-    open_loaders: OpenLoaders | None = None,
-) -> LoaderPlan:
-    """Decide everything a loader needs, without starting anything.
-
-    Args:
-        spec: the mixture.
-        profile: a host profile's name or path.
-        ram_floor: memory that must stay free.
-        split: which of the spec's splits.
-        knobs: values over the profile's.
-        headroom: what the machine can still give.
-        probe_only: read no more than a small part of each dataset.
-        ranks_here: ranks of this machine, which share its memory and cores.
-        joining: another of them has already started their child, and was admitted for all.
-        open_loaders: those of this process, which share the memory budget.
-
-    Raises:
-        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
-        MissingExtraError: the stream reader is asked for where there is no TensorFlow.
-        BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
-    """
-    probe = headroom or HeadroomProbe()
-    mixture = resolve(spec, split)
-    limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
-    found = load_profile(profile, host=host_facts(limit))
-    notes = list(found.notes)
-    floor = found.profile.limits.ram_floor
-    if ram_floor is not None:
-        floor = parse_bytes(ram_floor, name="ram_floor")
-    base = _profile_knobs(found, mixture, notes)
-    given = dict(knobs or {})
-    if "reader" in given:
-        asked: str = Knobs.build({"reader": given["reader"]}).reader
-    else:
-        asked = _reader_of_profile(mixture, base.reader, notes)
-    reader, why = choose_reader(mixture, asked)
-    if reader == "stream":
-        require("tensorflow", f"the stream reader ({why})")
-    left = _admitted(
-        mixture,
-        probe,
-        floor,
-        reader=reader,
-        ranks=1 if joining else ranks_here,
-        joining=joining,
-        open_loaders=open_loaders or OpenLoaders(),
-    )
-    limits = KnobLimits(
-        cpus=cores_of_rank(ranks_here),
-        shards=mixture.shards,
-        block_length=spec.mixing.block_length,
-        batch_bytes=mixture.layout.slot_bytes,
-        budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
-        + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
-    )
-    legal, clamps = base.clamp(limits)
-    notes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
-    chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
-    chosen.check(limits)
-    if spec.normalize is not None:
-        statistics = statistics_of(spec, split, cached_only=probe_only)
-        if statistics is None:
-            notes.append("normalisation statistics are computed, and kept, at the first start")
-        else:
-            mixture = normalised(mixture, statistics)
-            notes += file_differences(mixture, spec, split) if probe_only else ()
-    counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
-    for name, count in counts.items():
-        notes += [f"{name}: damaged: {reason}" for reason in count.damaged]
-    notes += _transform_notes(mixture, chosen.reader)
-    notes += _chain_notes(mixture, chosen.reader, why)
-    order = mixture_order(mixture, {name: count.samples for name, count in counts.items()})
-    notes += _size_notes(mixture, counts, order)
-    return LoaderPlan(mixture, counts, order, found, floor, chosen, tuple(notes), limits, why)
-
-
-def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
-    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
-
-    Raises:
-        SpecError: the indexed reader is asked for where the data is far away.
-    """
-    spec = mixture.spec
-    pinned = spec.reader if spec.reader != "auto" else knob
-    away = [dataset for dataset in mixture.datasets if dataset.remote]
-    if away:
-        why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
-        if pinned == "indexed":
-            field = "reader" if spec.reader != "auto" else "knobs.reader"
-            raise SpecError(
-                f"{field}: indexed, but {why}: an index reads local files",
-                remedy="use reader: stream (or auto), or copy the data to a local disk",
-                path=field,
-            )
-        return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
-    if pinned in ("stream", "indexed"):
-        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
-        return ("stream" if pinned == "stream" else "indexed"), who
-    return "indexed", "all files are local"
-
-
-def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
-    """The profile's reader, or auto: what a profile says gives way to the spec, with a note."""
-    spec = mixture.spec
-    if reader != "auto" and spec.reader not in ("auto", reader):
-        why = f"the spec's reader: {spec.reader}"
-    elif reader == "indexed" and any(one.remote for one in mixture.datasets):
-        why = "the spec's remote data, since an index reads local files"
-    elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
-        why = "the spec's mixing.chain, which needs an index"
-    else:
-        return reader
-    notes.append(f"reader: {reader} of the profile gives way to {why}")
-    return "auto"
-
-
-def why_no_batch(plan: LoaderPlan, world_size: int = 1) -> str | None:
-    """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
-    batch, samples = plan.mixture.spec.batch, plan.order.epoch_samples
-    if samples is None or epoch_steps(
-        samples, batch=batch.size, world_size=world_size, drop_last=batch.drop_last
-    ):
-        return None
-    ranks = f" for each of {world_size} ranks" if world_size > 1 else ""
-    return (
-        f"the first epoch gives no batch: it has {samples} samples, and a batch takes {batch.size}"
-        f"{ranks}; lower batch.size, set batch.drop_last: false, or make mixing.epoch longer"
-    )
-
-
-def _and_others(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} (as {len(names) - 1} more)"
-
-
-def check_ranks(plan: LoaderPlan, world_size: int) -> None:
-    """Refuse what several ranks cannot share.
-
-    Raises:
-        SpecError: samples of this mixture cannot be dealt to so many ranks.
-    """
-    if world_size == 1:
-        return
-    if plan.knobs.reader == "stream":
-        counts = {name: count.samples for name, count in plan.counts.items()}
-        check_parts(plan.mixture, counts, Ranks(0, world_size))
-    samples = plan.order.epoch_samples
-    if samples is not None and samples < world_size:
-        raise SpecError(
-            f"an epoch has {samples} samples, and there are {world_size} ranks",
-            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
-            path="mixing.epoch",
+    @property
+    def why_no_batch(self) -> str | None:
+        """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
+        batch, samples = self.mixture.spec.batch, self.order.epoch_samples
+        if samples is None or epoch_steps(
+            samples, batch=batch.size, world_size=self.world_size, drop_last=batch.drop_last
+        ):
+            return None
+        ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
+        return (
+            f"the first epoch gives no batch: it has {samples} samples, and a batch takes "
+            f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
+            "mixing.epoch longer"
         )
 
 
@@ -275,27 +158,149 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     ]
 
 
+def plan_loader(
+    spec: PipelineSpec,
+    *,
+    profile: str | Path | None = None,
+    ram_floor: str | int | None = None,
+    split: str = "train",
+    knobs: Mapping[str, Any] | None = None,
+    headroom: HeadroomSource | None = None,
+    probe_only: bool = False,
+    world_size: int = 1,
+    ranks_here: int = 1,
+    joining: bool = False,
+    open_loaders: OpenLoaders | None = None,
+) -> LoaderPlan:
+    """Decide everything a loader needs, without starting anything.
+
+    Args:
+        spec: the mixture.
+        profile: a host profile's name or path.
+        ram_floor: memory that must stay free.
+        split: which of the spec's splits.
+        knobs: values over the profile's.
+        headroom: what the machine can still give.
+        probe_only: read no more than a small part of each dataset.
+        world_size: how many trainers share the order.
+        ranks_here: ranks of this machine, which share its memory and cores.
+        joining: another of them has already started their child, and was admitted for all.
+        open_loaders: those of this process, which share the memory budget.
+
+    Raises:
+        SpecError, SourceError, ProfileError, KnobError: as their input deserves.
+        MissingExtraError: the stream reader is asked for where there is no TensorFlow.
+        BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
+    """
+    probe = headroom or HeadroomProbe()
+    mixture = resolve(spec, split)
+    limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
+    found = load_profile(profile, host=host_facts(limit))
+    changes = list(found.notes)
+    floor = found.profile.limits.ram_floor
+    if ram_floor is not None:
+        floor = parse_bytes(ram_floor, name="ram_floor")
+    base = _profile_knobs(found, mixture, changes)
+    given = dict(knobs or {})
+    if "reader" in given:
+        asked: str = Knobs.build({"reader": given["reader"]}).reader
+    else:
+        asked = _reader_of_profile(mixture, base.reader, changes)
+    reader, why = choose_reader(mixture, asked)
+    if reader == "stream":
+        require("tensorflow", f"the stream reader ({why})")
+    left = _admitted(
+        mixture,
+        probe,
+        floor,
+        reader=reader,
+        ranks=1 if joining else ranks_here,
+        joining=joining,
+        open_loaders=open_loaders or OpenLoaders(),
+    )
+    limits = KnobLimits(
+        cpus=cores_of_rank(ranks_here),
+        shards=mixture.shards,
+        block_length=spec.mixing.block_length,
+        batch_bytes=mixture.layout.slot_bytes,
+        budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
+        + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+    )
+    legal, clamps = base.clamp(limits)
+    changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
+    chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
+    chosen.check(limits)
+    counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
+    samples = {name: count.samples for name, count in counts.items()}
+    if chosen.reader == "stream" and world_size > 1:
+        check_parts(mixture, samples, Ranks(0, world_size))
+    order = mixture_order(mixture, samples)
+    if order.epoch_samples is not None and order.epoch_samples < world_size:
+        raise SpecError(
+            f"an epoch has {order.epoch_samples} samples, and there are {world_size} ranks",
+            remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
+            path="mixing.epoch",
+        )
+    if spec.normalize is not None:
+        statistics = statistics_of(spec, split, cached_only=probe_only)
+        mixture = mixture if statistics is None else normalised(mixture, statistics)
+    return LoaderPlan(
+        mixture, counts, order, found, floor, chosen, tuple(changes), limits, why, world_size
+    )
+
+
+def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
+    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
+
+    Raises:
+        SpecError: the indexed reader is asked for where the data is far away.
+    """
+    spec = mixture.spec
+    pinned = spec.reader if spec.reader != "auto" else knob
+    away = [dataset for dataset in mixture.datasets if dataset.remote]
+    if away:
+        why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
+        if pinned == "indexed":
+            field = "reader" if spec.reader != "auto" else "knobs.reader"
+            raise SpecError(
+                f"{field}: indexed, but {why}: an index reads local files",
+                remedy="use reader: stream (or auto), or copy the data to a local disk",
+                path=field,
+            )
+        return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
+    if pinned in ("stream", "indexed"):
+        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
+        return ("stream" if pinned == "stream" else "indexed"), who
+    return "indexed", "all files are local"
+
+
+def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
+    """The profile's reader, or auto: what a profile says gives way to the spec, with a note."""
+    spec = mixture.spec
+    if reader != "auto" and spec.reader not in ("auto", reader):
+        why = f"the spec's reader: {spec.reader}"
+    elif reader == "indexed" and any(one.remote for one in mixture.datasets):
+        why = "the spec's remote data, since an index reads local files"
+    elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
+        why = "the spec's mixing.chain, which needs an index"
+    else:
+        return reader
+    notes.append(f"reader: {reader} of the profile gives way to {why}")
+    return "auto"
+
+
+def _and_others(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (as {len(names) - 1} more)"
+
+
 def cores_of_rank(ranks_here: int) -> int:
     """Cores that each of ``ranks_here`` ranks may count on; a launcher may have bound them."""
     return CgroupProcessors().read().shared_by(ranks_here)
 
 
-def minimum_knobs(block_length: int) -> Knobs:
+def minimum_knobs(block_length: int, reader: str = "auto") -> Knobs:
     """The smallest knobs a pipeline runs with."""
-    return Knobs.build(
-        {
-            "ring_slots": _MINIMUM_SLOTS,
-            "decode_threads": 1,
-            "cycle_length": 1,
-            "num_parallel_calls": 1,
-            "parse_parallel_calls": 1,
-            "stream_prefetch": 0,
-            "queue_samples": block_length,
-            "shuffle_samples": 0,
-            "io_threads": 1,
-            "read_ahead": 1,
-        }
-    )
+    return _MINIMUM.model_copy(update={"queue_samples": block_length, "reader": reader})
 
 
 def _admitted(
@@ -309,9 +314,8 @@ def _admitted(
     open_loaders: OpenLoaders,
 ) -> int:
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
-    least = minimum_knobs(mixture.spec.mixing.block_length)
     price = price_start(
-        Knobs.build({"reader": reader}, base=least),
+        minimum_knobs(mixture.spec.mixing.block_length, reader),
         mixture.sizes,
         ranks=ranks,
         joining=joining or open_loaders.have_libraries_of(reader),

@@ -151,7 +151,7 @@ def resting(trio: list[Written]) -> Iterator[dict[str, tuple[AutoLoader, State]]
 
 def place(loader: AutoLoader) -> Any:
     """All that the loader's further batches depend on."""
-    start = loader._progress.start()
+    start = loader._delivery.progress.start()
     cursors = [cursor.state() for cursor in start.cursors]
     return loader._order, cursors, start.mixer, start.position, start.in_epoch
 
@@ -385,6 +385,6 @@ def test_debts_stay_with_their_datasets_where_a_spec_names_these_in_another_orde
     turned = spec.model_copy(update={"datasets": spec.datasets[::-1]})
     with opened(turned, IdleLoader) as loader:
         loader.load_state_dict(resting["stream"][1])
-        mixer = loader._progress.start().mixer
+        mixer = loader._delivery.progress.start().mixer
     assert loader.dataset_names == ("b", "a")
     assert mixer == {"next": 9, "debts": [[0, 2]], "left": [0, 1], "dropped": []}

@@ -15,7 +15,7 @@ from autoloader.index import open_dataset_index
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.parts import mixture_part
-from autoloader.planning.start import LoaderPlan, check_ranks, plan_loader
+from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.samples.resolve import MixtureSizes, resolve
 from autoloader.statistics import statistics_of
 
@@ -123,8 +123,7 @@ def test_rules_over_remote_data_are_refused(here: Any) -> None:
 
 
 def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:
-    plan = planned(here.dataset(here.large))
-    check_ranks(plan, 2)
+    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="1MB", world_size=2)
     whole = every_sample(plan.mixture, 0, 0)
     parts = [every_sample(mixture_part(plan.mixture, Ranks(rank, 2)), 0, 0) for rank in (0, 1)]
     assert parts[0] | parts[1] == whole
