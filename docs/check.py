@@ -202,6 +202,7 @@ _OWN_WORDS = {
     "augment": "camera → operations, in order",
     "dims": "columns",
     "kwargs": "name → any value",
+    "KeepSpec.language": "`required`, `anywhere`, or null",
     "language": "feature, or `{any_of: [...]}`",
     "images": "camera → feature, or `{any_of: [...]}`",
 }

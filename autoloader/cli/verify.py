@@ -244,6 +244,7 @@ class _Comparer:
     ) -> None:
         """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
         from autoloader.cli.reference_values import why_not_kept
+        from autoloader.cli.tfds_reader import text_at
 
         if not valid[number]:
             self._differs(where, "transform.valid", "the function, or keep.moving, bars it")
@@ -256,6 +257,10 @@ class _Comparer:
                 self._ranges[file] = json.loads(Path(file).read_text(encoding="utf-8"))
             listed = self._ranges[file]
         language = declared.language.paths if declared.language else ()
+        if declared.keep.language == "anywhere" and not any(
+            text_at(step, path).strip() for step in steps for path in language
+        ):
+            self._differs(where, "keep.language", "no step of the episode has an instruction")
         rule = why_not_kept(declared.keep, language, steps[number], number, listed)
         if rule is not None:
             self._differs(where, rule, f"step {number} does not keep this rule")

@@ -105,8 +105,10 @@ class MovingSpec(Block):
 class KeepSpec(Block):
     """Which t a dataset keeps; windows may leave what is kept."""
 
-    language: Literal["required"] | None = Field(
-        None, description="required: only steps whose language is not blank"
+    language: Literal["required", "anywhere"] | None = Field(
+        None,
+        description="required: only steps whose language is not blank; anywhere: only episodes "
+        "with such a step",
     )
     match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(
         default_factory=dict, description="text feature → regular expression found in it"

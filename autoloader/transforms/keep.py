@@ -109,6 +109,10 @@ class Keep:
                 ("keep.language", functools.partial(self._matching, one, matcher(r"\S")))
                 for one in language
             ]
+        if spec.language == "anywhere":
+            self._asked += language
+            rule = functools.partial(self._anywhere, tuple(language), matcher(r"\S"))
+            self._rules.append(("keep.language", rule))
         for path, pattern in spec.match.items():
             field = f"keep.match.{path}"
             looked_at = asked(path, field)
@@ -174,6 +178,18 @@ class Keep:
         fits = [matches(one.decode("utf-8", "replace")) for one in found.texts]
         kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
         return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
+
+    @staticmethod
+    def _anywhere(
+        features: Sequence[Feature],
+        matches: Callable[[str], bool],
+        rows: int,
+        texts: Mapping[str, TextRuns],
+    ) -> Ranges:
+        some = np.zeros(rows, dtype=np.bool_)
+        for feature in features:
+            some |= Keep._matching(feature, matches, rows, texts).counts() > 0
+        return Ranges.spans(np.zeros(rows, np.int64), np.where(some, ALL_STEPS, 0))
 
     @staticmethod
     def _listed(

@@ -114,6 +114,8 @@ def kept(
     """Whether a step before the stride may be t."""
     if keep.get("language") == "required" and not episode.language[step].strip():
         return False
+    if keep.get("language") == "anywhere" and not any(one.strip() for one in episode.language):
+        return False
     for path, pattern in keep.get("match", {}).items():
         text = episode.metadata[path] if path in episode.metadata else episode.texts[path][step]
         if re.search(pattern, text) is None:

@@ -206,7 +206,7 @@ def rules(draw: st.DrawFn) -> dict[str, Any] | None:
     """A spec's ``keep``; half of the time none, so that windows are seen alone."""
     found: dict[str, Any] = {"match": draw(PATTERNS)}
     if draw(st.booleans()):
-        found["language"] = "required"
+        found["language"] = draw(st.sampled_from(["required", "anywhere"]))
     if draw(st.booleans()):
         key = "{episode_metadata/file_path}|{episode_metadata/id}"
         found["ranges"] = {"file": "keep.json", "key": key}

@@ -91,6 +91,7 @@ ALL, NONE = list(range(6)), list[int]()
             {"language": {"any_of": ["language_instruction", "other_language"]}},
             [ALL[:3], ALL[:5], ALL[:5], ALL[:5], ALL[:3], ALL[:5]],
         ),
+        ({"language": "anywhere"}, {"language": "points"}, [ALL] * 6),
         ({"match": {PATH: "success"}}, {}, [ALL, NONE, ALL, NONE, ALL, NONE]),
         ({"match": {PATH: r"größe [0-2]$"}}, {}, [ALL, ALL, ALL, NONE, NONE, NONE]),
         ({"match": {"points": "^$"}}, {}, [ALL[3:], NONE, NONE, NONE, ALL[3:], NONE]),

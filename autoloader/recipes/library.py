@@ -1,0 +1,199 @@
+"""The library of recipes: reads the tables, and puts a style's words over those that all share.
+
+Not here: the facts themselves (``datasets.yaml``, ``mixtures.yaml``).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from autoloader.errors import UsageError, nearest
+from autoloader.spec.documents import parse_yaml
+from autoloader.spec.fields import parse_expression
+
+STYLES = ("octo", "openvla", "oft", "openpi")
+"""Projects whose conventions there are: ``oft`` is OpenVLA-OFT."""
+_HAVE = ("octo", "openvla", "oft")
+_BASE = {"oft": ("openvla", "oft")}
+_FIELDS = (
+    "images",
+    "action",
+    "state",
+    "language",
+    "stride",
+    "steps",
+    "keep",
+    "transform",
+    "sample",
+)
+_UNLABELLED = ("openvla", "oft")
+"""Styles that leave out episodes without any instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a project makes of one dataset.
+
+    Attributes:
+        name: of the dataset, as TFDS knows it; a name of one project is brought to this one.
+        style: whose convention.
+        dataset: fields of a spec's dataset: ``images``, ``action``, ``state``, ``language``,
+            ``steps``, ``keep``, ``stride``, ``transform``, ``sample``; those that it lacks are left
+            out. Plain values, the caller's own.
+        notes: what a person should know, one sentence each.
+        features_seen: every feature that the fields name, once.
+        tree_known: whether the recipe is held against the dataset's public feature tree in the
+            tests.
+    """
+
+    name: str
+    style: str
+    dataset: dict[str, Any]
+    notes: tuple[str, ...]
+    features_seen: tuple[str, ...]
+    tree_known: bool
+
+
+def names(style: str) -> tuple[str, ...]:
+    """The datasets that a project's registry has a recipe for.
+
+    Raises:
+        UsageError: there is no such style.
+    """
+    _check_style(style)
+    return tuple(name for name, entry in _table().items() if style in _styles(entry))
+
+
+def recipe(name: str, style: str) -> Recipe:
+    """What ``style`` makes of dataset ``name``, which any project's name for it may stand for.
+
+    Raises:
+        UsageError: there is no such style, or the project has no such dataset.
+    """
+    known = names(style)
+    own = name if name in _table() else _aliases().get(name, name)
+    if own not in known:
+        others = [one for one in STYLES if own in names(one)]
+        raise UsageError(
+            f"no recipe for dataset {name!r} in the style {style}",
+            remedy=f"{own!r} has one in: {', '.join(others)}" if others else nearest(name, known),
+        )
+    entry = copy.deepcopy(dict(_table()[own]))
+    fields = {key: entry[key] for key in (*_FIELDS, "note") if key in entry}
+    fields.setdefault("language", "language_instruction")
+    for layer in _BASE.get(style, (style,)):
+        fields.update(copy.deepcopy(entry.get(layer, {})))
+    notes = [fields.pop("note")] if "note" in fields else []
+    dataset = _dataset(fields)
+    if style in _UNLABELLED and "language" in dataset:
+        dataset["keep"] = {**dataset.get("keep", {}), "language": "anywhere"}
+    if entry.get("reversed"):
+        notes.append(
+            f"the public files hold blue before red in {' and '.join(entry['reversed'])}; the "
+            "copies that the projects trained on do not"
+        )
+    if fields.get("language") is None:
+        notes.append(f"{style} blanks the instructions of this dataset")
+    if entry.get("tree") == "unknown":
+        notes.append("untested: no public feature tree is known for this dataset")
+    return Recipe(
+        name=own,
+        style=style,
+        dataset=dataset,
+        notes=tuple(notes),
+        features_seen=tuple(dict.fromkeys(_seen(dataset))),
+        tree_known=entry.get("tree") != "unknown",
+    )
+
+
+def mixtures(style: str) -> dict[str, dict[str, float]]:
+    """A project's named mixtures: name → dataset → weight, as the project writes it.
+
+    Octo, OpenVLA and OpenVLA-OFT multiply a weight with the number of the dataset's steps
+    (``weights: natural_scaled``); openpi takes it as it is (``explicit``).
+
+    Raises:
+        UsageError: there is no such style.
+    """
+    _check_style(style)
+    document: Mapping[str, Any] = _document("mixtures.yaml")[style]
+    return {
+        name: {dataset: weight for dataset, weight in weights.items() if weight is not None}
+        for name, weights in document.items()
+    }
+
+
+def _check_style(style: str) -> None:
+    if style not in STYLES:
+        raise UsageError(f"style {style!r}", remedy=nearest(style, STYLES))
+
+
+def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(entry.get("styles", _HAVE))
+
+
+def _dataset(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields as a spec writes them: whole paths, single terms without their list."""
+    found: dict[str, Any] = {}
+    for key in _FIELDS:
+        value = fields.get(key)
+        if value is None:
+            continue
+        if key == "images":
+            found[key] = {camera: _camera(below) for camera, below in value.items()}
+        elif key in ("action", "state"):
+            terms = [_observed(term) if key == "state" else term for term in value]
+            found[key] = terms[0] if len(terms) == 1 else terms
+        else:
+            found[key] = value
+    return found
+
+
+def _camera(below: Any) -> Any:
+    listed = below["any_of"] if isinstance(below, dict) else [below]
+    paths = [f"observation/{one}" for one in listed]
+    return paths[0] if len(paths) == 1 else {"any_of": paths}
+
+
+def _observed(term: Any) -> Any:
+    if not isinstance(term, str):
+        return term
+    return term[1:] if term.startswith("/") else f"observation/{term}"
+
+
+def _seen(dataset: Mapping[str, Any]) -> Iterator[str]:
+    for camera in dataset.get("images", {}).values():
+        yield from camera["any_of"] if isinstance(camera, dict) else (camera,)
+    for key in ("action", "state"):
+        if key in dataset:
+            yield from parse_expression(dataset[key]).paths()
+    language = dataset.get("language")
+    if language is not None:
+        yield from language["any_of"] if isinstance(language, dict) else (language,)
+    keep = dataset.get("keep", {})
+    yield from keep.get("flags", ())
+    yield from keep.get("match", ())
+    if "moving" in keep:
+        yield keep["moving"]["path"]
+
+
+@cache
+def _document(name: str) -> Mapping[str, Any]:
+    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    document: Mapping[str, Any] = parse_yaml(text)
+    return document
+
+
+def _table() -> Mapping[str, Mapping[str, Any]]:
+    table: Mapping[str, Mapping[str, Any]] = _document("datasets.yaml")["datasets"]
+    return table
+
+
+@cache
+def _aliases() -> Mapping[str, str]:
+    return {other: name for name, entry in _table().items() for other in entry.get("also", ())}
