@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, ByteSize, Field, TypeAdapter
+from typing import TYPE_CHECKING, Annotated
 
 from autoloader.errors import UsageError, shown
+
+if TYPE_CHECKING:
+    from pydantic import ByteSize, TypeAdapter
 
 MIB = 2**20
 GIB = 2**30
 
-_SIZE: TypeAdapter[ByteSize] = TypeAdapter(Annotated[ByteSize, Field(le=2**60)])
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?\s*$")
 _FACTOR = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -34,7 +35,7 @@ def parse_bytes(text: str | int, *, name: str = "size") -> int:
     try:
         if isinstance(text, bool):  # an int to Python
             raise ValueError  # noqa: TRY301, TRY004 told below, with all that is no size
-        return int(_SIZE.validate_python(text))
+        return size_of(text)
     except ValueError as error:
         raise UsageError(
             f"{name}: {shown(text)} is not a size",
@@ -66,12 +67,21 @@ def parse_seconds(text: str | float, *, name: str = "duration") -> float:
     return float(match[1]) * _FACTOR[match[2]]
 
 
-def _to_bytes(value: Any) -> Any:
-    return int(_SIZE.validate_python(value)) if isinstance(value, str) else value
+def size_of(value: str | int) -> int:
+    """Bytes from "5GB" or a count, for a pydantic field.
+
+    Raises:
+        ValueError: pydantic's own, where it is no size.
+    """
+    return int(_size().validate_python(value))
 
 
-Bytes = Annotated[int, BeforeValidator(_to_bytes)]
-"""A pydantic field type: an int of bytes that also accepts "5GB"."""
+@cache
+def _size() -> TypeAdapter[ByteSize]:
+    """What reads a size; pydantic is imported when the first one is read."""
+    from pydantic import ByteSize, Field, TypeAdapter
+
+    return TypeAdapter(Annotated[ByteSize, Field(le=2**60)])
 
 
 def expanded(path: str | Path) -> Path:

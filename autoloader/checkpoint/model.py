@@ -35,7 +35,7 @@ _PASSES_AHEAD = 2**20
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class _Dataset(_Model):

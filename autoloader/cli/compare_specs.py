@@ -5,7 +5,7 @@ that both have, and are read through once, each by a loader of its own; statisti
 their ``train``. Samples are matched by episode and step. Draws (of a goal, of one of several
 features) hang on seed and names, so the second spec takes those of the first.
 
-Not here: values against plain TFDS (``cli.verify``).
+Not here: values against plain TFDS (``cli.comparison``).
 """
 
 from __future__ import annotations

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autoloader.catalog.files import is_remote, normal
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note
 from autoloader.cli.styles import STYLES, Style, StyleName
-from autoloader.cli.version_directories import newest_versions
 
 if TYPE_CHECKING:
     from autoloader.catalog.registry import KnownMix
@@ -38,6 +36,7 @@ def init(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
+    from autoloader.catalog.files import is_remote, normal
     from autoloader.catalog.registry import known_mixes
     from autoloader.cli.spec_text import ChosenMix, spec_text
     from autoloader.errors import SourceError, UsageError, nearest
@@ -103,8 +102,10 @@ def _say_what_is_there(chosen: ChosenMix, root: str) -> None:
 def _entries(root: str, style: Style) -> Iterator[Entry]:
     """The newest version of every dataset below ``root``; says which cannot be taken, and why."""
     from autoloader.catalog import open_version
+    from autoloader.catalog.files import normal
     from autoloader.catalog.registry import known_dataset
     from autoloader.cli.dataset_entries import entry_of
+    from autoloader.cli.version_directories import newest_versions
     from autoloader.errors import AutoloaderError
 
     names: set[str] = set()

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from autoloader.errors import UsageError, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _MOST_NOTED = 20
 
@@ -111,6 +112,8 @@ def emit_json(document: Any) -> None:
 
 def emit_rendered(show: Callable[[Console], None]) -> None:
     """Write what ``show`` draws on a console to stdout; raises as ``emit`` does."""
+    from rich.console import Console
+
     console = Console()
     with console.capture() as drawn:
         show(console)
@@ -168,10 +171,20 @@ def progress_bar(label: str) -> Iterator[Advance]:
 
     Where stderr is no terminal, it says a line at each tenth instead.
     """
+    from rich.console import Console
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _TenthTeller(label)
         return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

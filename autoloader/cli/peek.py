@@ -37,8 +37,8 @@ def peek(
     """Draw each dataset's frames, language, and actions before and after normalisation."""
     import numpy as np
 
+    from autoloader.cli.comparison import evenly
     from autoloader.cli.contact_sheet import Panel, draw_sheet
-    from autoloader.cli.verify import evenly
     from autoloader.device.augmentation import augmenter
     from autoloader.errors import UsageError
     from autoloader.spec import PipelineSpec

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autoloader.catalog.files import scheme_of
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.units import format_bytes
@@ -102,6 +101,8 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _show_datasets(document: Mapping[str, Any]) -> None:
+    from autoloader.catalog.files import scheme_of
+
     datasets, epoch = document["datasets"], document["epoch"]
     profile = document["profile"]
     emit(f"spec     {document['spec']}, split {document['split']}")
@@ -145,6 +146,8 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
 
 def _common_folder(paths: list[str]) -> str:
     """What all paths begin with; "" where they lie on several file systems or buckets."""
+    from autoloader.catalog.files import scheme_of
+
     schemes = {scheme_of(path) for path in paths}
     if schemes == {""}:
         return os.path.commonpath(paths)

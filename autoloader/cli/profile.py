@@ -6,23 +6,16 @@ Not here: what a profile is and where it is found (``autoloader.profile``).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.errors import ProfileError
-from autoloader.profile import (
-    HostFacts,
-    ResolvedProfile,
-    diff,
-    find_profile,
-    host_facts,
-    load_profile,
-    profile_paths,
-    shipped_profiles_dir,
-)
+
+if TYPE_CHECKING:
+    from autoloader.profile import HostFacts, ResolvedProfile
 
 profile_app = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",
@@ -36,6 +29,8 @@ Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path
 @profile_app.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
     """Every profile that has a name here; * marks the one taken when none is named."""
+    from autoloader.profile import load_profile, profile_paths
+
     host = _this_host()
     default = load_profile(host=host)
     rows = [_row(name, path, default) for name, path in profile_paths().items()]
@@ -55,6 +50,8 @@ def list_profiles(as_json: JsonFlag = False) -> None:
 @profile_app.command("show")
 def show(which: Which, as_json: JsonFlag = False) -> None:
     """Print a profile in full; what would be clamped on this host goes to stderr."""
+    from autoloader.profile import find_profile
+
     found = find_profile(which)
     _, clamps = found.profile.fit(_this_host())
     if as_json:
@@ -74,6 +71,8 @@ def show_diff(
     as_json: JsonFlag = False,
 ) -> None:
     """Fields in which two profiles differ."""
+    from autoloader.profile import diff, find_profile
+
     a, b = find_profile(first), find_profile(second)
     differences = diff(a.profile, b.profile)
     if as_json:
@@ -99,6 +98,8 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Read profiles as a loader would on this host; exit 2 when one is broken."""
+    from autoloader.profile import profile_paths
+
     host = _this_host()
     reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
     broken = [report for report in reports if not report["ok"]]
@@ -115,11 +116,14 @@ def check(
 
 def _this_host() -> HostFacts:
     from autoloader.probes.headroom import HeadroomProbe
+    from autoloader.profile import host_facts
 
     return host_facts(HeadroomProbe().cgroup_limit_bytes())
 
 
 def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
+    from autoloader.profile import find_profile, shipped_profiles_dir
+
     origin = "shipped" if path.parent == shipped_profiles_dir() else str(path)
     row: dict[str, Any] = {"name": name, "origin": origin, "default": False}
     try:
@@ -135,6 +139,8 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
 
 
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
+    from autoloader.profile import load_profile
+
     try:
         found = load_profile(name, strict=strict, host=host)
     except ProfileError as error:

@@ -3,7 +3,7 @@
 ``autoloader verify`` compares the loader with these reference values. So this module is slow and
 straightforward on purpose, and uses nothing of the loader's own arithmetic (``samples``).
 
-Not here: reading the steps (``cli.tfds_reader``), comparing (``cli.verify``).
+Not here: reading the steps (``cli.tfds_reader``), comparing (``cli.comparison``).
 """
 
 from __future__ import annotations

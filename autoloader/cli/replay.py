@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json
-from autoloader.controller.decisions import Replayed
-from autoloader.controller.decisions import replay as replay_log
 from autoloader.errors import UsageError
+
+if TYPE_CHECKING:
+    from autoloader.controller.decisions import Replayed
 
 DIFFERENT = 1
 _SHOWN = 20
@@ -67,6 +68,8 @@ def _below(named: Path) -> list[Path]:
 
 
 def _replayed(log: Path) -> Replayed:
+    from autoloader.controller.decisions import replay as replay_log
+
     try:
         with log.open(encoding="utf-8") as lines:
             return replay_log(lines, origin=str(log))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from autoloader.cli import options
 from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
@@ -67,6 +66,8 @@ def tune(
         batches=batches,
         command=_command_line(),
     )
+    from rich.console import Console
+
     clock = SystemClock()
     watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
     try:

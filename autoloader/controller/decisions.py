@@ -28,8 +28,6 @@ from autoloader.errors import KnobError, UsageError
 from autoloader.telemetry.lines import LineLog
 
 SCHEMA_VERSION = 1
-DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
-"""Environment variable: the decision log's file, or a directory for one a run; unset: none."""
 
 Decide = Callable[[ControllerState, Observation, ControllerLimits], Decision]
 _Kind = TypeVar("_Kind")

@@ -13,6 +13,9 @@ from pydantic import TypeAdapter
 
 from autoloader.controller.limits import ControllerLimits
 
+DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
+"""Environment variable: the decision log's file, or a directory for one a run; unset: none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ControlRequest:

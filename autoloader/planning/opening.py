@@ -9,9 +9,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoloader.controller.decisions import DECISIONS_VARIABLE
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.request import ControlRequest
+from autoloader.controller.request import DECISIONS_VARIABLE, ControlRequest
 from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child

@@ -13,10 +13,10 @@ from collections import Counter
 from typing import Annotated
 
 import psutil
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from autoloader.host.processors import usable_processors
-from autoloader.units import GIB, Bytes, format_bytes, parse_bytes
+from autoloader.units import GIB, format_bytes, parse_bytes, size_of
 
 logger = logging.getLogger(__name__)
 
@@ -24,16 +24,18 @@ _MEMORY_TOLERANCE_RATIO = 0.1
 """How far usable memory may differ for a saved profile to count as made for this host."""
 
 Size = Annotated[
-    Bytes,
+    int,
+    BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
     Field(ge=0),
 ]
+"""Bytes, as a number or as "5GB"."""
 
 
 class ProfilePart(BaseModel):
     """A section of a profile: immutable, and strict about its keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class HostFacts(ProfilePart):

@@ -29,7 +29,7 @@ def is_number(value: Any) -> bool:
 class Block(BaseModel):
     """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -18,6 +18,7 @@ import pytest
 import autoloader
 from autoloader import errors
 from autoloader.errors import AutoloaderError, nearest
+from tests.rlds_files import episode, write_dataset
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna", "jax")
@@ -96,6 +97,65 @@ def test_importing_brings_no_framework(module: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     )
     assert not set(FRAMEWORKS) & set(json.loads(done.stdout))
+
+
+STARTS = """
+import contextlib, io, json, sys
+
+def modules():
+    return sorted(name for name, module in sys.modules.items() if module is not None)
+
+found = {}
+from autoloader.cli.app import main
+with contextlib.redirect_stdout(io.StringIO()):
+    main(["--help"])
+    found["help"] = modules()
+    from autoloader import AutoLoader, PipelineSpec
+    found["import"] = modules()
+    code = main(["plan", "--spec", sys.argv[1], "--ram-floor", "100MB"])
+    found["plan"] = modules()
+print(json.dumps([code, found]))
+"""
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Modules after ``--help``, after importing the front door, and after ``plan``, one process."""
+    folder = tmp_path_factory.mktemp("starts")
+    written = write_dataset(folder, [[episode(number, 30) for number in range(4)]])
+    images = "{primary: observation/image}"
+    (folder / "mix.yaml").write_text(
+        f"datasets: [{{name: robot, path: {written.path}, images: {images}, action: action}}]\n"
+        "cameras: {primary: {size: [8, 8]}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, str(folder / "mix.yaml")],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+    code, found = json.loads(done.stdout)
+    assert code == 0, done.stderr
+    return {start: set(names) for start, names in found.items()}
+
+
+def test_help_imports_no_more_than_the_command_line(imported: dict[str, set[str]]) -> None:
+    own = {name for name in imported["help"] if name.startswith("autoloader.")}
+    assert {"typer", "rich"} <= imported["help"]
+    assert not {"numpy", "pydantic", "cv2", "psutil", "ruamel.yaml"} & imported["help"]
+    assert not {name.split(".")[1] for name in own} - {"cli", "errors", "extras", "units"}
+
+
+def test_the_front_door_imports_nothing_that_only_the_child_runs(
+    imported: dict[str, set[str]],
+) -> None:
+    assert "autoloader.loader" in imported["import"]
+    for module in ("cv2", "simplejpeg", "autoloader.controller.policy", "autoloader.decode.pool",
+                   "autoloader.control.pipeline"):  # fmt: skip
+        assert module not in imported["import"], module
+
+
+def test_a_plan_is_made_without_a_framework(imported: dict[str, set[str]]) -> None:
+    assert "autoloader.planning.start" in imported["plan"]
+    assert not {*FRAMEWORKS, "sqlalchemy", "matplotlib"} & imported["plan"]
 
 
 def every_error() -> list[type[AutoloaderError]]:

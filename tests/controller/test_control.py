@@ -19,9 +19,9 @@ import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.controller.admission import RUN_BYTES
-from autoloader.controller.decisions import DECISIONS_VARIABLE
 from autoloader.controller.loop import ControlLoop
 from autoloader.controller.policy import Decision
+from autoloader.controller.request import DECISIONS_VARIABLE
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs

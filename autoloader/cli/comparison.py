@@ -1,0 +1,234 @@
+"""Compares samples of a loader with what plain TFDS reads of their episodes.
+
+Not here: reading with TFDS (``cli.tfds_reader``), transforms (``cli.reference_transform``), the
+values a sample should have (``cli.reference_values``), showing what differs (``cli.verify``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from autoloader.cli.reference_steps import DerivedEpisode
+
+GREY_LEVELS = 2.0
+"""Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
+_BATCH = 8
+_ARRAYS = ("frame_offset", "action", "action_mask", "state", "state_mask", "provenance")
+
+
+def evenly(spec: Any) -> Any:
+    """``spec`` with every dataset as often as any other, without end, and places told."""
+    datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
+    return spec.model_copy(
+        update={
+            "datasets": datasets,
+            "weights": "explicit",
+            "metadata": "full",
+            "augment": {},
+            "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
+            "mixing": spec.mixing.model_copy(
+                update={"epoch": "forever", "block_length": 1, "on_stall": "wait"}
+            ),
+        }
+    )
+
+
+@dataclass
+class Comparison:
+    """What was compared, and what differs."""
+
+    samples: Counter[str] = field(default_factory=Counter)
+    numbers: int = 0
+    frames: int = 0
+    texts: int = 0
+    largest: float = 0.0
+    differences: list[str] = field(default_factory=list)
+
+
+def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
+    """``count`` samples, each a row with arrays of its own."""
+    taken = 0
+    for batch in loader:
+        for k in range(len(batch["language"])):
+            if taken == count:
+                return
+            taken += 1
+            yield {
+                "images": {name: frames[k].copy() for name, frames in batch["images"].items()},
+                "frame_mask": {name: mask[k].copy() for name, mask in batch["frame_mask"].items()},
+                "language": batch["language"][k],
+                **{key: batch[key][k].copy() for key in _ARRAYS},
+            }
+
+
+class Comparer:
+    """Holds rows against TFDS; rows of one episode come together."""
+
+    def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
+        from autoloader.cli.tfds_reader import TfdsReader
+
+        self._spec = spec
+        self._mixture = loader.plan.mixture
+        self._statistics: Mapping[str, Any] = loader.normalization or {}
+        self._found = found
+        self._tfds_readers = [TfdsReader(dataset.directory) for dataset in self._mixture.datasets]
+        self._episode: tuple[tuple[int, int, int], DerivedEpisode] | None = None
+        self._ranges: dict[str, Any] = {}
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Compare one sample."""
+        from autoloader.cli.reference_values import ReferenceSample
+
+        index, _, shard, record, t = row["provenance"].tolist()
+        dataset = self._mixture.datasets[index]
+        declared = self._spec.dataset(dataset.name)
+        episode = self._steps(index, shard, record)
+        every, valid = episode.steps, episode.valid
+        steps = every[:: dataset.stride]
+        where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
+        self._found.samples[dataset.name] += 1
+        if t >= len(steps):
+            self._differs(where, "t", f"there are {len(steps)} steps")
+            return
+        expected = ReferenceSample(steps, t, dataset.sample, episode.action, episode.state)
+        self._allowed(declared, every, t * dataset.stride, valid, where)
+        for name in ("action", "state"):
+            self._numbers(row, name, expected, dataset.name, where)
+        self._frames(row, expected, declared, dataset.sample, steps, t, where)
+        self._language(row, declared, steps[t], where)
+
+    def _steps(self, index: int, shard: int, record: int) -> DerivedEpisode:
+        """An episode's steps before the stride, as a function and the dataset's words leave it."""
+        from autoloader.cli.reference_steps import DerivedEpisode
+        from autoloader.cli.reference_transform import TransformedEpisode
+
+        key = (index, shard, record)
+        if self._episode is None or self._episode[0] != key:
+            dataset = self._mixture.datasets[index]
+            steps = self._tfds_readers[index].episode(dataset.slices[shard], record)
+            valid = [True] * len(steps)
+            declared = self._spec.dataset(dataset.name)
+            if declared.transform is not None:
+                made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
+                steps, valid = made.steps, made.valid
+            self._episode = key, DerivedEpisode(steps, valid, declared)
+        return self._episode[1]
+
+    def _allowed(
+        self, declared: Any, steps: list[Any], number: int, valid: list[bool], where: str
+    ) -> None:
+        """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
+        from autoloader.cli.reference_values import why_not_kept
+        from autoloader.cli.tfds_reader import text_at
+
+        if not valid[number]:
+            self._differs(where, "transform.valid", "the function, or keep.moving, bars it")
+        if declared.keep is None:
+            return
+        listed = {}
+        if declared.keep.ranges is not None:
+            file = declared.keep.ranges.file
+            if file not in self._ranges:
+                self._ranges[file] = json.loads(Path(file).read_text(encoding="utf-8"))
+            listed = self._ranges[file]
+        language = declared.language.paths if declared.language else ()
+        if declared.keep.language == "anywhere" and not any(
+            text_at(step, path).strip() for step in steps for path in language
+        ):
+            self._differs(where, "keep.language", "no step of the episode has an instruction")
+        rule = why_not_kept(declared.keep, language, steps[number], number, listed)
+        if rule is not None:
+            self._differs(where, rule, f"step {number} does not keep this rule")
+
+    def _numbers(
+        self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
+    ) -> None:
+        from autoloader.cli.reference_values import normalised_rows
+        from autoloader.spec.ops import WIDTHS
+
+        got, mask = row[name], row[f"{name}_mask"]
+        found = expected.rows(name)
+        wanted = np.zeros(got.shape)
+        inside = np.zeros(got.shape, dtype=bool)
+        exact = True
+        if found is not None:
+            values, there, zeroed = found
+            how = getattr(self._spec.normalize, name, None)
+            if how is not None:
+                key = "action" if name == "action" else "proprio"
+                values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])
+                exact = False
+            exact = exact and not (name == "action" and expected.summed)
+            terms = getattr(self._spec.dataset(dataset), name).terms
+            exact = exact and not any(op.name in WIDTHS for term in terms for op in term.ops)
+            wanted[:, : values.shape[1]] = values
+            inside[:, : values.shape[1]] = there[:, None]
+        self._found.numbers += got.size
+        equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
+        if not equal:
+            self._differs(where, name, f"loader {got.tolist()}, TFDS {wanted.tolist()}")
+        if not np.array_equal(mask, inside):
+            self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
+
+    def _frames(
+        self, row: Mapping[str, Any], expected: Any, declared: Any, sample: Any,
+        steps: list[Any], t: int, where: str,
+    ) -> None:  # fmt: skip
+        told = row["frame_offset"].tolist()
+        plan = [expected.frame(offset) for offset in sample.frame_offsets]
+        if sample.goal == "uniform":  # drawn: any later frame will do, and then that one it is
+            goal = t + told[-1]
+            if not (t < goal < len(steps) or t == goal == len(steps) - 1):
+                self._differs(where, "goal", f"offset {told[-1]} of {len(steps)} steps")
+                return
+            plan.append((steps[goal], told[-1], True))
+        if told != [offset for _, offset, _ in plan]:
+            self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
+        for camera, frames in row["images"].items():
+            choices = declared.images[camera].paths if camera in declared.images else ()
+            inside = [bool(choices) and one[2] for one in plan]
+            if row["frame_mask"][camera].tolist() != inside:
+                self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
+            for number, (step, _, _) in enumerate(plan):
+                self._found.frames += 1
+                off = min(
+                    (self._distance(frames[number], step, path, camera) for path in choices),
+                    default=float(frames[number].max()),
+                )
+                self._found.largest = max(self._found.largest, off)
+                if off > GREY_LEVELS:
+                    self._differs(where, f"images/{camera} {number}", f"off by {off:.1f} levels")
+
+    def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
+        """Mean absolute difference in grey levels."""
+        from autoloader.cli.tfds_reader import value_at
+        from autoloader.graph.resize import fitted_picture
+
+        if step is None:
+            return float(frame.max())
+        picture = np.asarray(value_at(step, path))
+        if picture.shape[-1] == 1:
+            picture = np.repeat(picture, 3, axis=-1)
+        wanted = fitted_picture(picture, self._spec.cameras[camera])
+        return float(np.abs(frame.astype(np.int16) - wanted).mean())
+
+    def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
+        from autoloader.cli.tfds_reader import text_at
+
+        choices = (
+            [text_at(step, path) for path in declared.language.paths] if declared.language else [""]
+        )
+        self._found.texts += 1
+        if row["language"] not in choices:
+            self._differs(where, "language", f"loader {row['language']!r}, TFDS {choices!r}")
+
+    def _differs(self, where: str, what: str, how: str) -> None:
+        self._found.differences.append(f"{where}: {what}: {how[:300]}")
