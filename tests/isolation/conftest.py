@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.demo.build import ensure_demo
 from autoloader.probes.oom import memory_cgroup
+from autoloader.supervision.vitals import LIMITS_S, Kind
 
 STREAM = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
 
@@ -56,6 +57,12 @@ def loader(small_spec: PipelineSpec, isolation: str, reader: str) -> Iterator[Au
         knobs={**STREAM, "reader": reader},
     ) as made:
         yield made
+
+
+@pytest.fixture
+def stopped_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is stopped is taken for hung after a fifth of the time."""
+    monkeypatch.setitem(LIMITS_S, Kind.STOPPED, LIMITS_S[Kind.STOPPED] / 5)  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Forks beside, around and within an open loader, and says what came of it: one JSON line.
+"""Forks beside, around and within open loaders, and says what came of it: one JSON line each.
 
-Run by ``test_forks`` as ``forks_script.py SPEC TABLE SCENARIO RUNS ISOLATION READER``, in a process
-that has no TensorFlow. A fork tries every entry of the loader that it has a copy of, and ends in
-one of several ways; the parent reads on and counts its rows.
+Run by ``test_forks`` as ``forks_script.py SPEC TABLE RUNS ISOLATION READER SCENARIO...``, in a
+process that has no TensorFlow. A fork tries every entry of the loader that it has a copy of, and
+ends in one of several ways; the parent reads on and counts its rows.
 """
 
 from __future__ import annotations
@@ -272,21 +272,29 @@ SCENARIOS = {
 if __name__ == "__main__":
     torch.set_num_threads(1)
     spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
-    scenario, runs, isolation, reader = sys.argv[3], int(sys.argv[4]), *sys.argv[5:7]
+    runs, isolation, reader, *scenarios = int(sys.argv[3]), *sys.argv[4:]
     state: dict[str, Any] = {}
-    totals = {"rows": 0, "wrong": 0, "missing": 0, "twice": 0}
-    for run in range(runs):
-        drawn = random.Random(run)
-        with AutoLoader(
-            spec,
-            isolation=isolation,
-            output="torch" if scenario == "data_loader" else "numpy",
-            ram_floor="256MB",
-            knobs={"reader": reader, "cycle_length": 1, "num_parallel_calls": 1, "ring_slots": 6},
-        ) as loader:
-            state = loader.state_dict()
-            witness = Witness(Path(sys.argv[2]), loader)
-            SCENARIOS[scenario](loader, witness)
-        for key, value in witness.counts().items():
-            totals[key] += value
-    sys.stdout.write(json.dumps({**totals, **told}) + "\n")
+    for scenario in scenarios:
+        told = {"refused": 0, "tried": 0, "missed": []}
+        totals = {"rows": 0, "wrong": 0, "missing": 0, "twice": 0}
+        for run in range(runs):
+            drawn = random.Random(run)
+            with AutoLoader(
+                spec,
+                isolation=isolation,
+                output="torch" if scenario == "data_loader" else "numpy",
+                ram_floor="256MB",
+                knobs={
+                    "reader": reader,
+                    "cycle_length": 1,
+                    "num_parallel_calls": 1,
+                    "ring_slots": 6,
+                },
+            ) as loader:
+                state = loader.state_dict()
+                witness = Witness(Path(sys.argv[2]), loader)
+                SCENARIOS[scenario](loader, witness)
+            for key, value in witness.counts().items():
+                totals[key] += value
+        sys.stdout.write(json.dumps({"scenario": scenario, **totals, **told}) + "\n")
+        sys.stdout.flush()  # what lies in the buffer would be written by a fork, too

@@ -54,14 +54,15 @@ def test_random_retunes_lose_and_double_nothing(loader: AutoLoader) -> None:
     assert passes.faults() == []
 
 
+@pytest.mark.parametrize(("reader", "kills"), [("indexed", 4), ("stream", 2)])
 def test_a_killed_child_costs_no_sample_and_no_exception(
-    small_spec: PipelineSpec, reader: str
+    small_spec: PipelineSpec, reader: str, kills: int
 ) -> None:
     drawn = random.Random(5)
     knobs = {**KNOBS, "reader": reader}
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
         passes = Passes(loader)
-        for _ in range(4):
+        for _ in range(kills):
             read(loader, passes, drawn.randint(1, 25))
             os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
         while not passes.complete(2):
@@ -69,11 +70,13 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
         statistics = loader.statistics()
         slots, slot_bytes = loader.knobs.ring_slots, loader.plan.mixture.layout.slot_bytes
     assert passes.faults() == []
-    assert statistics.restarts == 4
+    assert statistics.restarts == kills
     assert statistics.ring.allocated_bytes <= slots * slot_bytes
 
 
-def test_a_stopped_child_is_taken_for_hung_and_replaced(small_spec: PipelineSpec) -> None:
+def test_a_stopped_child_is_taken_for_hung_and_replaced(
+    small_spec: PipelineSpec, stopped_is_found_soon: None
+) -> None:
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=KNOBS) as loader:
         passes = Passes(loader)
         read(loader, passes, 3)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -149,53 +149,51 @@ ctypes.PyDLL(None).sleep(600)  # like any call that never returns and keeps the 
 
 
 @contextmanager
-def running(code: str) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as process:
-        try:
+def running(*codes: str) -> Iterator[list[int]]:
+    """Process ids of programs that have begun; they end with the block."""
+    with ExitStack() as started:
+        pids = []
+        for code in codes:
+            command = [sys.executable, "-S", "-c", code]
+            process = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            started.callback(process.kill)
+            pids.append(process.pid)
             assert process.stdout is not None
             process.stdout.readline()
-            yield process.pid
-        finally:
-            process.kill()
+        yield pids
 
 
-def kinds(pid: int, pieces: int = 3) -> list[Kind]:
-    found, before = [], read_vitals(pid)
+def kinds(*pids: int, pieces: int = 3) -> list[set[Kind]]:
+    """What each process spends the next seconds on."""
+    found: list[set[Kind]] = [set() for _ in pids]
+    before = [read_vitals(pid) for pid in pids]
     for _ in range(pieces):
         time.sleep(1.0)
-        now = read_vitals(pid)
-        found.append(kind_of(before, now))
+        now = [read_vitals(pid) for pid in pids]
+        for own, *two in zip(found, before, now, strict=True):
+            own.add(kind_of(*two))
         before = now
     return found
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [(SLEEP, {Kind.IDLE}), (SPIN, {Kind.COMPUTING, Kind.STARVED}), (HOLDS_THE_LOCK, {Kind.IDLE})],
-)
 @pytest.mark.parametrize("busy", [0, 11])
-def test_real_processes_are_told_apart_on_a_calm_and_on_a_busy_machine(
-    code: str, expected: set[Kind], busy: int
-) -> None:
-    spinning = [subprocess.Popen([sys.executable, "-S", "-c", SPIN], stdout=subprocess.DEVNULL)
-                for _ in range(busy)]  # fmt: skip
-    try:
-        with running(code) as pid:
-            time.sleep(0.5)
-            assert set(kinds(pid)) <= expected
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
+def test_real_processes_are_told_apart_on_a_calm_and_on_a_busy_machine(busy: int) -> None:
+    with running(SLEEP, SPIN, HOLDS_THE_LOCK, *[SPIN] * busy) as (sleeps, spins, holds, *_):
+        time.sleep(0.5)
+        of_sleep, of_spin, of_lock = kinds(sleeps, spins, holds)
+    assert of_sleep == {Kind.IDLE}
+    assert of_spin <= {Kind.COMPUTING, Kind.STARVED}
+    assert of_lock == {Kind.IDLE}
 
 
 def test_a_real_process_that_is_stopped_and_goes_on() -> None:
-    with running(SPIN) as pid:
+    with running(SPIN) as (pid,):
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.2)
-        assert set(kinds(pid, 1)) == {Kind.STOPPED}
+        assert kinds(pid, pieces=1) == [{Kind.STOPPED}]
         os.kill(pid, signal.SIGCONT)
-        assert set(kinds(pid, 1)) <= {Kind.COMPUTING, Kind.STARVED}
+        (found,) = kinds(pid, pieces=1)
+        assert found <= {Kind.COMPUTING, Kind.STARVED}
 
 
 def test_a_process_that_is_gone_cannot_be_seen() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import socket
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -28,33 +29,46 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
     return spec_of(*pair, weights="natural", batch={"size": 4, "drop_last": False})
 
 
-@pytest.fixture(scope="module")
-def dispatcher() -> Iterator[Any]:
-    """A dispatcher that knows its two workers; all have ports of this machine."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    addresses = [f"localhost:{port}" for port in ports]
-    server = service.DispatchServer(service.DispatcherConfig(worker_addresses=addresses))
-    workers = [
-        service.WorkerServer(
-            service.WorkerConfig(
-                dispatcher_address=server.target.partition("://")[2],
-                worker_address=address,
-                port=port,
-            )
+SERVES = """
+import socket
+import sys
+from tensorflow.data.experimental import service
+
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+ports = [one.getsockname()[1] for one in sockets]
+for one in sockets:
+    one.close()
+addresses = [f"localhost:{port}" for port in ports]
+server = service.DispatchServer(service.DispatcherConfig(worker_addresses=addresses))
+workers = [
+    service.WorkerServer(
+        service.WorkerConfig(
+            dispatcher_address=server.target.partition("://")[2], worker_address=address, port=port
         )
-        for address, port in zip(addresses, ports, strict=True)
-    ]
-    yield server
-    for worker in workers:
-        worker._stop()
-    server._stop()
+    )
+    for address, port in zip(addresses, ports, strict=True)
+]
+print(server.target, flush=True)
+sys.stdin.read()
+"""
 
 
-def distributed(dataset: Any, dispatcher: Any, mode: Any) -> list[dict[str, Any]]:
-    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher.target))
+@pytest.fixture(scope="module")
+def dispatcher() -> Iterator[str]:
+    """The address of a dispatcher that knows its two workers; all have ports of this machine.
+
+    They are a process of their own, which is killed: an orderly end may take more than a minute.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as served:
+        assert served.stdout is not None
+        yield served.stdout.readline().strip()
+        served.kill()
+
+
+def distributed(dataset: Any, dispatcher: str, mode: Any) -> list[dict[str, Any]]:
+    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher))
     return list(over.as_numpy_iterator())
 
 
@@ -64,7 +78,7 @@ def places(elements: list[dict[str, Any]]) -> Counter[tuple[int, ...]]:
 
 @pytest.mark.parametrize("strategy", ["python", "sample"])
 def test_dynamic_sharding_gives_each_sample_of_the_passes_once(
-    spec: PipelineSpec, dispatcher: Any, strategy: str
+    spec: PipelineSpec, dispatcher: str, strategy: str
 ) -> None:
     mixing = spec.mixing.model_copy(update={"strategy": strategy})
     dataset = as_dataset(spec.model_copy(update={"mixing": mixing}), passes=2)
@@ -74,7 +88,7 @@ def test_dynamic_sharding_gives_each_sample_of_the_passes_once(
 
 
 def test_batches_made_by_the_workers_hold_each_sample_once(
-    spec: PipelineSpec, dispatcher: Any
+    spec: PipelineSpec, dispatcher: str
 ) -> None:
     dataset = as_dataset(spec, passes=1, batched=True)
     batches = distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC)
@@ -83,29 +97,29 @@ def test_batches_made_by_the_workers_hold_each_sample_once(
 
 
 def test_a_hint_deals_the_files_to_the_workers_that_the_dispatcher_knows(
-    spec: PipelineSpec, dispatcher: Any
+    spec: PipelineSpec, dispatcher: str
 ) -> None:
     dataset = as_dataset(spec, passes=2, shard=(HINT, HINT))
     found = places(distributed(dataset, dispatcher, service.ShardingPolicy.HINT))
     assert found == places(list(as_dataset(spec, passes=2).as_numpy_iterator()))
 
 
-def test_without_sharding_each_worker_gives_the_whole(spec: PipelineSpec, dispatcher: Any) -> None:
+def test_without_sharding_each_worker_gives_the_whole(spec: PipelineSpec, dispatcher: str) -> None:
     dataset = as_dataset(spec, passes=1)
     found = places(distributed(dataset, dispatcher, service.ShardingPolicy.OFF))
     assert set(found.values()) == {2}
     assert len(found) == SAMPLES
 
 
-def test_without_end_no_sample_of_a_pass_comes_twice(spec: PipelineSpec, dispatcher: Any) -> None:
+def test_without_end_no_sample_of_a_pass_comes_twice(spec: PipelineSpec, dispatcher: str) -> None:
     dataset = as_dataset(spec)
     mode = service.ShardingPolicy.DYNAMIC
-    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher.target))
+    over = dataset.apply(service.distribute(processing_mode=mode, service=dispatcher))
     found = places(list(over.take(5 * SAMPLES).as_numpy_iterator()))
     assert set(found.values()) == {1}
 
 
-def test_values_are_those_without_the_service(spec: PipelineSpec, dispatcher: Any) -> None:
+def test_values_are_those_without_the_service(spec: PipelineSpec, dispatcher: str) -> None:
     dataset = as_dataset(spec, passes=1)
     alone = {one["provenance"].tobytes(): one for one in dataset.as_numpy_iterator()}
     for one in distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC):
