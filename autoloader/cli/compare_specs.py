@@ -215,11 +215,12 @@ def _limited(
 
 
 class _Steps:
-    """Where samples of a limited spec lie: episodes by the metadata, steps before the stride."""
+    """Where samples of a limited spec lie: episodes by the metadata, steps as stored."""
 
     def __init__(self, mixture: Any, names: Sequence[str]) -> None:
-        by_name = {dataset.name: dataset for dataset in mixture.datasets}
-        self._strides = [by_name[name].stride for name in names]
+        declared = [mixture.spec.dataset(name) for name in names]
+        self._every = [one.stride * one.steps.every for one in declared]
+        self._first = [one.steps.drop_first for one in declared]
 
     def key(self, provenance: Sequence[int], pieces: Sequence[Sequence[ShardSlice]],
             directories: Sequence[VersionDirectory]) -> Key:  # fmt: skip
@@ -227,7 +228,7 @@ class _Steps:
         index, _, shard, record, t = provenance
         piece = pieces[index][shard]
         before = sum(one.records for one in directories[index].splits[piece.split][: piece.index])
-        return index, before + record, t * self._strides[index]
+        return index, before + record, self._first[index] + t * self._every[index]
 
 
 def _read(

@@ -1,8 +1,8 @@
-"""Draws a contact sheet: a row a dataset, with frames, language and histograms of the action.
+"""Draws a contact sheet: a row a dataset, with labelled frames, histograms and removed steps.
 
 matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
 
-Not here: taking samples (``cli.peek``).
+Not here: taking samples (``cli.peek``), the histograms (``cli.histograms``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ROW_INCHES = 1.9
-_BINS = 40
+from autoloader.cli.episode_looks import DatasetLook
+from autoloader.cli.histograms import MOST_DRAWN, Column, draw_columns, stage_rows
+
 _GAP = 4
 """Pixels between frames."""
+_STRIP, _CELL, _STAGE, _EPISODES = 3.2, 0.62, 0.5, 2.6
+"""Inches: of a sample's frames, a histogram's width and height, the removed steps."""
+_MARGIN, _TITLE = 0.35, 0.7
+
+
+@dataclass
+class Shown:
+    """One sample's frames.
+
+    Attributes:
+        cameras: camera → [F, H, W, 3] uint8.
+        labels: of the F frames: "t", "t+5", "goal t+9".
+        absent: cameras that the dataset lacks, or whose frames are all padding.
+        t: where the sample stands.
+        text: its language.
+    """
+
+    cameras: Mapping[str, NDArray[np.uint8]]
+    labels: Sequence[str]
+    absent: frozenset[str]
+    t: int
+    text: str
 
 
 @dataclass
@@ -29,27 +52,36 @@ class Panel:
     """What is shown of one dataset.
 
     Attributes:
-        strips: a picture for each sample shown: its cameras below each other, its frames in a row.
-        texts: the language of each.
-        before, after: [n, width] actions as they are read, and as they reach the model.
-        samples: how many the histogram is of.
+        shown: samples whose frames are drawn.
+        fields: "action" and "state" → columns.
+        look: its first episodes.
+        samples: how many reached the model's stage of the histograms.
+        black: cameras whose every frame is black though the dataset has them.
     """
 
-    strips: list[NDArray[np.uint8]] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    before: list[NDArray[np.float32]] = field(default_factory=list)
-    after: list[NDArray[np.float32]] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+    fields: dict[str, list[Column]] = field(default_factory=dict)
+    look: DatasetLook = field(default_factory=DatasetLook)
     samples: int = 0
+    black: list[str] = field(default_factory=list)
 
-    def add_sample(self, images: Mapping[str, NDArray[np.uint8]], text: str) -> None:
-        """Frames by camera, [F, H, W, 3] each, and the language."""
-        self.strips.append(strip(list(images.values())))
-        self.texts.append(text)
+    def blocks(self) -> list[tuple[str, float]]:
+        """(what, inches wide) of the blocks in its row."""
+        found: list[tuple[str, float]] = [("frames", _STRIP)] * len(self.shown)
+        for name, columns in self.fields.items():
+            found.append((name, _CELL * min(len(columns), MOST_DRAWN) + 0.3))
+        if self.look.episodes:
+            found.append(("episodes", _EPISODES))
+        return found
 
-    def add_actions(self, rows: NDArray[np.float32], *, normalised: bool) -> None:
-        """Rows [n, width] of one sample."""
-        (self.after if normalised else self.before).append(rows.copy())
-        self.samples += normalised
+    def height(self) -> float:
+        """Inches of its row."""
+        found = [1.2]
+        for one in self.shown:
+            picture = strip(list(one.cameras.values()))
+            found.append((_STRIP - 0.6) * picture.shape[0] / picture.shape[1] + 0.3)
+        found += [_STAGE * stage_rows(columns) + 0.3 for columns in self.fields.values()]
+        return min(max(found), 8.0) + _TITLE
 
 
 def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -66,14 +98,13 @@ def strip(cameras: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return np.concatenate(filled)
 
 
-def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str, normalised: bool) -> None:
+def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str) -> None:
     """Write the sheet to ``out``; its suffix says what kind of file.
 
     Args:
         panels: by dataset, in the order of the rows.
         out: a .png, .html, .svg or .pdf file.
         title: above it all.
-        normalised: whether actions are shown before and after normalisation, or once.
 
     Raises:
         OSError: the file cannot be written.
@@ -82,54 +113,79 @@ def draw_sheet(panels: Mapping[str, Panel], out: Path, *, title: str, normalised
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown = max(len(panel.strips) for panel in panels.values())
-    histograms = 2 if normalised else 1
-    figure = Figure(
-        figsize=(3.2 * shown + 2.6 * histograms, _ROW_INCHES * len(panels) + 0.6),
-        layout="constrained",
-    )
+    heights = [panel.height() for panel in panels.values()]
+    widths = [sum(inches for _, inches in panel.blocks()) for panel in panels.values()]
+    size = (max(widths) + 2 * _MARGIN, sum(heights) + _MARGIN)
+    figure = Figure(figsize=size)
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    grid = figure.subplots(
-        len(panels), shown + histograms, squeeze=False,
-        width_ratios=[3.2] * shown + [2.6] * histograms,
-    )  # fmt: skip
-    for axes, (name, panel) in zip(grid, panels.items(), strict=True):
-        for number in range(shown):
-            _draw_strip(axes[number], panel, number, name)
-        if normalised:
-            _draw_histogram(axes[shown], panel.before, f"action by column, {panel.samples} samples")
-            _draw_histogram(axes[shown + 1], panel.after, "normalised")
-        else:
-            _draw_histogram(axes[shown], panel.after, f"action by column, {panel.samples} samples")
+    figure.text(_MARGIN / size[0], 1 - 0.25 / size[1], title, fontsize=10, va="top")
+    top = size[1] - _MARGIN
+    for (name, panel), height in zip(panels.items(), heights, strict=True):
+        left, drawn = _MARGIN, 0
+        for what, width in panel.blocks():
+            legend = 0.3 if what == "episodes" else 0.0
+            place = [left, top - height + 0.2 + legend, width - 0.2, height - _TITLE - legend]
+            axes = figure.add_axes((place[0] / size[0], place[1] / size[1],
+                                    place[2] / size[0], place[3] / size[1]))  # fmt: skip
+            if what == "frames":
+                _draw_frames(axes, panel, drawn, name)
+                drawn += 1
+            elif what == "episodes":
+                _draw_episodes(axes, panel.look)
+            else:
+                draw_columns(axes, panel.fields[what], f"{name}: {what}, {panel.samples} samples")
+            left += width
+        top -= height
     if out.suffix == ".html":
         with rc_context({"svg.fonttype": "none"}):
             drawing = io.StringIO()
             figure.savefig(drawing, format="svg")
         out.write_text(_page(title, drawing.getvalue()), encoding="utf-8")
     else:
-        figure.savefig(out, format=out.suffix[1:], dpi=100)
+        figure.savefig(out, format=out.suffix[1:], dpi=130)
 
 
-def _draw_strip(axes: Any, panel: Panel, number: int, name: str) -> None:
+def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
+    one = panel.shown[number]
     axes.set_axis_off()
-    if number < len(panel.strips):
-        axes.imshow(panel.strips[number], interpolation="nearest")
-        words = textwrap.shorten(panel.texts[number] or "(no language)", 60, placeholder=" …")
-        words = words.replace("$", r"\$")  # no formulas
-        axes.set_title(f"{name}\n{words}" if number == 0 else f"\n{words}", fontsize=7, loc="left")
+    axes.imshow(strip(list(one.cameras.values())), interpolation="nearest")
+    words = textwrap.shorten(one.text or "(no language)", 60, placeholder=" …")
+    words = words.replace("$", r"\$")  # no formulas
+    axes.set_title(f"{name}, t = {one.t}\n{words}", fontsize=7, loc="left", pad=10)
+    down = 0
+    for camera, frames in one.cameras.items():
+        _, height, width, _ = frames.shape
+        said = camera
+        if camera in one.absent:
+            said += " (none)"
+        elif camera in panel.black:
+            said += " (BLACK)"
+        colour = "#d1495b" if camera in panel.black else "black"
+        axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
+                  va="center", color=colour)  # fmt: skip
+        for at, label in enumerate(one.labels if down == 0 else ()):
+            axes.text(at * (width + _GAP) + width / 2, -_GAP, label, fontsize=5, ha="center",
+                      va="bottom")  # fmt: skip
+        down += height + _GAP
 
 
-def _draw_histogram(axes: Any, rows: Sequence[NDArray[np.float32]], title: str) -> None:
-    axes.set_title(title, fontsize=7, loc="left")
-    axes.tick_params(labelsize=6)
+def _draw_episodes(axes: Any, look: DatasetLook) -> None:
+    removed = look.removed()
+    axes.set_title("steps of its first episodes; removed ones in colour", fontsize=7, loc="left")
+    axes.tick_params(labelsize=5)
+    colours = {rule: f"C{number + 1}" for number, rule in enumerate(removed)}
+    for row, episode in enumerate(look.episodes):
+        axes.broken_barh([(0, episode.steps)], (row + 0.1, 0.8), color="#cfd8dc")
+        for rule, steps in episode.removed.items():
+            axes.broken_barh([(step, 1) for step in steps], (row + 0.1, 0.8), color=colours[rule])
+    for rule, colour in colours.items():
+        axes.plot([], [], color=colour, linewidth=3, label=f"{rule}: {removed[rule]}")
+    axes.set_ylim(len(look.episodes), 0)
     axes.set_yticks([])
-    found = np.concatenate(rows) if rows else np.empty((0, 0), np.float32)
-    for column in range(found.shape[1]):
-        values = found[:, column][np.isfinite(found[:, column])]
-        if len(values):
-            counts, edges = np.histogram(values, min(_BINS, 4 + len(values) // 4))
-            axes.stairs(counts, edges, linewidth=0.8)
+    if colours:
+        axes.legend(
+            fontsize=5, loc="upper right", bbox_to_anchor=(1, -0.06), ncols=2, frameon=False
+        )
 
 
 def _page(title: str, drawing: str) -> str:

@@ -1,18 +1,25 @@
 """``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
 
-Not here: drawing it (``cli.contact_sheet``).
+Not here: what ops and rules do to episodes (``cli.episode_looks``), drawing the sheet
+(``cli.contact_sheet``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from autoloader.cli.options import JsonFlag, NoTransforms, RamFloor, SpecFile, Split
-from autoloader.cli.output import emit, emit_json, file_errors, progress_bar
+from autoloader.cli.output import emit, emit_json, file_errors, note, progress_bar
 from autoloader.extras import require
+
+if TYPE_CHECKING:
+    from autoloader.cli.contact_sheet import Panel, Shown
+    from autoloader.samples.resolve import ResolvedMixture
 
 SUFFIXES = (".png", ".html", ".svg", ".pdf")
 
@@ -28,78 +35,184 @@ def peek(
     samples: Annotated[
         int, typer.Option(min=1, help="Samples of each dataset in the histograms.")
     ] = 64,
+    episodes: Annotated[
+        int, typer.Option(min=1, help="Episodes of each dataset whose ops and rules are shown.")
+    ] = 8,
     frames: Annotated[int | None, typer.Option(min=1, max=12, hidden=True)] = None,
     split: Split = "train",
     ram_floor: RamFloor = None,
     _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw each dataset's frames, language, and actions before and after normalisation."""
-    import numpy as np
-
-    from autoloader.cli.comparison import evenly
-    from autoloader.cli.contact_sheet import Panel, draw_sheet
-    from autoloader.device.augmentation import augmenter
+    """Draw frames and language, histograms of each column op by op, and the steps rules remove."""
+    from autoloader.cli.contact_sheet import draw_sheet
     from autoloader.errors import UsageError
     from autoloader.spec import PipelineSpec
 
     require("matplotlib", "the contact sheet")
     if out.suffix not in SUFFIXES:
         raise UsageError(f"--out {out}", remedy=f"end it in one of: {', '.join(SUFFIXES)}")
-    most_shown = frames or shown_samples  # --frames is the old name
     asked = PipelineSpec.from_yaml(spec)
-    plain = evenly(asked)
-    augment = augmenter(asked, split)
-    panels: dict[str, Panel] = {}
-
-    def collect(declared: Any, *, shown: bool) -> None:
-        from autoloader.loader import AutoLoader
-
-        with (
-            AutoLoader(
-                declared,
-                split=split,
-                ram_floor=ram_floor,
-                rank=0,
-                world_size=1,
-                output="torch" if augment.active else "numpy",
-            ) as loader,
-            progress_bar("reading samples") as advance,
-        ):
-            names = loader.dataset_names
-            wanted, done = samples * len(names), 0
-            for batch in loader:
-                pictures = augment(batch)["images"] if shown else {}
-                indices = batch["dataset_index"].tolist()
-                for k, index in enumerate(indices):
-                    panel = panels.setdefault(names[index], Panel())
-                    action, mask = (np.asarray(batch[n][k]) for n in ("action", "action_mask"))
-                    width = int(mask.any(axis=0).sum())
-                    panel.add_actions(action[mask.any(axis=1), :width], normalised=shown)
-                    if shown and len(panel.texts) < most_shown:
-                        panel.add_sample(
-                            {name: np.asarray(of[k]) for name, of in pictures.items()},
-                            batch["language"][k],
-                        )
-                done += len(indices)
-                advance(min(done, wanted), wanted)
-                if done >= wanted:
-                    break
-
-    collect(plain, shown=True)
-    normalised = asked.normalize is not None and asked.normalize.action is not None
-    if normalised:
-        collect(plain.model_copy(update={"normalize": None}), shown=False)
-    ordered = {one.name: panels[one.name] for one in asked.datasets if one.name in panels}
+    most_shown = frames or shown_samples  # --frames is the old name
+    mixture, seen = _samples(asked, split, ram_floor, samples, most_shown)
+    panels = _panels(asked, mixture, seen, episodes)
     with file_errors("--out", out):
-        draw_sheet(ordered, out, title=f"{spec.name}, split {split}", normalised=normalised)
+        draw_sheet(panels, out, title=f"{spec.name}, split {split}")
+    odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
     if as_json:
         emit_json(
             {
                 "sheet": out,
-                "datasets": {name: {"samples": panel.samples, "language": panel.texts}
-                             for name, panel in ordered.items()},
+                "datasets": {name: _plain(panel) for name, panel in panels.items()},
+                "odd": odd,
             }
-        )  # fmt: skip
+        )
     else:
         emit(str(out))
+    for line in odd:
+        note(line)
+
+
+@dataclass
+class _Seen:
+    """What a loader gave of one dataset."""
+
+    shown: list[Shown] = field(default_factory=list)
+    rows: dict[str, list[Any]] = field(default_factory=lambda: {"action": [], "state": []})
+    samples: int = 0
+    bright: dict[str, bool] = field(default_factory=dict)
+    """Camera → whether any of its frames is not black; a camera that gave none is absent."""
+
+
+def _samples(
+    asked: Any, split: str, ram_floor: str | None, samples: int, most_shown: int
+) -> tuple[ResolvedMixture, dict[str, _Seen]]:
+    """The mixture, and ``samples`` samples of each dataset."""
+    from autoloader.cli.comparison import evenly
+    from autoloader.device.augmentation import augmenter
+    from autoloader.loader import AutoLoader
+
+    augment = augmenter(asked, split)
+    seen: dict[str, _Seen] = {}
+    with (
+        AutoLoader(
+            evenly(asked),
+            split=split,
+            ram_floor=ram_floor,
+            rank=0,
+            world_size=1,
+            output="torch" if augment.active else "numpy",
+        ) as loader,
+        progress_bar("reading samples") as advance,
+    ):
+        names, mixture = loader.dataset_names, loader.plan.mixture
+        wanted, done = samples * len(names), 0
+        for batch in loader:
+            pictures = augment(batch)["images"]
+            indices = batch["dataset_index"].tolist()
+            for k, index in enumerate(indices):
+                one = seen.setdefault(names[index], _Seen())
+                _take(batch, k, one)
+                if len(one.shown) < most_shown:
+                    sample = mixture.datasets[index].sample
+                    one.shown.append(_shown(batch, pictures, k, goal=sample.goal != "none"))
+            done += len(indices)
+            advance(min(done, wanted), wanted)
+            if done >= wanted:
+                break
+    return mixture, seen
+
+
+def _take(batch: Mapping[str, Any], k: int, one: _Seen) -> None:
+    import numpy as np
+
+    one.samples += 1
+    for name, rows in one.rows.items():
+        values, mask = (np.asarray(batch[key][k]) for key in (name, f"{name}_mask"))
+        width = int(mask.any(axis=tuple(range(mask.ndim - 1))).sum())
+        rows.append(values[mask.any(axis=-1)][:, :width].copy())
+    for camera, frames in batch["images"].items():
+        there = np.asarray(batch["frame_mask"][camera][k])
+        if there.any():
+            bright = bool(np.asarray(frames[k])[there].any())
+            one.bright[camera] = one.bright.get(camera, False) or bright
+
+
+def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
+    import numpy as np
+
+    from autoloader.cli.contact_sheet import Shown
+
+    offsets = np.asarray(batch["frame_offset"][k]).tolist()
+    labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
+    if goal:
+        labels[-1] = f"goal {labels[-1]}"
+    masks = {name: np.asarray(mask[k]) for name, mask in batch["frame_mask"].items()}
+    return Shown(
+        cameras={name: np.asarray(of[k]).copy() for name, of in pictures.items()},
+        labels=labels,
+        absent=frozenset(name for name, mask in masks.items() if not mask.any()),
+        t=int(batch["provenance"][k][4]),
+        text=batch["language"][k],
+    )
+
+
+def _panels(
+    asked: Any, mixture: ResolvedMixture, seen: Mapping[str, _Seen], episodes: int
+) -> dict[str, Panel]:
+    import numpy as np
+
+    from autoloader.cli.contact_sheet import Panel
+    from autoloader.cli.episode_looks import DatasetLook, look_at
+    from autoloader.cli.histograms import columns_of
+
+    panels = {}
+    for dataset in mixture.datasets:
+        if dataset.name not in seen:
+            continue
+        one, declared = seen[dataset.name], asked.dataset(dataset.name)
+        look = DatasetLook() if dataset.remote else look_at(dataset, declared, episodes)
+        if dataset.remote:
+            note(f"{dataset.name}: remote; ops and removed steps are shown of local data alone")
+        fields = {}
+        for name in ("action", "state"):
+            bound = dataset.bound("action" if name == "action" else "state")
+            if bound is None:
+                continue
+            scaling = dataset.scaling.get(name)
+            how = getattr(asked.normalize, name, None)
+            fields[name] = columns_of(
+                look.fields.get(name, []),
+                np.concatenate(one.rows[name]),
+                None if scaling is None else scaling.active.tolist(),
+                label=f"to the model: {how.method}" if how else "to the model",
+                grippers=name == "action",
+            )
+        black = [camera for camera, bright in one.bright.items() if not bright]
+        panels[dataset.name] = Panel(one.shown, fields, look, one.samples, black)
+    return panels
+
+
+def _odd(panel: Panel) -> list[str]:
+    """What a person should look at, in lines."""
+    found = [
+        f"camera {camera} is black in every sample: a placeholder? Leave it out of images"
+        for camera in panel.black
+    ]
+    for name, columns in panel.fields.items():
+        found += [f"{name} {column.name}: {column.flag}" for column in columns if column.flag]
+    return found
+
+
+def _plain(panel: Panel) -> dict[str, Any]:
+    return {
+        "samples": panel.samples,
+        "language": [one.text for one in panel.shown],
+        "frames": [{"t": one.t, "labels": list(one.labels), "cameras": list(one.cameras),
+                    "absent": sorted(one.absent)} for one in panel.shown],
+        "black": panel.black,
+        "fields": {name: [column.plain() for column in columns]
+                   for name, columns in panel.fields.items()},
+        "removed": panel.look.removed(),
+        "episodes": [asdict(one) for one in panel.look.episodes],
+    }  # fmt: skip

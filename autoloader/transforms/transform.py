@@ -286,7 +286,7 @@ def _check_domain(
     keys = {one.source.key for one in derivation.columns if one.has_domain}
     if not keys:
         return
-    for count, (place, payload) in enumerate(_records(slices)):
+    for count, (place, payload) in enumerate(records(slices)):
         if count == MOST_CHECKED_EPISODES:
             return
         with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
@@ -317,7 +317,7 @@ def _try(
     """What it gives for the first episode that it does not drop."""
     field_ = f"{where}.transform"
     reason, count = "its files hold no whole record", 0
-    for place, payload in _records(slices):
+    for place, payload in records(slices):
         if count == MOST_TRIAL_EPISODES:
             break
         count += 1
@@ -347,7 +347,7 @@ def _try(
     )
 
 
-def _records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+def records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
     """(where it lies, payload) of the records of a split."""
     for piece in slices:
         with files.opened_anywhere(piece.path) as file:

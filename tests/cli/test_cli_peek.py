@@ -1,4 +1,4 @@
-"""``autoloader peek``: what is on the sheet."""
+"""``autoloader peek``: what is on the sheet, and what it says stands out."""
 
 from __future__ import annotations
 
@@ -6,69 +6,222 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from rlds_files import episode, write_dataset
+from rlds_files import PLAIN, Written, episode, image, write_dataset
+from streams import dataset_of, spec_of
 
+from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.contact_sheet import Panel, draw_sheet, strip
+from autoloader.cli.contact_sheet import Panel, Shown, draw_sheet, strip
+from autoloader.cli.episode_looks import TermLook, gripper_columns, look_at
+from autoloader.cli.histograms import Column, columns_of, not_binary
+from autoloader.samples.resolve import resolve
+
+STEPS = 9
+FEATURES = {**PLAIN, "observation/dark": image()}
+BLACK = bytes(cv2.imencode(".jpg", np.zeros((12, 16, 3), np.uint8))[1])
 
 
-@pytest.fixture
-def mix(tmp_path: Path) -> Path:
-    written = [
-        write_dataset(tmp_path, [[episode(n + k, 9) for n in range(2)]], name=name)
+def of(number: int) -> dict[str, Any]:
+    """An episode with a black camera, whose instruction is blank at every third step."""
+    words = [b" " if step % 3 == 1 else f"push {number}".encode() for step in range(STEPS)]
+    dark = {"observation/dark": [BLACK] * STEPS, "language_instruction": words}
+    return episode(number, STEPS, **dark)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    folder = tmp_path_factory.mktemp("data")
+    return [
+        write_dataset(folder, [[of(n + k) for n in range(2)]], name=name, features=FEATURES)
         for k, name in ((0, "first_arm"), (4, "second_arm"))
     ]
+
+
+@pytest.fixture(scope="module")
+def sheet(written: list[Written], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """The page and the answer of one run."""
+    folder = tmp_path_factory.mktemp("sheet")
     plain: dict[str, Any] = {
         "datasets": [
             {"name": one.name, "path": str(one.path), "action": "action",
-             "images": {"primary": "observation/image"}, "language": "language_instruction"}
+             "state": "observation/state", "language": "language_instruction",
+             "images": {"primary": "observation/image"}}
             for one in written
         ],
-        "cameras": {"primary": {"size": [12, 16]}},
-        "sample": {"frame_offsets": [0, 2]},
-        "normalize": {"action": {"method": "min_max"}},
+        "cameras": {"primary": {"size": [12, 16]}, "third": {"size": [8, 8]}},
+        "sample": {"frame_offsets": [0, 2], "goal": "uniform"},
+        "normalize": {"action": {"method": "min_max", "dims": "[:-1]"}},
         "augment": {"primary": {"brightness": 0.2}},
-        "metadata": "full",
     }  # fmt: skip
+    plain["datasets"][0]["images"]["third"] = "observation/dark"
+    plain["datasets"][0]["keep"] = {"language": "required"}
     plain["datasets"][1]["weight"] = 0.01
-    path = tmp_path / "mix.yaml"
-    path.write_text(yaml.safe_dump(plain))
-    return path
+    plain["datasets"][1]["action"] = [
+        "action[:1]", {"path": "action[1:]", "ops": [{"clip": [0, 1]}, "invert"]},
+    ]  # fmt: skip
+    (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
+    out, told = folder / "sheet.html", folder / "told.json"
+    words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out), "--frames", "2"]
+    with told.open("w") as file, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", file)
+        assert main([*words, "--samples", "18", "--ram-floor", "1MB", "--json"]) == 0
+    return out.read_text(), json.loads(told.read_text())
 
 
-def test_a_page_shows_every_dataset_with_its_words_and_both_histograms(
-    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
+    sheet: tuple[str, Any],
 ) -> None:
-    out = tmp_path / "sheet.html"
-    words = ["peek", "--spec", str(mix), "--out", str(out), "--frames", "2", "--samples", "6"]
-    assert main([*words, "--ram-floor", "1MB", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["sheet"] == str(out)
-    page = out.read_text()
+    page, answer = sheet
     assert page.startswith("<!doctype html>")
+    assert set(answer["datasets"]) == {"first_arm", "second_arm"}
     for name, found in answer["datasets"].items():
         assert name in page
-        assert found["samples"] >= 6
+        assert found["samples"] >= 12
         assert len(found["language"]) == 2
         assert all(text in page for text in found["language"])
-    assert set(answer["datasets"]) == {"first_arm", "second_arm"}
-    assert page.count("normalised") == 2
+        for frame in found["frames"]:
+            assert frame["cameras"] == ["primary", "third"]
+            assert all(label in page for label in frame["labels"])
+            assert frame["labels"][2].startswith("goal t")
+            assert f"t = {frame['t']}" in page
     assert page.count("<image ") == 4
+    assert answer["datasets"]["second_arm"]["frames"][0]["absent"] == ["third"]
+    assert "third (none)" in page
+
+
+def test_a_camera_that_is_black_throughout_is_named(sheet: tuple[str, Any]) -> None:
+    page, answer = sheet
+    assert answer["datasets"]["first_arm"]["black"] == ["third"]
+    assert answer["datasets"]["second_arm"]["black"] == []
+    assert any("camera third is black" in line for line in answer["odd"])
+    assert "third (BLACK)" in page
+
+
+def test_each_column_is_shown_as_stored_behind_each_op_and_as_the_model_gets_it(
+    sheet: tuple[str, Any],
+) -> None:
+    page, answer = sheet
+    arm, gripper = answer["datasets"]["second_arm"]["fields"]["action"]
+    assert [stage["after"] for stage in arm["stages"]] == ["stored", "to the model: min_max"]
+    assert (arm["normalised"], gripper["normalised"]) == (True, False)
+    assert -1 <= arm["stages"][1]["low"] < 0 < arm["stages"][1]["high"] <= 1
+    stored, clipped, inverted, model = gripper["stages"]
+    assert (stored["low"], stored["high"], stored["mean"]) == (0.0, STEPS - 1, (STEPS - 1) / 2)
+    assert (clipped["after"], clipped["values"]) == ("clip [0.0, 1.0]", [0.0, 1.0])
+    assert (inverted["after"], inverted["mean"]) == ("invert", pytest.approx(1 / STEPS))
+    assert model["values"] == [0.0, 1.0]
+    assert gripper["flag"] is None
+    for word in ("clip [0.0, 1.0]", "invert", "to the model: min_max", "not normalised"):
+        assert word in page
+    state = answer["datasets"]["second_arm"]["fields"]["state"]
+    assert [one["name"] for one in state] == ["0: state 0", "1: state 1", "2: state 2"]
+
+
+def test_a_gripper_that_is_not_in_0_and_1_stands_out(sheet: tuple[str, Any]) -> None:
+    page, answer = sheet
+    _, gripper = answer["datasets"]["first_arm"]["fields"]["action"]
+    assert gripper["flag"] == "gripper not in {0, 1}: 0 to 8"
+    assert gripper["flag"] in page
+    assert any(line.startswith("first_arm: action 1: action 1: gripper") for line in answer["odd"])
+
+
+def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None:
+    page, answer = sheet
+    found = answer["datasets"]["first_arm"]
+    assert [one["removed"] for one in found["episodes"]] == [{"keep.language": [1, 4, 7]}] * 2
+    assert "keep.language: 6" in page
+    assert answer["datasets"]["second_arm"]["removed"] == {}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"steps": {"drop_first": 1, "drop_last": 2}},
+        {"steps": {"every": 2}, "keep": {"language": "required"}},
+        {"stride": 3, "sample": {"edges": {"start": "drop"}, "frame_offsets": [-1]}},
+        {"keep": {"moving": {"path": "observation/state[1:2]", "above": 2.5}}, "stride": 2,
+         "steps": {"drop_first": 1}},
+    ],
+)  # fmt: skip
+def test_what_is_not_removed_is_what_a_loader_gives(
+    own: dict[str, Any], written: list[Written]
+) -> None:
+    spec = spec_of(dataset_of(written[0], **own), mixing={"epoch": "pass"}, batch={"size": 1})
+    (dataset,) = resolve(spec).datasets
+    declared = spec.datasets[0]
+    look = look_at(dataset, declared, 8)
+    with AutoLoader(spec, ram_floor="1MB", isolation="thread", output="numpy") as loader:
+        given = [batch["provenance"][0, 3:].tolist() for batch in loader]
+    first, every = declared.steps.drop_first, declared.steps.every * declared.stride
+    wanted = sorted((record, first + t * every) for record, t in given)
+    left = [
+        (one.number, step)
+        for one in look.episodes
+        for step in sorted(set(range(one.steps)) - {s for of in one.removed.values() for s in of})
+    ]
+    assert left == wanted
+    assert left
+
+
+def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]) -> None:
+    action = [{"path": "observation/state[1:]", "ops": ["relabel"]}, {"zeros": 1}]
+    spec = spec_of(dataset_of(written[0], action=action, steps={"drop_first": 2, "drop_last": 1}))
+    look = look_at(resolve(spec).datasets[0], spec.datasets[0], 1)
+    term, constant = look.fields["action"]
+    (_, stored), (name, after) = term.stages
+    assert stored.tolist() == [[step, -step] for step in range(2, STEPS - 1)]
+    assert (name, after.tolist()) == ("relabel", [[1.0, -1.0]] * (STEPS - 3))
+    assert constant.stages[0][1].shape == (STEPS - 3, 1)
+
+
+def term(text: str, *widths: int, gripper: bool = False) -> TermLook:
+    stages = [(str(n), np.zeros((2, width), np.float32)) for n, width in enumerate(widths)]
+    return TermLook(text, stages, gripper)
+
+
+def test_grippers_are_told_by_name_by_mask_or_by_place() -> None:
+    arm = term("action/world_vector", 6)
+    assert gripper_columns([arm, term("action/gripper", 1, gripper=True)], None) == {6}
+    assert gripper_columns([term("action", 7)], [True] * 6 + [False]) == {6}
+    assert gripper_columns([term("action", 7)], None) == {6}
+    assert gripper_columns([term("action", 3)], None) == set()
+    assert gripper_columns([term("action", 7)], [False] * 7) == {6}
+
+
+def test_columns_that_an_op_takes_away_come_last() -> None:
+    found = columns_of(
+        [term("quaternion", 4, 3), term("x", 1)], np.ones((5, 4), np.float32), None, label="model",
+        grippers=False,
+    )  # fmt: skip
+    assert [one.name for one in found] == [
+        "0: quaternion 0", "1: quaternion 1", "2: quaternion 2", "3: x 0", "quaternion 3",
+    ]  # fmt: skip
+    assert [len(one.stages) for one in found] == [3, 3, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [([0, 1, 1], ""), ([], ""), ([np.nan, 0], ""), ([-1, 0, 1], "-1, 0, 1"),
+     (list(np.linspace(0, 1, 9)), "0 to 1")],
+)  # fmt: skip
+def test_a_gripper_is_0_or_1(values: list[float], words: str) -> None:
+    found = not_binary(np.asarray(values, np.float32))
+    assert found.removeprefix("gripper not in {0, 1}: ") == words
 
 
 def test_a_picture_is_drawn_of_what_was_given(tmp_path: Path) -> None:
-    panel = Panel()
     frames = np.zeros((2, 12, 16, 3), np.uint8)
     frames[..., 0] = 200
-    panel.add_sample({"primary": frames}, "costs $5 and $6")
-    panel.add_actions(np.ones((3, 2), np.float32), normalised=True)
-    draw_sheet({"arm": panel}, tmp_path / "sheet.png", title="one", normalised=False)
+    one = Shown({"primary": frames}, ["t", "t+2"], frozenset(), 5, "costs $5 and $6")
+    many = [Column(f"{n}", [("stored", np.ones(3, np.float32))]) for n in range(40)]
+    draw_sheet({"arm": Panel([one], {"action": many})}, tmp_path / "sheet.png", title="one")
     picture = np.asarray(Image.open(tmp_path / "sheet.png").convert("RGB"))
-    assert (picture == [200, 0, 0]).all(axis=-1).mean() > 0.05
+    assert (picture == [200, 0, 0]).all(axis=-1).mean() > 0.005
 
 
 def test_cameras_stand_below_each_other_and_frames_in_a_row() -> None:
@@ -81,7 +234,9 @@ def test_cameras_stand_below_each_other_and_frames_in_a_row() -> None:
 
 
 def test_a_file_of_another_kind_or_in_no_folder_is_refused(
-    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: list[Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(yaml.safe_dump({"datasets": [{"name": "a", "path": str(written[0].path)}]}))
     assert main(["peek", "--spec", str(mix), "--out", str(tmp_path / "sheet.bmp")]) == 2
     assert ".png, .html" in capsys.readouterr().err
