@@ -44,8 +44,9 @@ def assemble(
     rows: int,
     metadata: Literal["none", "dataset_only", "full"],
     wrap: Callable[[np.ndarray], Any],
+    features: Mapping[str, list[Any]] | None = None,
 ) -> Batch:
-    """The batch over a slot's arrays.
+    """The batch over a slot's arrays; ``features`` are those that are texts.
 
     Returns:
         images: camera → ``[B, F, H, W, 3] uint8``.
@@ -54,6 +55,8 @@ def assemble(
         action, action_mask: ``[B, H, A] float32`` zero-padded, ``bool``.
         state, state_mask: ``[B, Fs, S] float32`` zero-padded, ``bool``.
         language: list of B str.
+        features, feature_mask: name → ``[B, Fs, …]`` or ``[B, …]`` and ``[B, Fs]`` or ``[B]`` bool,
+            where the spec names features; texts as lists of str.
         dataset_index: ``[B] int64`` (not with metadata none).
         provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
     """
@@ -61,9 +64,11 @@ def assemble(
     for name, view in views.items():
         part, _, camera = name.partition("/")
         if camera:
-            batch[part][camera] = wrap(view[:rows])
+            batch.setdefault(part, {})[camera] = wrap(view[:rows])
     for name in ("frame_offset", "action", "action_mask", "state", "state_mask"):
         batch[name] = wrap(views[name][:rows])
+    if features:
+        batch.setdefault("features", {}).update(features)
     batch["language"] = [text.decode("utf-8", "replace") for text in texts]
     if metadata != "none":
         batch["dataset_index"] = wrap(views["dataset_index"][:rows])

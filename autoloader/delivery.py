@@ -19,7 +19,7 @@ from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.client import ChildPipeline
 from autoloader.process.control_page import ControlPage
 from autoloader.ring.memory import Lender, RingMemory
-from autoloader.ring.message import BatchMessage, languages
+from autoloader.ring.message import BatchMessage, texts_of
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.batch_times import BatchTimes
 from autoloader.telemetry.meter import ConsumerMeter
@@ -88,12 +88,14 @@ class Delivery:
         pinned = self._transfer is not None and self._transfer.active
         views, self.copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
         spec = self._mixture.spec
+        texts, features = texts_of(self._mixture.layout, views, filled)
         batch = assemble(
             views,
-            languages(views, filled),
+            texts,
             rows=filled.rows,
             metadata=spec.metadata,
             wrap=self._wrap,
+            features=features,
         )
         if spec.augment:
             batch = AugmentableBatch(batch, spec, self._mixture.split)

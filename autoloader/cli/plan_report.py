@@ -36,7 +36,7 @@ INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
 STREAM_ONLY = (*STREAM_KNOBS, "min_ready_datasets")
 """Knobs that the indexed reader has no use for."""
 
-_INTERNAL = ("ledger", "language_end", "language_text")
+_INTERNAL = ("ledger", "language_end", "language_text", "text_length")
 
 
 def plan_document(

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog import Feature
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
@@ -138,6 +139,10 @@ class EpisodeGraph:
             frame_row=element["frame_row"].numpy(),
             columns=columns,
             language=self._language_of(element),
+            features={
+                name: _as_held(element[f"feature/{name}"].numpy(), feature)
+                for name, feature in self._dataset.held.items()
+            },
         )
 
     def place_of(self, element: Mapping[str, Any]) -> Place:
@@ -159,7 +164,7 @@ class EpisodeGraph:
             return _Parse(self)  # hangs on this dataset's rules, or on a user's function
         cameras = tuple((name, tuple(features)) for name, features in dataset.cameras.items())
         numeric = tuple(self._numeric.items())
-        what = (cameras, numeric, tuple(dataset.language))
+        what = (cameras, numeric, tuple(dataset.language), tuple(dataset.held.items()))
         key = (what, dataset.sample, dataset.stride, dataset.turn)
         if (parse := _traced.get(key)) is None:
             parse = _traced[key] = _Parse(self)
@@ -180,6 +185,8 @@ class EpisodeGraph:
         }
         columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
         texts = [parsed[feature.key] for feature in dataset.language if feature.per_step]
+        held = {name: parsed[feature.key] for name, feature in dataset.held.items()}
+        texts += [held[name] for name, feature in dataset.held.items() if feature.per_step]
         pictures = [choice for choices in cameras.values() for choice in choices]
         steps = self._agreed_steps([*pictures, *columns.values(), *texts])
         strided = self._strided_count(steps)
@@ -199,6 +206,9 @@ class EpisodeGraph:
             element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
         for path, column in columns.items():
             element[f"column/{path}"] = column if dataset.stride == 1 else column[:: dataset.stride]
+        for name, feature in dataset.held.items():
+            strided = feature.per_step and dataset.stride > 1
+            element[f"feature/{name}"] = held[name][:: dataset.stride] if strided else held[name]
         if dataset.language:
             element["language"] = self._language(key, parsed, self._step_of(t))
         return element
@@ -310,6 +320,13 @@ def still_options() -> Any:
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_warm_start = False
     return options
+
+
+def _as_held(values: Any, feature: Feature) -> Any:
+    """What ``build_samples`` takes: [T, width] numbers, or T texts; T is 1 of an episode's own."""
+    if is_text(feature):
+        return values.tolist() if feature.per_step else [values]
+    return values.reshape(len(values) if feature.per_step else 1, -1)
 
 
 def _as_columns(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -40,7 +40,14 @@ from autoloader.catalog.tfrecord import (
     masked,
     walk_records,
 )
-from autoloader.index.format import REST_OF_FILE, Section, ShardTables, SourceIdentity
+from autoloader.index.format import (
+    DTYPES,
+    NUMBERS,
+    REST_OF_FILE,
+    Section,
+    ShardTables,
+    SourceIdentity,
+)
 from autoloader.samples.schema import RecordSchema, StoredFeature
 from autoloader.transforms.fields import text_of_points
 from autoloader.transforms.rlds import spans_of
@@ -129,9 +136,10 @@ def index_payload(
                 raise MalformedRecordError(f"{feature.path} has a frame of more than 2 GiB")
             values[Section.FRAME_OFFSETS, number] = spans[:, 0]
             values[Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
-        elif feature.role == "column":
+        elif feature.role in NUMBERS:
+            kind = NUMBERS[feature.role]
             numbers = _numbers(value, feature).reshape(-1, feature.width)
-            values[Section.COLUMN, number] = numbers.astype(np.float32)
+            values[kind, number] = numbers.astype(DTYPES[kind])
         else:
             ids, texts[number] = _texts(payload, value, feature)
             values[Section.TEXT_IDS, number] = ids
@@ -244,15 +252,18 @@ class _TableBuilder:
         self._lengths.append(length)
         self._steps.append(-1)
         for number, feature in enumerate(self._schema.features):
-            if not feature.per_step:
-                self._parts[Section.TEXT_IDS, number].append(np.full(1, -1, np.int32))
+            if feature.per_step:
+                continue
+            for kind in _sections_of(feature):
+                one = (1, feature.width) if kind in NUMBERS.values() else (1,)
+                self._parts[kind, number].append(np.full(one, -1, DTYPES[kind]))
 
     def tables(self, source: SourceIdentity) -> ShardTables:
         """The tables of the records added so far."""
         sections = {}
         for (kind, number), parts in self._parts.items():
-            width = (self._schema.features[number].width,) if kind is Section.COLUMN else ()
-            empty = np.empty((0, *width), np.float32 if kind is Section.COLUMN else np.int32)
+            width = (self._schema.features[number].width,) if kind in NUMBERS.values() else ()
+            empty = np.empty((0, *width), DTYPES[kind])
             sections[kind, number] = np.concatenate(parts) if parts else empty
         return ShardTables(
             source=source,
@@ -273,7 +284,7 @@ class _TableBuilder:
 def _sections_of(feature: StoredFeature) -> tuple[Section, ...]:
     if feature.role == "frames":
         return Section.FRAME_OFFSETS, Section.FRAME_LENGTHS
-    return (Section.COLUMN,) if feature.role == "column" else (Section.TEXT_IDS,)
+    return (NUMBERS.get(feature.role, Section.TEXT_IDS),)
 
 
 class _RecordReader:

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.format import Section
+from autoloader.index.format import NUMBERS, Section
 from autoloader.index.shard import ShardIndex
 from autoloader.samples.schema import RecordSchema
 
 
 class FeatureNumbers(dict[tuple[str, str], int]):
-    """Feature numbers by use ("frames", "column", "language") and path, "steps/" or not."""
+    """Feature numbers by use (role, or "language" of texts) and path, "steps/" or not."""
 
     def __init__(self, schema: RecordSchema) -> None:
         super().__init__()
         self.per_step = tuple(feature.per_step for feature in schema.features)
         for number, feature in enumerate(schema.features):
-            use = feature.role if feature.role in ("frames", "column") else "language"
+            use = feature.role if feature.role in ("frames", *NUMBERS) else "language"
             self[use, feature.path] = number
             self[use, "steps/" + feature.path] = number
 
@@ -159,6 +159,23 @@ class GatheredEpisodes:
             KeyError: the spec names no such numeric feature.
         """
         return self._gathered(Section.COLUMN, self._numbers["column", feature_path], raw)
+
+    def numbers(self, role: str, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any]:
+        """[n, R, width] values of a feature that is stored as ``role``, at raw steps [n, R].
+
+        [n, 1, width] of a feature that only the episode has.
+
+        Raises:
+            KeyError: the spec names no such feature.
+        """
+        number = self._numbers[role, feature_path]
+        if self._numbers.per_step[number]:
+            return self._gathered(NUMBERS[role], number, raw)
+        found = [
+            shard.section(NUMBERS[role], number).take(self.record_of[rows], axis=0)
+            for rows, shard in self._parts
+        ]
+        return np.concatenate(found)[:, None]
 
     def language(self, feature_path: str, raw: NDArray[np.int64]) -> list[bytes]:
         """UTF-8 texts at raw steps [n]; an episode's one text where it has but one.

@@ -58,6 +58,7 @@ class Section(enum.IntEnum):
     TEXT_IDS = 10
     TEXT_STARTS = 11
     TEXT_BYTES = 12
+    INTEGERS = 13
 
 
 DTYPES: Mapping[Section, np.dtype[Any]] = {
@@ -73,7 +74,12 @@ DTYPES: Mapping[Section, np.dtype[Any]] = {
     Section.TEXT_IDS: np.dtype("<i4"),
     Section.TEXT_STARTS: np.dtype("<i8"),
     Section.TEXT_BYTES: np.dtype("u1"),
+    Section.INTEGERS: np.dtype("<i8"),
 }
+
+
+NUMBERS: Mapping[str, Section] = {"column": Section.COLUMN, "integers": Section.INTEGERS}
+"""Role of a numeric feature → the kind of its section, whose items have a width."""
 
 
 class UnusableIndexError(Exception):
@@ -120,8 +126,8 @@ class ShardTables:
         record_offsets, record_lengths: [R] int64, of payloads.
         steps: [R] int32, -1 for damaged records, which have no rows.
         damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one.
-        sections: of the features, by (kind, feature number): [F] or [F, width], or [R] for the
-            text ids of features that only the episode has.
+        sections: of the features, by (kind, feature number): [F] or [F, width]; of features that
+            only the episode has, [R] or [R, width].
         texts: every text once, UTF-8, by id.
     """
 

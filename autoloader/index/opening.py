@@ -135,7 +135,7 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     Raises:
         SourceError: a file cannot be read, or is written to meanwhile.
     """
-    numbers = replace(dataset, cameras={}, language=())
+    numbers = replace(dataset, cameras={}, language=(), held={})
     schema = RecordSchema.of(numbers)
 
     def shard(piece: ShardSlice) -> ShardIndex:

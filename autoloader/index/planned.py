@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index.episodes import GatheredEpisodes
+from autoloader.index.planned_features import gather_features
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
 from autoloader.samples.block import SampleBlock, field_offsets
@@ -37,6 +38,7 @@ from autoloader.samples.draws import (
     fold,
     fold_array,
 )
+from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
 from autoloader.samples.resolve import FieldName, ResolvedDataset
 from autoloader.spec import SampleSpec
@@ -122,7 +124,16 @@ class RunPlanner:
             columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
         raw = window.index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
+        texts: Sequence[bytes]
         texts = [text for part in work.parts for text in _texts(work, part)]
+        if self._layout.features:
+            held = FeatureRows(
+                self._layout.features, self._layout.state_rows, columns, len(planned.t)
+            )
+            for part in work.parts:
+                t, steps = work.ledger[part.rows, 4], work.steps[part.rows]
+                gather_features(held, part.dataset, part.episodes, part.rows, t, steps)
+            texts = held.joined(texts)
         return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)
 
     def _sorted(self, planned: PlannedSamples) -> _SortedSamples:
@@ -219,7 +230,7 @@ class RunPlanner:
         files: list[str],
         ranges: dict[str, FrameRanges],
         columns: _Columns,
-        texts: list[bytes],
+        texts: Sequence[bytes],
     ) -> tuple[SampleBlock, PlannedReads]:
         """Back to the order of the positions."""
         row_of = np.empty(len(work.order), np.int64)

@@ -33,6 +33,7 @@ from autoloader.index.format import (
     DTYPES,
     HEADER,
     NO_FEATURE,
+    NUMBERS,
     Entry,
     Front,
     Section,
@@ -85,7 +86,7 @@ class ShardIndex:
         return self.front.file_bytes
 
     def section(self, kind: Section, feature: int = NO_FEATURE) -> NDArray[Any]:
-        """The values of a section, read-only; those of a column are ``[F, width]``."""
+        """The values of a section, read-only; those of numbers have a width, ``[F, w]``."""
         mapped = self._mapped
         found = None if mapped is None else mapped.sections.get((kind, feature))
         return self._touch((kind, feature)) if found is None else found
@@ -171,7 +172,7 @@ class ShardIndex:
         values = np.frombuffer(
             mapped.data, DTYPES[entry.kind], entry.items * entry.width, entry.offset
         )
-        if entry.kind is Section.COLUMN:
+        if entry.kind in NUMBERS.values():
             values = values.reshape(-1, entry.width)
         mapped.sections[key] = values
         return values

@@ -12,6 +12,8 @@ import numpy as np
 
 from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import Place
+from autoloader.samples.features import split_texts
+from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedMixture
 
 _CODEC = ("utf-8", "surrogateescape")
@@ -96,9 +98,20 @@ class PipelineStart:
 
 
 def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
-    """UTF-8 language of every row of a filled batch."""
+    """UTF-8 language of every row of a filled batch; texts of features behind it."""
     ends = views["language_end"][: batch.rows].tolist()
     text = views["language_text"][: ends[-1] if ends else 0].tobytes()
     starts = [0, *ends[:-1]]
     bounds = zip(starts, ends, strict=True)
     return [batch.texts.get(row, text[a:b]) for row, (a, b) in enumerate(bounds)]
+
+
+def texts_of(
+    layout: BatchLayout, views: dict[str, np.ndarray], batch: BatchMessage
+) -> tuple[list[bytes], dict[str, list[Any]]]:
+    """UTF-8 language of every row of a filled batch, and the features that are texts, by name."""
+    texts = languages(views, batch)
+    if "text_length" not in views:
+        return texts, {}
+    lengths = views["text_length"][: batch.rows]
+    return split_texts(layout.features, layout.state_rows, texts, lengths)

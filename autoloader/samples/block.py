@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
+from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
 from autoloader.samples.resolve import FieldName, ResolvedDataset
 from autoloader.spec import SampleSpec
@@ -134,6 +135,7 @@ def build_samples(
     frame_row: NDArray[np.int64],
     columns: Mapping[str, NDArray[np.float32]],
     language: Sequence[bytes],
+    features: Mapping[str, Any] | None = None,
 ) -> SampleBlock:
     """The samples of an episode: computes all their windows from the episode's columns.
 
@@ -147,6 +149,7 @@ def build_samples(
         frame_row: [n, F] int64 into ``frames``.
         columns: feature path → [steps, width] float32.
         language: one text, or one for each sample, UTF-8.
+        features: name → [steps, …] (of the episode's own: [1, …]) numbers, or so many texts.
     """
     keys = np.full(len(t), episode_key(dataset, place), dtype=np.uint64)
     window = windows.frame_rows(t, steps, dataset.sample, keys)
@@ -166,17 +169,46 @@ def build_samples(
     }
     for camera in layout.cameras:
         rows[f"frame_mask/{camera}"] = window.inside if camera in frames else nowhere
+    texts: Sequence[bytes] = language or (b"",)
+    if layout.features:
+        texts = _features(dataset, layout, t, steps, features or {}, rows, texts)
     held = sum(len(frame) for encoded in frames.values() for frame in encoded)
     held += action.nbytes + state.nbytes + action_mask.nbytes + state_mask.nbytes
     return SampleBlock(
         columns=rows,
-        texts=language or (b"",),
+        texts=texts,
         frames={camera: list(encoded) for camera, encoded in frames.items()},
         frame_row=frame_row,
         frame_zeroed=window.zeroed,
         datasets=[place.dataset] * len(t),
         nbytes=held,
     )
+
+
+def _features(
+    dataset: ResolvedDataset,
+    layout: BatchLayout,
+    t: NDArray[np.int64],
+    steps: int,
+    features: Mapping[str, Any],
+    rows: dict[str, NDArray[Any]],
+    languages: Sequence[bytes],
+) -> Sequence[bytes]:
+    """Puts what else samples hold among ``rows``; their texts."""
+    offsets = np.asarray(dataset.sample.state_offsets, dtype=np.int64)
+    window = windows.rows(t, offsets, steps, dataset.sample)
+    rows.update(layout.empty_features(len(t)))
+    found = FeatureRows(layout.features, layout.state_rows, rows, len(t))
+    every = slice(0, len(t))
+    for name, values in features.items():
+        form = layout.features[name]
+        index = window.index if form.per_step else np.zeros((len(t), 1), np.int64)
+        if form.kind == "text":
+            texts = [[values[k] for k in row] for row in index.T.tolist()]
+            found.texts(name, every, texts, window)
+        else:
+            found.numbers(name, every, values[index], window)
+    return found.joined(languages if len(languages) > 1 else [languages[0]] * len(t))
 
 
 def _field(

@@ -11,15 +11,19 @@ Not here: the memory itself (``ring.memory``), torch tensors (``batch``).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from autoloader.samples.features import FeatureForm, text_places
 
 ALIGNMENT = 64
 PROVENANCE = ("dataset", "pass", "shard", "episode", "t")
 LANGUAGE_BYTES_PER_SAMPLE = 1024
 """Room for text in a slot; longer text travels beside the slot."""
+FEATURE_TEXT_BYTES = 256
+"""The same for each text of ``features``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class BatchLayout:
         frames: frames of a sample (F).
         action_rows, action_width: H and A of ``action`` [B, H, A].
         state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
+        features: what else samples hold.
     """
 
     batch_size: int
@@ -55,6 +60,7 @@ class BatchLayout:
     action_width: int
     state_rows: int
     state_width: int
+    features: Mapping[str, FeatureForm] = field(default_factory=dict)
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
@@ -70,11 +76,12 @@ class BatchLayout:
             ("action_mask", "bool", (b, self.action_rows, self.action_width)),
             ("state", "float32", (b, self.state_rows, self.state_width)),
             ("state_mask", "bool", (b, self.state_rows, self.state_width)),
+            *self._features(),
             ("dataset_index", "int64", (b,)),
             ("provenance", "int64", (b, len(PROVENANCE))),
             ("ledger", "int64", (b, len(PROVENANCE) + 1)),
             ("language_end", "int32", (b,)),
-            ("language_text", "uint8", (b * LANGUAGE_BYTES_PER_SAMPLE,)),
+            ("language_text", "uint8", (b * self._text_bytes,)),
         ]
         arrays: dict[str, ArrayLayout] = {}
         offset = 0
@@ -83,6 +90,32 @@ class BatchLayout:
             offset += -(-arrays[name].nbytes // ALIGNMENT) * ALIGNMENT
         object.__setattr__(self, "arrays", arrays)
         object.__setattr__(self, "slot_bytes", -(-offset // 4096) * 4096)
+
+    @property
+    def _texts(self) -> int:
+        """Texts that a sample has beside its language."""
+        places = text_places(self.features, self.state_rows)
+        return max((place.stop for place in places.values()), default=1) - 1
+
+    @property
+    def _text_bytes(self) -> int:
+        return LANGUAGE_BYTES_PER_SAMPLE + self._texts * FEATURE_TEXT_BYTES
+
+    def _features(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        for name, form in self.features.items():
+            rows = (self.batch_size, self.state_rows)[: 1 + form.per_step]
+            if form.kind != "text":
+                yield f"features/{name}", form.kind, (*rows, *form.shape)
+            yield f"feature_mask/{name}", "bool", rows
+        if self._texts:
+            yield "text_length", "int32", (self.batch_size, 1 + self._texts)
+
+    def empty_features(self, samples: int) -> dict[str, np.ndarray]:
+        """Zeros for what ``features`` puts into a batch, of so many samples."""
+        return {
+            name: np.zeros((samples, *self.arrays[name].shape[1:]), dtype)
+            for name, dtype, _ in self._features()
+        }
 
     def views(self, memory: memoryview | np.ndarray) -> dict[str, np.ndarray]:
         """NumPy arrays over one slot's ``memory`` (``slot_bytes`` long), by name."""

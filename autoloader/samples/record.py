@@ -72,6 +72,10 @@ def samples_of_record(
             for path, feature in dataset.numeric_features().items()
         },
         language=_language(dataset, key, values, payload, t * dataset.stride),
+        features={
+            name: _held(dataset, values.get(feature.key), feature, payload)
+            for name, feature in dataset.held.items()
+        },
     )
 
 
@@ -110,6 +114,20 @@ def _column(value: FeatureValue, feature: Feature) -> NDArray[np.float32]:
     assert value.values is not None
     width = math.prod(size or 1 for size in feature.shape)
     return value.values.reshape(-1, width).astype(np.float32, copy=False)
+
+
+def _held(
+    dataset: ResolvedDataset, value: FeatureValue | None, feature: Feature, payload: bytes
+) -> Any:
+    """What ``build_samples`` takes of a feature that samples hold."""
+    every = slice(None, None, dataset.stride if feature.per_step else None)
+    if is_text(feature):
+        texts = _stored_texts(value, feature, payload)
+        return texts[every] if feature.per_step else texts or [b""]
+    assert value is not None
+    assert value.values is not None
+    width = math.prod(size or 1 for size in feature.shape)
+    return value.values.reshape(-1, width)[every]
 
 
 def kept_steps(dataset: ResolvedDataset, payload: bytes) -> NDArray[np.bool_]:

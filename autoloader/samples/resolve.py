@@ -21,6 +21,7 @@ from autoloader.catalog import (
 )
 from autoloader.errors import SpecError, nearest
 from autoloader.samples.draws import dataset_key
+from autoloader.samples.features import forms_of
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.scaling import Scaling, scaling_of
 from autoloader.samples.statistics import NormalizationStatistics
@@ -64,6 +65,7 @@ class ResolvedDataset:
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
         transform: what rewrites each episode first, or ``None``.
+        held: name in the batch → what else samples hold.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``order.parts``).
         num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
@@ -84,6 +86,7 @@ class ResolvedDataset:
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
     keep: Keep | None = field(default=None, compare=False)
     transform: Transform | None = field(default=None, compare=False)
+    held: Mapping[str, Feature] = field(default_factory=dict)
     turn: tuple[int, int] = (0, 1)
     num_samples: int | None = None
 
@@ -209,6 +212,7 @@ def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
         action_width=_width(spec, datasets, "action"),
         state_rows=len(first.state_offsets),
         state_width=_width(spec, datasets, "state"),
+        features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
     )
     return ResolvedMixture(spec, split, tuple(datasets), layout)
 
@@ -304,6 +308,7 @@ def _resolve_dataset(
         language=language,
         keep=keep,
         transform=transform,
+        held={key: found(p, f"features.{key}") for key, p in declared.features.items()},
         num_samples=declared.num_samples,
     )
 

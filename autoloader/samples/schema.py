@@ -29,7 +29,7 @@ from autoloader.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
 
-Role = Literal["frames", "column", "text", "points", "number"]
+Role = Literal["frames", "column", "integers", "text", "points", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class StoredFeature:
     """One feature of a record.
 
     Attributes:
-        role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32), "text"
-            (stored as bytes), "points" (stored as Unicode code points) or
-            "number" (an integer of the episode, taken as decimal text).
+        role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32),
+            "integers" (numbers as int64), "text" (stored as bytes), "points" (stored as Unicode
+            code points) or "number" (an integer of the episode, taken as decimal text).
         key: its key in the ``tf.train.Example``.
         path: as users name it.
         list_kind: the list that the record must hold: "bytes", "float" or "int64".
@@ -79,6 +79,8 @@ class RecordSchema:
             found.add(_stored(feature, text_role(feature)))
         for feature in dataset.keep.features if dataset.keep is not None else ():
             found.add(_stored(feature, text_role(feature)))
+        for feature in dataset.held.values():
+            found.add(_stored(feature, held_role(feature)))
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
@@ -134,6 +136,13 @@ class RecordSchema:
         if not 0 <= steps <= MAX_STEPS:
             raise MalformedRecordError("it has none of the per-step features")
         return steps
+
+
+def held_role(feature: Feature) -> Role:
+    """How what else samples hold is stored."""
+    if is_text(feature):
+        return "text"
+    return "column" if "float" in feature.dtype else "integers"
 
 
 def text_role(feature: Feature) -> Role:

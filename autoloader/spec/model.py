@@ -25,6 +25,7 @@ Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
 Dim = Annotated[int, Field(ge=0, le=9_999)]
 Samples = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
+FeaturePath = Annotated[str, Field(min_length=1, max_length=1000)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
 
@@ -132,6 +133,10 @@ class DatasetSpec(Block):
     action: Expression | None = Field(None, description="numeric field; absent is masked")
     state: Expression | None = Field(None, description="numeric field; absent is masked")
     language: Choice | None = Field(None, description="text, or code points; absent is ''")
+    features: Mapping[Name, FeaturePath] = Field(
+        default_factory=dict,
+        description="name in the batch → feature: whatever else samples hold, numbers or text",
+    )
     stride: int = Field(1, ge=1, le=1_000_000, description="5 takes every fifth frame")
     sample: SampleOverride = Field(default_factory=SampleOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")

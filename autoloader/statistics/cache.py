@@ -22,7 +22,8 @@ from autoloader.statistics.compute import StatisticsOf, is_of_samples
 
 _cache = JsonCache("statistics", version=3)
 _IRRELEVANT = frozenset(
-    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "sample", "num_samples")
+    ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
+     "sample", "num_samples")
 )  # fmt: skip
 """Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloader.errors import SourceError, UsageError
+from autoloader.errors import SourceError, UnsupportedError, UsageError
 from autoloader.graph import files
 from autoloader.graph.tensorflow import tf
 from autoloader.index.counting import count_mixture
@@ -77,6 +77,7 @@ def as_dataset(
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
     mixture = resolve(spec, split)
+    _check_told(mixture)
     if spec.normalize is not None and (statistics := statistics_of(spec, split)) is not None:
         mixture = normalised(mixture, statistics)
     if any(dataset.remote for dataset in mixture.datasets):
@@ -112,6 +113,18 @@ def as_dataset(
             found = found.batch(spec.batch.size, drop_remainder=spec.batch.drop_last)
             found = found.prefetch(chosen.ring_slots)
         return found.with_options(options)
+
+
+def _check_told(mixture: ResolvedMixture) -> None:
+    """Refuse what the loader's batches hold and these elements do not yet."""
+    for dataset in mixture.datasets:
+        for name in dataset.held:
+            field = f"datasets[{dataset.name}].features.{name}"
+            raise UnsupportedError(
+                f"{field}: as_dataset gives no features yet",
+                remedy="take features out of the spec, or read it with AutoLoader",
+                path=field,
+            )
 
 
 class _Finish:

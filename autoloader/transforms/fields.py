@@ -20,7 +20,7 @@ from autoloader.spec.ops import WIDTHS
 from autoloader.transforms.episode_ops import apply_op, width_after
 
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
-_NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
+NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
 
 MOST_COLUMNS = 2**20
 """Of one numeric feature: far above any robot's."""
@@ -145,9 +145,9 @@ def feature_width(feature: Feature, *, field: str) -> int:
     Raises:
         SpecError: it is no number, not per step, or of varying shape.
     """
-    if feature.kind != "tensor" or feature.dtype not in _NUMBERS or not feature.per_step:
+    if feature.kind != "tensor" or feature.dtype not in NUMBERS or not feature.per_step:
         raise SpecError(
-            f"{field}: {feature.path!r} is {_describe(feature)}, not a number for every step",
+            f"{field}: {feature.path!r} is {described(feature)}, not a number for every step",
             remedy="name a numeric feature of the steps",
             path=field,
         )
@@ -181,14 +181,14 @@ def check_camera(feature: Feature, *, field: str) -> None:
     """
     if feature.kind != "image" or not feature.per_step:
         raise SpecError(
-            f"{field}: {feature.path!r} is {_describe(feature)}, not an image of the steps",
+            f"{field}: {feature.path!r} is {described(feature)}, not an image of the steps",
             remedy="name an image feature such as observation/image",
             path=field,
         )
     channels = feature.shape[-1] if feature.shape else None
     if feature.dtype != "uint8" or channels not in (1, 3, None):
         raise SpecError(
-            f"{field}: {feature.path!r} is {_describe(feature)}: depth and float images are no "
+            f"{field}: {feature.path!r} is {described(feature)}: depth and float images are no "
             "cameras",
             remedy="name a uint8 image with 3 channels (or 1)",
             path=field,
@@ -204,7 +204,7 @@ def check_language(feature: Feature, *, field: str) -> None:
     is_points = feature.kind == "tensor" and feature.dtype in _LANGUAGE_INTEGERS
     if not is_text(feature) and not (is_points and len(feature.shape) == 1):
         raise SpecError(
-            f"{field}: {feature.path!r} is {_describe(feature)}: neither text nor code points",
+            f"{field}: {feature.path!r} is {described(feature)}: neither text nor code points",
             remedy="name a text feature, or a vector of Unicode code points",
             path=field,
         )
@@ -230,7 +230,7 @@ def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
     if len({is_text(feature) for feature in features}) > 1:
         raise SpecError(
             f"{field}: any_of mixes text and code points: "
-            + ", ".join(f"{feature.path} ({_describe(feature)})" for feature in features),
+            + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
             remedy="draw from features of one kind",
             path=field,
         )
@@ -243,6 +243,7 @@ def text_of_points(points: NDArray[np.int64]) -> bytes:
     return "".join(map(chr, valid.tolist())).encode("utf-8")
 
 
-def _describe(feature: Feature) -> str:
+def described(feature: Feature) -> str:
+    """What a feature is, in a few words: "tensor float32 7"."""
     shape = "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
     return f"{feature.kind} {feature.dtype} {shape}"

@@ -1,0 +1,324 @@
+"""Features that samples hold, in both readers, against their values row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rlds_files import PLAIN, TEXT, Written, episode, image, numbers, png, write_dataset
+from streams import dataset_of, mixture_of, spec_of
+
+from autoloader import AutoLoader
+from autoloader.errors import SpecError
+
+READERS = pytest.mark.parametrize("reader", ["stream", "indexed", "processes"])
+FEATURES = {
+    **PLAIN,
+    "reward": numbers(),
+    "count": numbers(dtype="int64"),
+    "is_last": numbers(dtype="bool"),
+    "embedding": numbers(2, 3),
+    "note": TEXT,
+    "episode_metadata/success": numbers(dtype="bool"),
+    "episode_metadata/weights": numbers(2),
+    "episode_metadata/file_path": TEXT,
+    "ragged": numbers(None),
+    "packed": numbers(2, encoding="zlib"),
+    "huge": numbers(300, 300),
+    "words": numbers(dtype="string"),
+}
+ALL = {
+    "reward": "reward",
+    "count": "count",
+    "is_last": "is_last",
+    "embedding": "embedding",
+    "note": "note",
+    "success": "episode_metadata/success",
+    "weights": "episode_metadata/weights",
+    "file_path": "episode_metadata/file_path",
+}
+LENGTHS = ((5, 1, 8), (3, 6))
+FIRST_COUNT = 2**40 + 1
+"""No float32."""
+
+
+def values_of(shard: int, record: int) -> dict[str, Any]:
+    """What an episode holds: per step [T, ...], of the episode alone [...]."""
+    steps = LENGTHS[shard][record]
+    rng = np.random.default_rng([shard, record])
+    number = 10 * shard + record
+    return {
+        "reward": rng.normal(size=steps).astype(np.float32),
+        "count": FIRST_COUNT + number + np.arange(steps),
+        "is_last": np.arange(steps) == steps - 1,
+        "embedding": rng.normal(size=(steps, 2, 3)).astype(np.float32),
+        "note": [f"n{number} step {step} ✓" * (step % 3) for step in range(steps)],
+        "success": np.asarray(bool(number % 2)),
+        "weights": rng.normal(size=2).astype(np.float32),
+        "file_path": f"/lab/{number}/" + "x" * (2000 if record == 1 else 3),
+    }
+
+
+def record_of(shard: int, record: int, encode: Any = png) -> dict[str, Any]:
+    values = values_of(shard, record)
+    stored: dict[str, Any] = {}
+    for name, path in ALL.items():
+        value = values[name]
+        if isinstance(value, str):
+            stored[path] = [value.encode()]
+        elif isinstance(value, list):
+            stored[path] = [one.encode() for one in value]
+        else:
+            kind = float if value.dtype == np.float32 else int
+            stored[path] = [kind(one) for one in value.ravel()]
+    return episode(10 * shard + record, LENGTHS[shard][record], encode=encode, **stored)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write_dataset(
+        tmp_path_factory.mktemp("held"),
+        [[record_of(s, r) for r in range(len(part))] for s, part in enumerate(LENGTHS)],
+        features=FEATURES,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A dataset without any of them but one, under another path."""
+    records = [episode(k, 4, encode=png, done=[int(s == 3) for s in range(4)]) for k in range(3)]
+    features = {**PLAIN, "done": numbers(dtype="bool")}
+    return write_dataset(
+        tmp_path_factory.mktemp("lacks"), [records], name="plain", features=features
+    )
+
+
+def load(*datasets: Any, reader: str, output: str = "numpy", **top: Any) -> AutoLoader:
+    spec = spec_of(
+        *datasets,
+        reader="stream" if reader == "stream" else "indexed",
+        **{"weights": "natural", "batch": {"size": 4, "drop_last": False}, **top},
+    )
+    return AutoLoader(
+        spec,
+        isolation="thread",
+        ram_floor=0,
+        controller=False,
+        output=output,  # type: ignore[arg-type]
+        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+    )
+
+
+def wanted(
+    values: Mapping[str, Any], name: str, t: int, sample: Mapping[str, Any], stride: int
+) -> tuple[Any, Any]:
+    """A feature and its mask at t, row by row."""
+    value = values[name]
+    if isinstance(value, str) or name in ("success", "weights"):
+        return value, True
+    value = value[::stride]
+    rows, mask = [], []
+    for offset in sample["state_offsets"]:
+        at = t + offset
+        inside = 0 <= at < len(value)
+        mask.append(inside)
+        nearest = value[min(max(at, 0), len(value) - 1)]
+        if not inside and sample["edges"]["start" if at < 0 else "end"] == "zero":
+            nearest = "" if isinstance(nearest, str) else np.zeros_like(nearest)
+        rows.append(nearest)
+    return rows if isinstance(rows[0], str) else np.stack(rows), mask
+
+
+@READERS
+@pytest.mark.parametrize(
+    ("sample", "stride"),
+    [
+        ({"state_offsets": [0], "edges": {"start": "repeat", "end": "repeat"}}, 1),
+        ({"state_offsets": [-2, 0, 3], "edges": {"start": "repeat", "end": "zero"}}, 1),
+        ({"state_offsets": [-1, 1], "edges": {"start": "zero", "end": "repeat"}}, 2),
+    ],
+)
+def test_features_are_those_of_the_files_and_those_of_others_are_masked(
+    written: Written, plain: Written, reader: str, sample: dict[str, Any], stride: int
+) -> None:
+    datasets = (
+        dataset_of(written, features=ALL, stride=stride),
+        dataset_of(plain, features={"is_last": "done"}, stride=stride),
+    )
+    seen = 0
+    with load(*datasets, reader=reader, sample=sample) as loader:
+        for batch in loader:
+            assert batch["features"].keys() == batch["feature_mask"].keys() == ALL.keys()
+            for k, (dataset, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
+                values = values_of(shard, record) if dataset == 0 else {
+                    "is_last": np.arange(4) == 3
+                }  # fmt: skip
+                for name in ALL:
+                    got, mask = batch["features"][name][k], batch["feature_mask"][name][k]
+                    if name not in values:
+                        assert not mask.any()
+                        assert not (any(got) if isinstance(got, (str, list)) else got.any())
+                        continue
+                    found, inside = wanted(values, name, t, sample, stride)
+                    np.testing.assert_array_equal(got, found, err_msg=name)
+                    np.testing.assert_array_equal(mask, inside)
+                    seen += 1
+            language = [f"episode {r + 10 * s if d == 0 else r}"
+                        for d, _, s, r, _ in batch["provenance"].tolist()]  # fmt: skip
+            assert batch["language"] == language
+    assert seen > 100
+
+
+@pytest.mark.parametrize("reader", ["stream", "indexed"])
+def test_features_have_types_and_shapes_as_tensors_and_arrays(
+    written: Written, reader: str
+) -> None:
+    sample = {"state_offsets": [-1, 0]}
+    shapes = {
+        "reward": (torch.float32, (4, 2)),
+        "count": (torch.int64, (4, 2)),
+        "is_last": (torch.bool, (4, 2)),
+        "embedding": (torch.float32, (4, 2, 2, 3)),
+        "success": (torch.bool, (4,)),
+        "weights": (torch.float32, (4, 2)),
+    }
+    dataset = dataset_of(written, features=ALL)
+    with load(dataset, reader=reader, output="torch", sample=sample) as loader:
+        batch = next(iter(loader))
+    assert {
+        name: (one.dtype, tuple(one.shape))
+        for name, one in batch["features"].items()
+        if isinstance(one, torch.Tensor)
+    } == shapes
+    assert [len(one) for one in batch["features"]["note"]] == [2] * 4
+    assert all(isinstance(one, str) for one in batch["features"]["file_path"])
+    for name, mask in batch["feature_mask"].items():
+        per_step = name in ("reward", "count", "is_last", "embedding", "note")
+        assert (mask.dtype, tuple(mask.shape)) == (torch.bool, (4, 2) if per_step else (4,))
+
+
+def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(
+    written: Written,
+) -> None:
+    spec = spec_of(dataset_of(written, features=ALL), reader="indexed", mixing={"epoch": "pass"})
+    how: dict[str, Any] = {"ram_floor": 0, "output": "numpy", "controller": False}
+
+    def plain(batch: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: one if isinstance(one, list) else one.tolist()
+            for name, one in batch["features"].items()
+        }
+
+    with AutoLoader(spec, **how) as loader:
+        batches = iter(loader)
+        first = plain(next(batches))
+        state = loader.state_dict()
+        rest = [plain(batch) for batch in batches]
+    with AutoLoader(spec, isolation="thread", **how) as loader:
+        assert plain(next(iter(loader))) == first
+    with AutoLoader(spec, isolation="thread", **how) as loader:
+        loader.load_state_dict(state)
+        assert [plain(batch) for batch in loader] == rest
+
+
+@READERS
+def test_a_row_that_repeats_another_repeats_its_features(tmp_path: Path, reader: str) -> None:
+    def encode(number: int, step: int) -> bytes:
+        return b"no picture" if (number, step) == (10, 1) else png(number, step)
+
+    written = write_dataset(
+        tmp_path,
+        [[record_of(s, r, encode) for r in range(len(part))] for s, part in enumerate(LENGTHS)],
+        features=FEATURES,
+    )
+    dataset = dataset_of(written, features=ALL)
+    errors = {"max_corrupt_ratio": 0.5}
+    with load(dataset, reader=reader, errors=errors) as loader:
+        for batch in loader:
+            for k, (_, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
+                values = values_of(shard, record)
+                assert batch["features"]["count"][k].tolist() == [int(values["count"][t])]
+                assert batch["features"]["note"][k] == [values["note"][t]]
+                assert batch["features"]["file_path"][k] == values["file_path"]
+        assert len(loader.quarantined()) == 1
+
+
+def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: Path) -> None:
+    records = [record_of(0, r) for r in range(3)]
+    del records[1]["episode_metadata/success"]
+    written = write_dataset(tmp_path, [records], features=FEATURES)
+    dataset = dataset_of(written, features={"success": "episode_metadata/success"})
+    for reader in ("stream", "indexed"):
+        with load(dataset, reader=reader, errors={"max_corrupt_ratio": 0.5}) as loader:
+            places = {tuple(p[2:4]) for batch in loader for p in batch["provenance"].tolist()}
+        assert places == {(0, 0), (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("features", "words", "remedy"),
+    [
+        ({"r": "rewards"}, "'rewards' is no feature", "did you mean 'reward'"),
+        ({"r": "ragged"}, r"'ragged' is tensor float32 \?, of varying length", "fixed shape"),
+        ({"r": "packed"}, "'packed' is stored as zlib", "plain numbers"),
+        ({"r": "huge"}, "'huge' has 90000 numbers, more than 65536", "smaller"),
+        ({"r": "observation/image"}, "is a picture", "images"),
+        ({"a/b": "reward"}, "features.a/b", ""),
+        ({"r": 5}, "features.r", "string"),
+        ({"r": ""}, "features.r", "at least 1 character"),
+    ],
+)
+def test_a_feature_that_cannot_be_held_is_refused(
+    written: Written, features: dict[str, Any], words: str, remedy: str
+) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        mixture_of(dataset_of(written, features=features))
+    assert remedy in caught.value.remedy
+    assert caught.value.path is not None
+    assert caught.value.path.startswith("datasets[robot].features.")
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("episode_metadata/success", "bool of the episode"),
+        ("count", "int64 of the steps"),
+        ("embedding", r"float32 \[2, 3\] of the steps"),
+    ],
+)
+def test_datasets_that_disagree_on_a_feature_are_refused(
+    written: Written, plain: Written, path: str, form: str
+) -> None:
+    datasets = (
+        dataset_of(written, features={"done": path}),
+        dataset_of(plain, features={"done": "done"}),
+    )
+    words = rf"'done' is bool of the steps, and in dataset 'robot' it is {form}"
+    with pytest.raises(SpecError, match=words) as caught:
+        mixture_of(*datasets)
+    assert caught.value.path == "datasets[plain].features.done"
+
+
+def test_defaults_name_features_of_every_dataset(written: Written) -> None:
+    spec = spec_of(dataset_of(written, features={"r": "reward"}), defaults={
+        "features": {"success": "episode_metadata/success"}
+    })  # fmt: skip
+    assert dict(spec.datasets[0].features) == {"r": "reward", "success": "episode_metadata/success"}
+
+
+def test_another_set_of_features_is_another_index_and_the_same_sequence(written: Written) -> None:
+    def places(features: dict[str, str]) -> list[list[int]]:
+        with load(dataset_of(written, features=features), reader="indexed") as loader:
+            return [place for batch in loader for place in batch["provenance"].tolist()]
+
+    assert places({}) == places(ALL)
+
+
+def test_a_picture_of_another_kind_is_told_by_name(tmp_path: Path) -> None:
+    features = {**PLAIN, "depth": image(dtype="uint16", channels=1)}
+    written = write_dataset(tmp_path, [[episode(0, 2)]], features=features)
+    with pytest.raises(SpecError, match="'depth' is a picture, image uint16 12×16×1"):
+        mixture_of(dataset_of(written, features={"depth": "depth"}))
