@@ -6,6 +6,7 @@ values a sample should have (``cli.reference_values``), showing what differs (``
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,12 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
                 "images": {name: frames[k].copy() for name, frames in batch["images"].items()},
                 "frame_mask": {name: mask[k].copy() for name, mask in batch["frame_mask"].items()},
                 "language": batch["language"][k],
+                "features": {
+                    name: copy.copy(one[k]) for name, one in batch.get("features", {}).items()
+                },
+                "feature_mask": {
+                    name: one[k].copy() for name, one in batch.get("feature_mask", {}).items()
+                },
                 **{key: batch[key][k].copy() for key in _ARRAYS},
             }
 
@@ -104,6 +111,7 @@ class Comparer:
             self._numbers(row, name, expected, dataset.name, where)
         self._frames(row, expected, declared, dataset.sample, steps, t, where)
         self._language(row, declared, steps[t], where)
+        self._features(row, expected, declared, where)
 
     def _steps(self, index: int, shard: int, record: int) -> DerivedEpisode:
         """An episode's steps before the stride, as a function and the dataset's words leave it."""
@@ -229,6 +237,20 @@ class Comparer:
         self._found.texts += 1
         if row["language"] not in choices:
             self._differs(where, "language", f"loader {row['language']!r}, TFDS {choices!r}")
+
+    def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
+        for name, found in row["features"].items():
+            mask = row["feature_mask"][name]
+            rows = list(found) if mask.ndim else [found]
+            wanted, inside = expected.feature(
+                declared.features.get(name), rows[0], per_step=mask.ndim == 1
+            )
+            self._found.numbers += sum(np.size(one) for one in rows)
+            got = [one if isinstance(one, str) else one.tolist() for one in rows]
+            if got != wanted:
+                self._differs(where, f"features.{name}", f"loader {got}, TFDS {wanted}")
+            if np.atleast_1d(mask).tolist() != inside:
+                self._differs(where, f"feature_mask.{name}", f"expected {inside}")
 
     def _differs(self, where: str, what: str, how: str) -> None:
         self._found.differences.append(f"{where}: {what}: {how[:300]}")

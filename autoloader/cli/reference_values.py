@@ -84,6 +84,27 @@ class ReferenceSample:
         stacked = np.stack(values).astype(np.float64)
         return stacked, np.asarray(insides), np.asarray(zeros)
 
+    def feature(
+        self, path: str | None, like: Any, *, per_step: bool
+    ) -> tuple[list[Any], list[bool]]:
+        """(values, inside) of a feature that samples hold: by row, or one of the episode.
+
+        Args:
+            path: of the feature; ``None`` where the dataset names none.
+            like: the loader's value of one row, whose zero stands for what is not there.
+            per_step: whether it has a row for each of the state's.
+        """
+        offsets = self._sample.state_offsets if per_step else (0,)
+        values, insides = [], []
+        for row, inside, zero in map(self._row, offsets):
+            there = path is not None and not zero
+            values.append(value_at(self._steps[row], path or "") if there else _nothing(like))
+            insides.append(path is not None and (inside or not per_step))
+        return [
+            one.decode("utf-8", "replace") if isinstance(one, bytes) else np.asarray(one).tolist()
+            for one in values
+        ], insides
+
     def _row(self, offset: int) -> tuple[int, bool, bool]:
         """(step within the episode, whether it was asked for, whether zero stands for it)."""
         wanted, last = self._t + offset, len(self._steps) - 1
@@ -92,6 +113,10 @@ class ReferenceSample:
         if wanted > last:
             return last, False, self._sample.edges.end == "zero"
         return wanted, True, False
+
+
+def _nothing(like: Any) -> Any:
+    return "" if isinstance(like, str) else np.zeros_like(like)
 
 
 def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:

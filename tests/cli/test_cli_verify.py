@@ -42,12 +42,14 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
     reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes = {"instruction": numbers(8, dtype="int32")}
-    pictures = {**PLAIN, **codes}
+    pictures = {**PLAIN, **codes, "note": TEXT, "episode_metadata/success": numbers(dtype="bool")}
     words = [ord(letter) for letter in "go\0\0\0\0\0\0"] * 9
+    others = {"note": [b"step %d" % k for k in range(9)], "episode_metadata/success": [1]}
     first = write_dataset(tmp_path, [[episode(0, 9)], [episode(1, 7)]], name="first")
     second = write_dataset(
-        tmp_path, [[episode(2, 9, encode=png, instruction=words)]], name="second", features=pictures
-    )
+        tmp_path, [[episode(2, 9, encode=png, instruction=words, **others)]],
+        name="second", features=pictures,
+    )  # fmt: skip
     common = {"action": "action", "images": {"primary": "observation/image"}}
     plain = {
         "datasets": [
@@ -55,7 +57,9 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
              "language": "language_instruction", "stride": 2, **common,
              "images": {"primary": "observation/image", "wrist": "observation/image"}},
             {"name": "second", "path": str(second.path), "language": "instruction",
-             "state": ["observation/state[:2]", {"zeros": 1}], **common},
+             "state": ["observation/state[:2]", {"zeros": 1}], **common,
+             "features": {"note": "note", "success": "episode_metadata/success",
+                          "plain": "observation/state"}},
         ],
         "cameras": {"primary": {"size": [8, 20], "fit": "pad"}, "wrist": {"size": [12, 16]}},
         "sample": {
@@ -205,6 +209,7 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
                 "images": {"primary": {"any_of": ["observation/image", "observation/wrist"]}},
                 "action": ["action", {"path": "observation/pose[:1]", "ops": ["invert"]}],
                 "state": "observation/pose", "language": "language_instruction",
+                "features": {"pose": "observation/pose"},
             }
         ],
         "sample": {"action_horizon": 2, "action_reduce": "sum",
@@ -221,9 +226,11 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
     os.utime(written.files[0], ns=(before.st_atime_ns, before.st_mtime_ns))
     code, found = verified(mix, capsys, 18)
     assert code == 4
-    assert len(found["differences"]) == 36
+    assert len(found["differences"]) == 54
     assert "robot, robot-train.tfrecord-00000-of-00001, record 0, t 0: " in found["differences"][0]
-    assert {one.split(": ")[1] for one in found["differences"]} == {"action", "state"}
+    assert {one.split(": ")[1] for one in found["differences"]} == {
+        "action", "state", "features.pose"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
