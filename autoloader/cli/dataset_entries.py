@@ -13,8 +13,12 @@ from typing import Any
 from autoloader.catalog import Feature, VersionDirectory
 from autoloader.catalog.registry import KnownDataset
 from autoloader.cli.propose import propose
+from autoloader.cli.styles import Style
 from autoloader.cli.yaml_line import flow
-from autoloader.spec import parse_expression
+from autoloader.errors import AutoloaderError, UsageError
+from autoloader.recipes import recipe
+from autoloader.samples.resolve import resolve
+from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.transforms.fields import feature_width, find_feature
 
 
@@ -31,6 +35,7 @@ class Entry:
         hz: control frequency, or ``None``.
         notes: what a person should know, a comment line each.
         proposed: fields that come from ``features.json`` → why.
+        commented: fields that stand as comments → (value, why).
     """
 
     name: str
@@ -41,6 +46,7 @@ class Entry:
     hz: float | None
     notes: list[str] = field(default_factory=list)
     proposed: dict[str, str] = field(default_factory=dict)
+    commented: dict[str, tuple[Any, str]] = field(default_factory=dict)
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -49,20 +55,79 @@ class Entry:
 
 
 def entry_of(
-    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, *, raw: bool
+    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, style: Style
 ) -> Entry:
-    """The entry of a version directory.
+    """The entry of a version directory, by the style's recipe, or as proposed where there is none.
 
     Args:
         directory: what lies there.
         known: what the registry says of it, under the registry's name.
-        raw: whether action and state are taken as they lie, without operations and zeros.
+        style: the convention.
     """
-    plain = directory.name.partition("/")[0]
+    if style.project is None:
+        return _proposed(directory, known, style)
+    try:
+        found = recipe(directory.name.partition("/")[0], style.project)
+    except UsageError:
+        entry = _proposed(directory, known, style)
+        entry.proposed = dict.fromkeys(entry.values, f"{style.project} has no recipe for it")
+        return entry
+    values = dict(found.dataset)
+    if style.only_cameras and "images" in values:
+        values["images"] = {
+            camera: path for camera, path in values["images"].items() if camera in style.cameras
+        }
+        if not values["images"]:
+            del values["images"]
+    made = Entry(
+        name=_name(directory),
+        known_as=found.name,
+        directory=directory,
+        values=values,
+        split=_split(directory, ("val",)),
+        hz=None,
+        notes=list(found.notes),
+    )
+    if not style.state and "state" in values:
+        why = f"{style.project} does not read it in training"
+        made.commented["state"] = (values.pop("state"), why)
+    misfit = _misfit(made)
+    if misfit is None:
+        return made
+    entry = _proposed(directory, known, style)
+    entry.known_as = found.name
+    why = f"the recipe of {style.project} does not fit these files"
+    entry.proposed = dict.fromkeys(entry.values, why)
+    entry.notes.append(f"{why}: {misfit}")
+    return entry
+
+
+def _misfit(entry: Entry) -> str | None:
+    """Why an entry cannot be read from its files, or ``None``."""
+    dataset: dict[str, Any] = {
+        "name": entry.name,
+        "path": entry.directory.path,
+        "split": dict(entry.split),
+    }
+    dataset |= entry.values
+    if not entry.cameras:  # a spec has one, and be it here alone
+        every = entry.directory.features.items()
+        dataset["images"] = {"any": next((path for path, one in every if one.kind == "image"), "")}
+    cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
+    try:
+        resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+    except AutoloaderError as error:
+        return error.what
+    return None
+
+
+def _proposed(
+    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, style: Style
+) -> Entry:
     found = propose(directory.features, known[1] if known else None)
     action, state = found.action, found.state
     notes = [known[1].note] if known and known[1].note else []
-    if raw:
+    if style.raw:
         action, state = (as_they_lie(terms, directory.features) for terms in (action, state))
         if action != found.action and any(not isinstance(term, str) for term in found.action):
             notes.append(f"as part of a mixture this action is usually made {flow(found.action)}")
@@ -72,16 +137,24 @@ def entry_of(
         "state": _one_or_list(state),
         "language": found.language[0] if len(found.language) == 1 else {"any_of": found.language},
     }
+    if style.only_cameras:
+        values["images"] = {
+            camera: path for camera, path in found.images.items() if camera in style.cameras
+        }
     return Entry(
-        name=re.sub(r"\W+", "_", directory.name).strip("_")[:90] or "dataset",
-        known_as=known[0] if known else plain,
+        name=_name(directory),
+        known_as=known[0] if known else directory.name.partition("/")[0],
         directory=directory,
-        values={key: value for key, value in values.items() if getattr(found, key)},
+        values={key: value for key, value in values.items() if getattr(found, key) and value},
         split=_split(directory),
         hz=known[1].hz if known else None,
         notes=notes,
         proposed=found.proposed,
     )
+
+
+def _name(directory: VersionDirectory) -> str:
+    return re.sub(r"\W+", "_", directory.name).strip("_")[:90] or "dataset"
 
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
@@ -104,7 +177,7 @@ def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[A
 
 def unused(entry: Entry) -> Iterator[str]:
     """A comment line for each kind of features that the entry leaves where they lie."""
-    taken = {word.partition("[")[0] for word in _words(entry.values)}
+    taken = {word.partition("[")[0] for word in _words([entry.values, entry.commented])}
     kinds = {"image": "images", "tensor": "numbers", "text": "texts", "other": "other features"}
     left: dict[str, list[str]] = {}
     for path, feature in entry.directory.features.items():
@@ -136,14 +209,16 @@ def _described(feature: Feature) -> str:
     return f"{feature.path} ({', '.join(said)})" if said else feature.path
 
 
-def _split(directory: VersionDirectory) -> dict[str, str | None]:
+def _split(
+    directory: VersionDirectory, held_out: Sequence[str] = ("val", "validation", "test")
+) -> dict[str, str | None]:
     """A split to train on and one to validate on, neither empty."""
     counts = {
         name: sum(shard.records for shard in shards) for name, shards in directory.splits.items()
     }
     full = [name for name, count in counts.items() if count]
     train = "train" if "train" in full else next(iter(full), "train")
-    for name in ("val", "validation", "test"):
+    for name in held_out:
         if name in full and name != train:
             return {"train": train, "val": name}
     if counts.get(train, 0) < 2:

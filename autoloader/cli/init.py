@@ -31,31 +31,27 @@ def init(
         typer.Option(help="The convention to write in; default: plain, or the mixture's own."),
     ] = None,
     mix: Annotated[
-        str | None, typer.Option(help="A published weighting: octo, openvla or stage2-29.")
+        str | None,
+        typer.Option(help="A published mixture, such as oxe_magic_soup with --style octo."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
     from autoloader.catalog.files import is_remote, normal
-    from autoloader.catalog.registry import known_mixes
     from autoloader.cli.spec_text import ChosenMix, spec_text
-    from autoloader.errors import SourceError, UsageError, nearest
+    from autoloader.errors import SourceError
     from autoloader.spec import PipelineSpec
 
-    mixes = known_mixes()
-    if mix is not None and mix not in mixes:
-        raise UsageError(f"--mix {mix}", remedy=nearest(mix, mixes))
+    name, weights = _style_and_mix(style, mix)
     if not is_remote(data_dir) and not os.path.isdir(data_dir):  # noqa: PTH112  (never raises)
         raise SourceError(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )
-    pairs = mix is not None and mixes[mix].pairs
-    name = style or (StyleName.stage2 if pairs else StyleName.plain)
     found = list(_entries(normal(data_dir), STYLES[name]))
     chosen = None
-    if mix is not None:
-        found = _part_of(mix, mixes[mix], found)
-        chosen = ChosenMix(mix, mixes[mix], tuple(one.known_as for one in found))
+    if mix is not None and weights is not None:
+        found = _part_of(mix, weights, found)
+        chosen = ChosenMix(mix, weights, tuple(one.known_as for one in found))
         _say_what_is_there(chosen, normal(data_dir))
     if not found:
         raise SourceError(
@@ -83,6 +79,46 @@ def init(
         )  # fmt: skip
     else:
         emit(text.rstrip("\n"))
+
+
+def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName, KnownMix | None]:
+    """The style, the mixture's own where none is named, and the mixture.
+
+    Raises:
+        UsageError: no project has the mixture, or several have, or the style has not.
+    """
+    from autoloader.catalog.registry import KnownMix, known_mixes
+    from autoloader.errors import UsageError, nearest
+    from autoloader.recipes import mixtures
+
+    if mix is None:
+        return style or StyleName.plain, None
+    bare = known_mixes()
+    found: dict[StyleName, dict[str, KnownMix]] = {}
+    for one, how in STYLES.items():
+        project = how.project
+        found[one] = bare
+        if project is not None:
+            found[one] = {
+                name: KnownMix(f"a mixture of {project}", weights, pairs=False)
+                for name, weights in mixtures(project).items()
+            }
+    if style is None and mix in bare:
+        style = StyleName.stage2 if bare[mix].pairs else StyleName.plain
+    if style is None:
+        having = [one for one, mixes in found.items() if mix in mixes]
+        every = sorted({name for mixes in found.values() for name in mixes})
+        if len(having) != 1:
+            raise UsageError(
+                f"--mix {mix}" + (" is a name in several styles" if having else ""),
+                remedy="add " + " or ".join(f"--style {one.value}" for one in having)
+                if having
+                else nearest(mix, every),
+            )
+        (style,) = having
+    if mix not in found[style]:
+        raise UsageError(f"--mix {mix} --style {style.value}", remedy=nearest(mix, found[style]))
+    return style, found[style][mix]
 
 
 def _part_of(name: str, mix: KnownMix, found: list[Entry]) -> list[Entry]:
@@ -114,7 +150,7 @@ def _entries(root: str, style: Style) -> Iterator[Entry]:
         try:
             directory = open_version(path, dataset=place.parent.name)
             known = known_dataset(directory.name.partition("/")[0])
-            entry = entry_of(directory, known, raw=style.raw)
+            entry = entry_of(directory, known, style)
         except AutoloaderError as error:
             note(f"{path}: left out: {error.what}")
             continue

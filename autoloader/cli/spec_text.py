@@ -41,7 +41,8 @@ def spec_text(
     entries: Sequence[Entry], style: Style, *, style_name: str, chosen: ChosenMix | None
 ) -> str:
     """The spec file."""
-    lines = [f"# Written by autoloader init --style {style_name}.", *_comment(style.about, "")]
+    lines = [f"# Written by autoloader init --style {style_name}."]
+    lines += [line for about in style.about for line in _comment(about, "")]
     if chosen is not None:
         lines += _comment(f"{chosen.name}: {chosen.mix.about}.", "")
         there, every = len(chosen.present), len(chosen.mix.weights)
@@ -58,7 +59,7 @@ def spec_text(
     lines += [f"  {name}: {style.cameras.get(name, style.cameras['primary'])}" for name in ordered]
     augmented = [name for name in ordered if name in style.augment]
     if augmented:
-        lines.append("augment:                          # on the device; never in validation")
+        lines.append(f"augment:                          # {style.augmented}")
         for name in augmented:
             lines += [f"  {name}:", *textwrap.indent(style.augment[name], "    ").splitlines()]
     return "\n".join([*lines, *style.rest.splitlines()]) + "\n"
@@ -74,6 +75,8 @@ def _dataset(one: Entry, weight: float, style: Style) -> Iterator[str]:
     for key, value in one.values.items():
         why = one.proposed.get(key)
         yield f"    {key}: {flow(value)}" + (f"  # proposed: {why}" if why else "")
+    for key, (value, why) in one.commented.items():
+        yield from _comment(f"{key}: {flow(value)}   # {why}", "    ")
     if style.pairs:
         offset = pair_offset(one.hz)
         mark = "" if one.hz else "  # the control frequency is not known"

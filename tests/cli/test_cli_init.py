@@ -15,6 +15,7 @@ from autoloader.catalog import open_version
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
 from autoloader.cli.dataset_entries import as_they_lie
+from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
 
@@ -247,3 +248,134 @@ def test_the_registry_is_whole() -> None:
 def test_names_that_other_copies_have_lead_to_the_same_entry() -> None:
     assert known_dataset("bridge_orig") == known_dataset("bridge_dataset")
     assert known_dataset("no_such_dataset") is None
+
+
+BRIDGE = {
+    "observation/image_0": image(),
+    "observation/image_1": image(),
+    "observation/state": numbers(7),
+    "action": numbers(7),
+    "language_instruction": TEXT,
+}
+DROID = {
+    "observation/exterior_image_1_left": image(),
+    "observation/exterior_image_2_left": image(),
+    "observation/wrist_image_left": image(),
+    "observation/joint_position": numbers(7),
+    "observation/gripper_position": numbers(1),
+    "action": numbers(7),
+    "action_dict/joint_position": numbers(7),
+    "action_dict/gripper_position": numbers(1),
+    "language_instruction": TEXT,
+    "language_instruction_2": TEXT,
+    "language_instruction_3": TEXT,
+    "episode_metadata/file_path": TEXT,
+}
+
+
+def project_folder(folder: Path) -> Path:
+    for name, features in (("viola", VIOLA), ("bridge_dataset", BRIDGE), ("pour_tea", UNKNOWN)):
+        write(folder, name, features)
+    return folder
+
+
+def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(project_folder(tmp_path)), "--style", "octo"]
+    assert main(["init", *words, "--mix", "oxe_magic_soup"]) == 0
+    told = capsys.readouterr()
+    plain = yaml.safe_load(told.out)
+    assert {one["name"]: one["weight"] for one in plain["datasets"]} == {
+        "viola": 2.0, "bridge_dataset": 1.0,
+    }  # fmt: skip
+    assert "2 of its 25 datasets; not here: fractal20220817_data," in told.out
+    assert "2 of the 25 datasets of oxe_magic_soup" in told.err
+    found = {one["name"]: one for one in plain["datasets"]}
+    for name, one in found.items():
+        theirs = recipe(name, "octo").dataset
+        assert one["action"] == theirs["action"]
+        assert one.get("steps") == theirs.get("steps")
+        assert "state" not in one
+        assert set(one["images"]) <= {"primary", "wrist"}
+    assert "language" not in found["viola"]  # octo blanks it
+    assert "# state: observation/state   # octo does not read it" in told.out
+    assert "# image_1 is a second view; there is no wrist camera." in told.out
+    assert plain["weights"] == "natural_scaled"
+    assert plain["sample"] == {
+        "frame_offsets": [-1, 0], "state_offsets": [-1, 0], "action_horizon": 4,
+        "goal": "uniform", "per_episode": 100,
+    }  # fmt: skip
+    assert plain["cameras"] == {
+        "primary": {"size": [256, 256], "resize": "lanczos3"},
+        "wrist": {"size": [128, 128], "resize": "lanczos3"},
+    }
+    assert plain["normalize"] == {"action": {"method": "mean_std", "dims": "[:-1]"}}
+    assert set(plain["augment"]) == {"primary", "wrist"}
+    assert "random_resized_crop" not in plain["augment"]["wrist"]
+
+
+def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(project_folder(tmp_path)), "--style", "openvla"]
+    plain, notes = spec_of_init(words, capsys)
+    found = {one["name"]: one for one in plain["datasets"]}
+    assert set(found) == {"viola", "bridge_dataset", "pour_tea"}
+    assert found["bridge_dataset"]["steps"] == {"drop_first": 1, "drop_last": 1}
+    assert found["bridge_dataset"]["images"] == {"primary": "observation/image_0"}
+    assert found["viola"]["keep"] == {"language": "anywhere"}
+    assert "pour_tea: look at images, action, state, language: proposed (openvla has no" in notes
+    assert plain["cameras"] == {"primary": {"size": [224, 224], "resize": "lanczos3"}}
+    assert plain["normalize"]["action"] == {"method": "q01_q99", "dims": "[:-1]", "clip": True}
+    mixed, _ = spec_of_init([*words, "--mix", "bridge_rt_1"], capsys)
+    assert [one["name"] for one in mixed["datasets"]] == ["bridge_dataset"]
+
+
+def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, "droid", DROID)
+    plain, _ = spec_of_init([str(tmp_path), "--style", "openpi", "--mix", "droid"], capsys)
+    (one,) = plain["datasets"]
+    assert one["action"] == ["action_dict/joint_position", "action_dict/gripper_position"]
+    assert one["sample"] == {"action_relative_to_state": [0, 1, 2, 3, 4, 5, 6]}
+    assert one["keep"] == {"match": {"episode_metadata/file_path": "success"}}
+    assert (plain["weights"], plain["sample"]["action_horizon"]) == ("explicit", 16)
+    assert plain["pad_to"] == {"action": 32, "state": 32}
+    assert plain["normalize"]["statistics_of"] == "samples"
+    assert plain["cameras"]["wrist"] == {"size": [224, 224], "fit": "pad"}
+
+
+def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "bridge_dataset", {**BRIDGE, "observation/state": numbers(3)})
+    assert main(["init", str(tmp_path), "--style", "octo", "--mix", "bridge"]) == 0
+    told = capsys.readouterr()
+    (one,) = yaml.safe_load(told.out)["datasets"]
+    assert one["action"] == "action"
+    assert "the recipe of octo does not fit these files" in told.err
+    assert "reaches outside of 'observation/state'" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--mix", "rtx"], "add --style octo or --style openvla"),
+        (["--mix", "oxe_magic_soup", "--style", "plain"], "known: octo, openvla, stage2-29"),
+        (["--mix", "oxe_magic", "--style", "octo"], "did you mean 'oxe_magic_soup'?"),
+        (["--style", "octopus"], "octo"),
+    ],
+)
+def test_a_mixture_is_a_styles(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path), *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_mixture_that_one_style_alone_has_names_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "bridge_dataset", BRIDGE)
+    assert main(["init", str(tmp_path), "--mix", "bridge_rt_1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["style"] == "openvla"
