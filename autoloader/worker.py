@@ -40,24 +40,9 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.oom import memory_cgroup, oom_kills
+from autoloader.process import messages
 from autoloader.process.control_page import ControlPage
-from autoloader.process.messages import (
-    Activity,
-    AskActivity,
-    BatchReady,
-    Failed,
-    Hello,
-    Logged,
-    Message,
-    Park,
-    Release,
-    Retune,
-    Retuned,
-    Start,
-    Stop,
-    Wire,
-    peer_of,
-)
+from autoloader.process.messages import Message, Wire, peer_of
 from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.memory import RingMemory
@@ -77,20 +62,21 @@ _LIMITS_FOR_S = 0.5
 class _DeclaredMixture:
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
-    def __init__(self, start: Start) -> None:
-        self._declared = start.spec, start.split, start.statistics
-        if any(is_remote(one["path"] or one["data_dir"]) for one in start.spec["datasets"]):
+    def __init__(self, start: messages.Start) -> None:
+        self._declared = start.mixture
+        datasets = start.mixture["spec"]["datasets"]
+        if any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
             from autoloader.graph import files  # metadata too is read by TensorFlow
 
             files.enter()
-        self.mixture = resolve_plain(*self._declared)
+        self.mixture = resolve_plain(self._declared)
         if start.knobs["reader"] == "stream":
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
         self.compiled = CompiledMixture()
 
-    def is_of(self, start: Start) -> bool:
+    def is_of(self, start: messages.Start) -> bool:
         """Whether ``start`` declares the same one."""
-        return self._declared == (start.spec, start.split, start.statistics)
+        return self._declared == start.mixture
 
 
 class _ServedPipeline:
@@ -99,7 +85,7 @@ class _ServedPipeline:
     def __init__(
         self,
         wire: Wire,
-        start: Start,
+        start: messages.Start,
         declared: _DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
@@ -150,7 +136,7 @@ class _ServedPipeline:
         self._memory.close()
 
     def _told(self, knobs: Knobs, state: str) -> bool:
-        return self._wire.send_now(Retuned(self._number, knobs.flat(), state))
+        return self._wire.send_now(messages.Retuned(self._number, knobs.flat(), state))
 
     def _run(self) -> None:
         # A trainer that is gone is noticed where its messages are read.
@@ -159,11 +145,11 @@ class _ServedPipeline:
                 while not self._closed:
                     batch = self.pipeline.next(_POLL_S)
                     if batch is not None:
-                        ready = BatchReady(self._number, self._generation, batch.plain())
+                        ready = messages.BatchReady(self._number, self._generation, batch.plain())
                         self._wire.send(ready)
             except AutoloaderError as error:
                 if not self._closed:
-                    self._wire.send(Failed.of(self._number, error))
+                    self._wire.send(messages.Failed.of(self._number, error))
 
 
 class _Trainer:
@@ -189,10 +175,10 @@ class _Trainer:
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
         with contextlib.suppress(EOFError, OSError):
-            self.wire.send(Hello(-1, os.getpid()))
+            self.wire.send(messages.Hello(-1, os.getpid()))
             while True:
                 message = self.wire.receive(None)
-                if isinstance(message, Stop) and message.pipeline < 0:
+                if isinstance(message, messages.Stop) and message.pipeline < 0:
                     return
                 if message is not None:
                     self._handle(message)
@@ -222,20 +208,20 @@ class _Trainer:
 
     def _handle(self, message: Message) -> None:
         served = self._served.get(message.pipeline)
-        if isinstance(message, Start):
+        if isinstance(message, messages.Start):
             self._start(message)
         elif served is None:
             logger.debug("a message for pipeline %d, which is over", message.pipeline)
-        elif isinstance(message, Release):
+        elif isinstance(message, messages.Release):
             for slot in message.slots:
                 served.pipeline.release(slot)
-        elif isinstance(message, Retune):
+        elif isinstance(message, messages.Retune):
             served.controlled.retune(Knobs.build(message.knobs))
-        elif isinstance(message, Park):
+        elif isinstance(message, messages.Park):
             served.controlled.park(message.parked)
-        elif isinstance(message, AskActivity):
+        elif isinstance(message, messages.AskActivity):
             self.wire.send(
-                Activity(
+                messages.Activity(
                     message.pipeline,
                     message.request,
                     asdict(served.pipeline.activity()),
@@ -243,11 +229,11 @@ class _Trainer:
                     served.controlled.counted(),
                 )
             )
-        elif isinstance(message, Stop):
+        elif isinstance(message, messages.Stop):
             del self._served[message.pipeline]
             served.close(message.held_slots)
 
-    def _start(self, message: Start) -> None:
+    def _start(self, message: messages.Start) -> None:
         ring, page = self.wire.descriptors(2)
         if self._page is None:
             self._page = ControlPage(page)
@@ -266,7 +252,7 @@ class _Trainer:
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
             served = _ServedPipeline(self.wire, message, declared, memory, self._page, self._worker)
         except AutoloaderError as error:
-            self.wire.send(Failed.of(message.pipeline, error))
+            self.wire.send(messages.Failed.of(message.pipeline, error))
             return
         self._served[message.pipeline] = served
         served.start()
@@ -319,7 +305,7 @@ class Worker:
             _use_cores_of(pid)
             LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
 
-    def log(self, message: Logged) -> None:
+    def log(self, message: messages.Logged) -> None:
         """Hand a log record to every trainer that can take it now."""
         for trainer in list(self._trainers):
             trainer.wire.send_now(message)
@@ -382,7 +368,7 @@ class _LogsToTrainers(logging.Handler):
         self._worker = worker
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._worker.log(Logged(-1, record.levelno, record.name, record.getMessage()))
+        self._worker.log(messages.Logged(-1, record.levelno, record.name, record.getMessage()))
 
 
 def _prepare_process() -> None:

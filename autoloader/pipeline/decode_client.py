@@ -30,19 +30,8 @@ from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
-from autoloader.process.messages import (
-    Activity,
-    Bad,
-    BatchReady,
-    BuildKnobs,
-    BuildRun,
-    BuildSlot,
-    BuildStart,
-    Failed,
-    Message,
-    Park,
-    Wire,
-)
+from autoloader.process import messages
+from autoloader.process.messages import Message, Wire
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Place
 from autoloader.supervision.supervisor import Supervisor, waited
@@ -63,7 +52,7 @@ class RemoteBuilder:
 
     def __init__(
         self,
-        start: BuildStart,
+        start: messages.BuildStart,
         ring: int,
         *,
         datasets: int,
@@ -102,13 +91,13 @@ class RemoteBuilder:
         """See ``BatchBuilder.assign``."""
         with self._condition:
             self._runs.append(collections.deque(spans))
-            self._send(BuildRun(0, [list(span) for span in spans]))
+            self._send(messages.BuildRun(0, [list(span) for span in spans]))
 
     def give(self, slot: int) -> None:
         """See ``BatchBuilder.give``."""
         with self._condition:
             self._given.append(slot)
-            self._send(BuildSlot(0, slot))
+            self._send(messages.BuildSlot(0, slot))
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``BatchBuilder.next``.
@@ -131,13 +120,13 @@ class RemoteBuilder:
             plain = knobs.flat()
             if plain != self._start.knobs:
                 self._start = replace(self._start, knobs=plain)
-                self._send(BuildKnobs(0, plain))
+                self._send(messages.BuildKnobs(0, plain))
 
     def park(self, parked: bool) -> None:
         """See ``BatchBuilder.park``."""
         with self._condition:
             self._parked = parked
-            self._send(Park(0, parked))
+            self._send(messages.Park(0, parked))
 
     def drop(self) -> None:
         """What it has read ahead stays: it is little, and the next batches need it."""
@@ -180,11 +169,11 @@ class RemoteBuilder:
         self._wire = Wire(ours)
         self._send(self._start)
         for run in self._runs:
-            self._send(BuildRun(0, [list(span) for span in run]))
+            self._send(messages.BuildRun(0, [list(span) for span in run]))
         for slot in self._given:
-            self._send(BuildSlot(0, slot))
+            self._send(messages.BuildSlot(0, slot))
         if self._parked:
-            self._send(Park(0, True))
+            self._send(messages.Park(0, True))
         return self._wire
 
     def _send(self, message: Message) -> None:
@@ -228,7 +217,7 @@ class RemoteBuilder:
         return ""
 
     def _take(self, message: Message) -> None:
-        if isinstance(message, BatchReady):
+        if isinstance(message, messages.BatchReady):
             batch = BatchMessage.from_plain(message.batch)
             with self._condition:
                 self._runs[0].popleft()
@@ -240,11 +229,11 @@ class RemoteBuilder:
                 self._count += 1
                 self._filled.append(batch)
                 self._condition.notify_all()
-        elif isinstance(message, Activity):
+        elif isinstance(message, messages.Activity):
             self._now = BuilderActivity.from_plain(message.activity)
-        elif isinstance(message, Bad):
+        elif isinstance(message, messages.Bad):
             self._bad(Place(*message.place), message.reason)
-        elif isinstance(message, Failed):
+        elif isinstance(message, messages.Failed):
             raise message.to_error()
 
     def _restart_after(self, reason: str) -> None:

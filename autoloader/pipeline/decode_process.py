@@ -28,19 +28,8 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.indexed import IndexedReader
-from autoloader.process.messages import (
-    Activity,
-    Bad,
-    BatchReady,
-    BuildKnobs,
-    BuildRun,
-    BuildSlot,
-    BuildStart,
-    Failed,
-    Message,
-    Park,
-    Wire,
-)
+from autoloader.process import messages
+from autoloader.process.messages import Message, Wire
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
@@ -58,7 +47,7 @@ class _ReportingQuarantine(Quarantine):
         self._process = process
 
     def add(self, place: Place, reason: str) -> None:
-        self._process.send(Bad(0, list(place.numbers()), reason))
+        self._process.send(messages.Bad(0, list(place.numbers()), reason))
 
 
 class DecodeProcess:
@@ -88,24 +77,24 @@ class DecodeProcess:
                 message = self._wire.receive(None)
             except EOFError:
                 os._exit(0)
-            if isinstance(message, BuildStart):
+            if isinstance(message, messages.BuildStart):
                 try:
                     self._start(message)
                 except AutoloaderError as error:
-                    self.send(Failed.of(0, error))
+                    self.send(messages.Failed.of(0, error))
             elif self._builder is None:
                 continue
-            elif isinstance(message, BuildRun):
+            elif isinstance(message, messages.BuildRun):
                 self._builder.assign([(start, stop) for start, stop in message.spans])
-            elif isinstance(message, BuildSlot):
+            elif isinstance(message, messages.BuildSlot):
                 self._builder.give(message.slot)
-            elif isinstance(message, BuildKnobs):
+            elif isinstance(message, messages.BuildKnobs):
                 self._builder.retune(Knobs.build(message.knobs))
-            elif isinstance(message, Park):
+            elif isinstance(message, messages.Park):
                 self._builder.park(message.parked)
 
-    def _start(self, message: BuildStart) -> None:
-        mixture = resolve_plain(message.spec, message.split, message.statistics)
+    def _start(self, message: messages.BuildStart) -> None:
+        mixture = resolve_plain(message.mixture)
         reader = IndexedReader(mixture, MixtureOrder.from_plain(message.order))
         bad = _ReportingQuarantine(mixture, self)
         reader.open(bad)
@@ -124,12 +113,12 @@ class DecodeProcess:
             while True:
                 batch = builder.next(_POLL_S)
                 if batch is not None:
-                    self.send(BatchReady(0, 0, batch.plain()))
+                    self.send(messages.BatchReady(0, 0, batch.plain()))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
-                    self.send(Activity(0, 0, dataclasses.asdict(builder.activity()), []))
+                    self.send(messages.Activity(0, 0, dataclasses.asdict(builder.activity()), []))
         except AutoloaderError as error:
-            self.send(Failed.of(0, error))
+            self.send(messages.Failed.of(0, error))
 
 
 def main(arguments: list[str] | None = None) -> None:

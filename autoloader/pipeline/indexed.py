@@ -90,9 +90,7 @@ class IndexedReader(MixtureReader):
         return RemoteBuilder(
             BuildStart(
                 0,
-                spec=self._mixture.spec.model_dump(mode="json"),
-                split=self._mixture.split,
-                statistics=self._mixture.plain_statistics(),
+                mixture=self._mixture.plain(),
                 order=dataclasses.asdict(self._order),
                 knobs=knobs.flat(),
             ),

@@ -26,17 +26,17 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from autoloader.clock import Clock
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import BadRecord, Quarantine
-from autoloader.decode.source import SampleSource, Spans
+from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Rounds
+from autoloader.pipeline.decode_client import RemoteBuilder
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import SlotPool
@@ -47,58 +47,8 @@ logger = logging.getLogger(__name__)
 CLOSE_S = 1.5
 
 
-class Builder(Protocol):
-    """Builds batches, here or in another process; see ``batch_builder.BatchBuilder``."""
-
-    here: bool
-    """Whether it works in this process."""
-
-    @property
-    def pid(self) -> int:
-        """Process id; 0 where it works here, or has not been started yet."""
-        ...
-
-    @property
-    def settled(self) -> bool:
-        """Whether it works with the knobs in force."""
-        ...
-
-    @property
-    def filled(self) -> int:
-        """Batches ready to be handed out."""
-        ...
-
-    def assign(self, spans: Spans) -> None:
-        """A run to fill, after those assigned before."""
-        ...
-
-    def give(self, slot: int) -> None:
-        """A slot for the next batch that has none."""
-        ...
-
-    def next(self, timeout_s: float) -> BatchMessage | None:
-        """The next filled batch, ``None`` where none is ready in time."""
-        ...
-
-    def retune(self, knobs: Knobs) -> None:
-        """Move to other knobs."""
-        ...
-
-    def park(self, parked: bool) -> None:
-        """Stop reading (True) or go on."""
-        ...
-
-    def drop(self) -> None:
-        """Give back what is read ahead."""
-        ...
-
-    def activity(self) -> BuilderActivity:
-        """What it has done so far."""
-        ...
-
-    def close(self, within_s: float) -> bool:
-        """End it; whether it has ended in time."""
-        ...
+Builder = BatchBuilder | RemoteBuilder
+"""Builds batches, here or in another process."""
 
 
 class MixtureReader(ABC):

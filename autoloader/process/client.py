@@ -18,20 +18,9 @@ from autoloader.host.interrupts import Interrupts
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.probes.process_memory import tree_pss_bytes
+from autoloader.process import messages
 from autoloader.process.child import Child
-from autoloader.process.messages import (
-    Activity,
-    AskActivity,
-    BatchReady,
-    Failed,
-    Message,
-    Park,
-    Release,
-    Retune,
-    Retuned,
-    Start,
-    Stop,
-)
+from autoloader.process.messages import Message
 from autoloader.process.setup import PipelineSetup
 from autoloader.ring.memory import MAX_SLOTS
 from autoloader.ring.message import BatchMessage
@@ -137,12 +126,10 @@ class ChildPipeline:
         self._generation += 1
         setup = self._setup
         child.send(
-            Start(
+            messages.Start(
                 self._number,
                 generation=self._generation,
-                spec=setup.mixture.spec.model_dump(mode="json"),
-                split=setup.mixture.split,
-                statistics=setup.mixture.plain_statistics(),
+                mixture=setup.mixture.plain(),
                 knobs=setup.knobs.flat(),
                 order=asdict(setup.order),
                 place=setup.position().plain(),
@@ -156,7 +143,7 @@ class ChildPipeline:
             (setup.memory.descriptor, setup.page.descriptor),
         )
         if self._parked:
-            child.send(Park(self._number, True))
+            child.send(messages.Park(self._number, True))
 
     def lost(self, reason: str, out_of_memory: bool) -> None:
         """See ``child.Client``."""
@@ -174,19 +161,19 @@ class ChildPipeline:
             message = self._child.receive(self._number, max(0.0, deadline - time.monotonic()))
             if message is None:
                 return None
-            if isinstance(message, BatchReady) and message.generation == self._generation:
+            if isinstance(message, messages.BatchReady) and message.generation == self._generation:
                 self._child.note_progress()
                 return BatchMessage.from_plain(message.batch)
             self.note(message)
 
     def note(self, message: Message) -> None:
         """See ``child.Client``."""
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             self._failure = message.to_error()
-        elif isinstance(message, Activity):
+        elif isinstance(message, messages.Activity):
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
             self.control = message.control
-        elif isinstance(message, Retuned):
+        elif isinstance(message, messages.Retuned):
             self._set_knobs(Knobs.build(message.knobs))
             self.state = message.state or self.state
 
@@ -214,7 +201,7 @@ class ChildPipeline:
                 self._begun = self._prepares = False
                 lent = self._setup.lent()
                 self._make_pageable(lent)
-                self._child.send(Stop(self._number, sorted(lent)))
+                self._child.send(messages.Stop(self._number, sorted(lent)))
 
     def _make_pageable(self, lent: Collection[int]) -> None:
         """Unregister all other slots from a device, so that the child may give their pages back."""
@@ -224,7 +211,7 @@ class ChildPipeline:
 
     def release(self, slot: int) -> None:
         """See ``Pipeline.release``."""
-        self._child.send(Release(self._number, [slot]))
+        self._child.send(messages.Release(self._number, [slot]))
 
     @property
     def knobs(self) -> Knobs:
@@ -237,14 +224,14 @@ class ChildPipeline:
     def retune(self, knobs: Knobs) -> None:
         """See ``Pipeline.retune``."""
         self._set_knobs(knobs)
-        self._child.send(Retune(self._number, knobs.flat()))
+        self._child.send(messages.Retune(self._number, knobs.flat()))
 
     def park(self, parked: bool) -> None:
         """See ``Pipeline.park``."""
         if parked != self._parked:
             self._parked = parked
             if self._begun:
-                self._child.send(Park(self._number, parked))
+                self._child.send(messages.Park(self._number, parked))
 
     def activity(self) -> PipelineActivity:
         """See ``Pipeline.activity``; once it is closed, what the child told last.
@@ -267,7 +254,7 @@ class ChildPipeline:
         kept: list[Message] = []
         with self._child.lock:
             restarts = self._child.restarts
-            self._child.send(AskActivity(self._number, request))
+            self._child.send(messages.AskActivity(self._number, request))
             deadline = time.monotonic() + _ANSWER_S
             answer = None
             while answer is None and time.monotonic() < deadline:
@@ -275,11 +262,11 @@ class ChildPipeline:
                 if self._child.restarts != restarts:
                     kept.clear()
                     restarts = self._child.restarts
-                    self._child.send(AskActivity(self._number, request))
+                    self._child.send(messages.AskActivity(self._number, request))
                     deadline = time.monotonic() + _ANSWER_S
-                if isinstance(message, Activity) and message.request == request:
+                if isinstance(message, messages.Activity) and message.request == request:
                     answer = message
-                elif isinstance(message, Retuned):
+                elif isinstance(message, messages.Retuned):
                     self.note(message)
                 elif message is not None:
                     kept.append(message)

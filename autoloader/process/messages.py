@@ -50,9 +50,7 @@ class Start(Message):
     """
 
     generation: int
-    spec: dict[str, Any]
-    split: str
-    statistics: dict[str, Any] | None
+    mixture: dict[str, Any]
     knobs: dict[str, Any]
     order: dict[str, Any]
     place: dict[str, Any]
@@ -165,9 +163,7 @@ class Logged(Message):
 class BuildStart(Message):
     """Child → decode process: what is read, and how. Its ring came as an inherited descriptor."""
 
-    spec: dict[str, Any]
-    split: str
-    statistics: dict[str, Any] | None
+    mixture: dict[str, Any]
     order: dict[str, Any]
     knobs: dict[str, Any]
 
@@ -201,14 +197,7 @@ class Bad(Message):
     reason: str
 
 
-_TYPES = {
-    kind.__name__: kind
-    for kind in (
-        Hello, Start, Release, Retune, Park, AskActivity, Stop,
-        BatchReady, Activity, Failed, Logged, Retuned,
-        BuildStart, BuildRun, BuildSlot, BuildKnobs, Bad,
-    )
-}  # fmt: skip
+_TYPES = {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
 @dataclass(slots=True)

@@ -76,13 +76,7 @@ def open_mixture(mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
     Raises:
         SourceError: as ``open_indexes``.
     """
-    what = [
-        mixture.spec.model_dump(mode="json"),
-        mixture.split,
-        mixture.plain_statistics(),
-        asdict(order),
-    ]
-    key = json.dumps(what, sort_keys=True)
+    key = json.dumps([mixture.plain(), asdict(order)], sort_keys=True)
     with _lock:
         opened = _open_mixtures.get(key)
         if opened is None:

@@ -156,10 +156,14 @@ class ResolvedMixture:
     layout: BatchLayout
     statistics: Mapping[str, NormalizationStatistics] | None = None
 
-    def plain_statistics(self) -> dict[str, Any] | None:
-        """``statistics`` as plain values."""
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it; see ``resolve_plain``."""
         found = self.statistics
-        return None if found is None else {name: one.plain() for name, one in found.items()}
+        return {
+            "spec": self.spec.model_dump(mode="json"),
+            "split": self.split,
+            "statistics": found and {name: one.plain() for name, one in found.items()},
+        }
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -344,23 +348,16 @@ def _check_relative(sample: SampleSpec, fields: Mapping[str, NumericField], wher
                 )
 
 
-def resolve_plain(
-    spec: Mapping[str, Any], split: str, statistics: Mapping[str, Any] | None
-) -> ResolvedMixture:
-    """The mixture that another process resolved, from the plain values of its parts.
-
-    Args:
-        spec: ``PipelineSpec.model_dump``.
-        split: which split.
-        statistics: ``ResolvedMixture.plain_statistics``.
+def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
+    """The mixture that another process resolved, from ``ResolvedMixture.plain``.
 
     Raises:
         SourceError, SpecError: the files are no longer as they were there.
     """
-    mixture = resolve(PipelineSpec.model_validate(spec), split)
-    if statistics is None:
+    mixture = resolve(PipelineSpec.model_validate(plain["spec"]), plain["split"])
+    if (known := plain["statistics"]) is None:
         return mixture
-    found = {name: NormalizationStatistics.from_plain(one) for name, one in statistics.items()}
+    found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}
     return normalised(mixture, found)
 
 
