@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.cache.table import CacheCounts
 from autoloader.extras import needs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
@@ -24,6 +25,7 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.batch_times import BatchTimes
 from autoloader.telemetry.meter import ConsumerMeter
 from autoloader.telemetry.statistics import (
+    CacheStatistics,
     ControllerStatistics,
     DatasetStatistics,
     RingStatistics,
@@ -35,6 +37,19 @@ if TYPE_CHECKING:
     from autoloader.device.transfer import Transfer
 
 _LATENCY_EVERY = 32
+
+
+def _cache(counts: CacheCounts) -> CacheStatistics:
+    shown = counts.hits + counts.misses
+    return CacheStatistics(
+        budget_bytes=counts.budget_bytes,
+        held_bytes=counts.held_bytes,
+        slots=counts.slots,
+        hits=counts.hits,
+        misses=counts.misses,
+        hit_ratio=counts.hits / shown if shown else None,
+        threshold=counts.burden,
+    )
 
 
 class Delivery:
@@ -170,6 +185,7 @@ class Delivery:
                 copies=self.lender.copies,
                 allocated_bytes=self.memory.allocated_bytes(),
             ),
+            cache=_cache(activity.cache),
             datasets=datasets,
             knobs=pipeline.knobs.flat(),
             state=pipeline.state if controlled else None,

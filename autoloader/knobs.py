@@ -17,11 +17,12 @@ import functools
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from autoloader.errors import KnobError, nearest
+from autoloader.units import size_of
 
 KnobClass = Literal["free", "order", "fixed"]
 
@@ -50,7 +51,14 @@ KNOB_CLASS: Mapping[str, KnobClass] = {
     "shuffle_samples": "order",
     "io_threads": "free",
     "read_ahead": "free",
+    "cache_bytes": "free",
 }
+
+
+_Size = Annotated[
+    int, BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value)
+]
+"""Bytes, as a number or as "5GB"."""
 
 
 class DatasetKnobs(BaseModel):
@@ -127,6 +135,9 @@ class Knobs(BaseModel):
     )
     io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
     read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 256 samples read ahead")
+    cache_bytes: _Size = Field(
+        0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
+    )
     datasets: Mapping[str, DatasetKnobs] = Field(
         default_factory=dict, description="per-dataset values that differ from the ones above"
     )
@@ -263,6 +274,9 @@ class Knobs(BaseModel):
                 max(4, int(limits.budget_bytes // limits.batch_bytes)),
                 f"a batch is {limits.batch_bytes} bytes and the budget {limits.budget_bytes}",
             )
+        if limits.cache_bytes is not None:
+            rule = f"the RAM floor leaves {limits.cache_bytes} bytes for decoded frames"
+            moves.lower("cache_bytes", limits.cache_bytes, rule)
         most = max(shards.values(), default=1)
         moves.lower("cycle_length", most, f"no dataset has more than {most} shards")
         for name in self.datasets:
@@ -366,6 +380,7 @@ class KnobLimits:
         block_length: samples of one mixing block.
         batch_bytes: bytes of one ring slot; 0 when not known.
         budget_bytes: bytes the ring may take; ``None`` when there is no limit.
+        cache_bytes: bytes that decoded frames may take; ``None`` when there is no limit.
     """
 
     cpus: int
@@ -373,6 +388,7 @@ class KnobLimits:
     block_length: int = 1
     batch_bytes: int = 0
     budget_bytes: int | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

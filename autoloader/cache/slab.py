@@ -21,6 +21,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -70,6 +71,8 @@ class FrameSlab:
             descriptor = memory_file("autoloader-frames", end, os.MFD_ALLOW_SEALING)
             fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
         self.descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._close.atexit = False
         pages = mmap.mmap(descriptor, end, mmap.MAP_SHARED)
         self._frames = {
             camera: np.frombuffer(
@@ -110,8 +113,6 @@ class FrameSlab:
         return os.fstat(self.descriptor).st_blocks * 512 if self.descriptor >= 0 else 0
 
     def close(self) -> None:
-        """Close the descriptor; the mapping goes with the last array over it."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
-            self._frames = {}
+        """Close the descriptor; the mapping goes with this object and the last array over it."""
+        self._close()
+        self.descriptor = -1

@@ -25,17 +25,23 @@ Not here: when a frame is shown next (``order``), the memory (``cache.slab``), t
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.shelf import NOWHERE, Ints, Shelf
+from autoloader.cache.lease import CameraFrames, Ints, Lease
+from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import FrameSlab
+from autoloader.errors import PipelineError
 from autoloader.order.next_use import NEVER
+
+logger = logging.getLogger(__name__)
 
 _SLACK = 64
 """A cut drops this part of the budget more than it must, so that it is made seldom."""
@@ -46,34 +52,8 @@ _EMPTY = 0.5
 _COSTS_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CameraFrames:
-    """The frames of one camera that a run shows.
-
-    Attributes:
-        key: [m] int64, equal where the encoded frame is; −1 where there is none.
-        next_use: [m] int64, the position after the run at which it is shown again, or ``NEVER``.
-        dataset: [m] int64, whose costs count.
-    """
-
-    key: Ints
-    next_use: Ints
-    dataset: Ints
-
-
-@dataclass(slots=True)
-class Lease:
-    """What a run may use of the cache, until its batches are filled.
-
-    Attributes:
-        held: camera → [m] int64 slot to show the frame from; −1: decode it.
-        kept: camera → [m] int64 slot to put the frame into once it is decoded; −1: none.
-        stored: camera → [m] bool, set by who has put it there.
-    """
-
-    held: dict[str, Ints] = field(default_factory=dict)
-    kept: dict[str, Ints] = field(default_factory=dict)
-    stored: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+FrameCosts = Callable[[], NDArray[np.float64]]
+"""Tells [D] seconds that decoding a frame of each dataset takes; NaN where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +79,52 @@ class FrameTable:
     """Which frames a slab holds; any thread.
 
     Args:
-        slab: the memory.
+        cameras: camera → (height, width) of its frames.
         datasets: how many.
+        room_bytes: what it will ever hold of one camera; default: all of the machine's memory.
+
+    Attributes:
+        costs: asked once a second at most, without a lock held.
     """
 
-    def __init__(self, slab: FrameSlab, datasets: int) -> None:
-        self.slab = slab
-        self.costs: Callable[[], NDArray[np.float64]] | None = None
-        self._shelves = {
-            camera: Shelf(size, slab.room_bytes // size)
-            for camera, size in slab.frame_bytes.items()
-        }
+    def __init__(
+        self,
+        cameras: Mapping[str, tuple[int, int]],
+        datasets: int,
+        *,
+        room_bytes: int | None = None,
+    ) -> None:
+        self.costs: FrameCosts | None = None
+        self._cameras = cameras
+        self._room = room_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._slab: FrameSlab | None = None
+        self._shelves: dict[str, Shelf] = {}
         self._lock = threading.Lock()
         self._budget = 0
+        self._claims: dict[object, int] = {}
         self._saved_s = np.ones(datasets, np.float64)
         self._costs_at_s = float("-inf")
         self._limit = float("inf")
         self._now = 0
         self._hits = self._misses = 0
 
-    def ask(self, frames: Mapping[str, CameraFrames], now: int) -> Lease:
-        """What a run that begins at position ``now`` may use."""
+    @property
+    def slab(self) -> FrameSlab:
+        """The memory; made when it is first asked for.
+
+        Raises:
+            PipelineError: the kernel refuses it.
+        """
+        if self._slab is None:
+            self._slab = FrameSlab(self._cameras, room_bytes=self._room)
+            for camera, size in self._slab.frame_bytes.items():
+                self._shelves[camera] = Shelf(size, self._room // size)
+        return self._slab
+
+    def ask(self, frames: Mapping[str, CameraFrames], now: int, rows: int) -> Lease:
+        """See ``FrameCache.ask``."""
         self._refresh_costs()
-        lease, wanted = Lease(), dict[str, Ints]()
+        lease, wanted = Lease(self.slab, rows, self._settle), dict[str, Ints]()
         with self._lock:
             self._now = max(self._now, now)
             for camera, one in frames.items():
@@ -142,9 +145,12 @@ class FrameTable:
         self._give_back()
         return lease
 
-    def settle(self, lease: Lease) -> None:
+    def _settle(self, lease: Lease) -> None:
         """All batches of a run are filled, or given up: what was put into slots can be shown."""
         with self._lock:
+            if lease.over:
+                return
+            lease.over = True
             for camera, held in lease.held.items():
                 shelf, kept = self._shelves[camera], lease.kept[camera]
                 shown = held[held >= 0]
@@ -153,14 +159,28 @@ class FrameTable:
                 shelf.commit(stored)
                 shelf.let_go(kept[~lease.stored[camera] & (kept >= 0)])
                 shelf.let_go(shelf.done_with(np.concatenate([shown, stored])))
-            lease.held, lease.kept, lease.stored = {}, {}, {}
             if self._used() > self._budget:
                 self._cut({})
         self._give_back()
 
-    def resize(self, budget_bytes: int) -> None:
-        """Hold so much from now on; what is beyond goes at once, farthest next use first."""
+    def claim(self, owner: object, budget_bytes: int) -> None:
+        """Hold so much for one of the pipelines that share it; the claims add up."""
         with self._lock:
+            self._claims.pop(owner, None)
+            if budget_bytes:
+                self._claims[owner] = budget_bytes
+            total = sum(self._claims.values())
+        if total != self._budget:
+            self.resize(total)
+
+    def resize(self, budget_bytes: int) -> None:
+        """Hold so much from now on; what is beyond goes at once, farthest next use first.
+
+        Where the kernel refuses the memory nothing is held, and the log says so.
+        """
+        with self._lock:
+            if budget_bytes and not self._has_memory():
+                return
             if budget_bytes > self._budget:
                 self._limit = float("inf")
             self._budget = budget_bytes
@@ -169,7 +189,7 @@ class FrameTable:
         self._give_back()
 
     def forget(self) -> None:
-        """What is held is of files that are not there any more."""
+        """See ``FrameCache.forget``."""
         with self._lock:
             for shelf in self._shelves.values():
                 shelf.forget()
@@ -178,6 +198,13 @@ class FrameTable:
     def budget_bytes(self) -> int:
         """What it may hold."""
         return self._budget
+
+    def close(self) -> None:
+        """Nobody asks any more, and no lease is in use: the kernel has all pages back."""
+        with self._lock:
+            self._budget = 0
+            if self._slab is not None:
+                self._slab.close()
 
     def counts(self) -> CacheCounts:
         """What it holds and did so far."""
@@ -190,6 +217,14 @@ class FrameTable:
                 self._misses,
                 None if self._limit == float("inf") else self._limit,
             )
+
+    def _has_memory(self) -> bool:
+        """Whether there is a slab; it is made where there is none."""
+        try:
+            return self.slab is not None
+        except (PipelineError, OSError, ValueError) as error:
+            logger.warning("decoded frames are not held: %s", error)
+            return False
 
     def _refresh_costs(self) -> None:
         """Read what a decode costs, now and then; without the lock."""

@@ -5,7 +5,8 @@ Not here: how it is measured (``tune.measurement``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,6 +78,15 @@ def _number(value: float | None) -> str:
     return "not counted" if value is None else f"{value:.2f}"
 
 
+def _cache(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What was held of decoded frames, where anything was to be."""
+    if found.get("budget_bytes"):
+        held, budget = (format_bytes(found[name]) for name in ("held_bytes", "budget_bytes"))
+        yield "decoded frames held", f"{found['slots']} in {held} of {budget}"
+        if found["hit_ratio"] is not None:
+            yield "shown from there", f"{found['hit_ratio']:.1%}"
+
+
 def _show(found: Measurement) -> None:
     latency = " / ".join(f"{s * 1e3:.1f} ms" for s in found.batch_latency_s.values())
     headroom = found.min_headroom_bytes
@@ -93,6 +103,7 @@ def _show(found: Measurement) -> None:
             ("samples", f"{found.samples} from {found.datasets} datasets"),
             ("decodes a sample", _number(found.decodes_per_sample)),
             ("different episodes in a batch", _number(found.distinct_episodes_per_batch)),
+            *_cache(found.cache or {}),
         ),
     )
     emit("")

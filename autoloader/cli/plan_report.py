@@ -29,7 +29,7 @@ from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec.documents import read_yaml_file
-from autoloader.units import format_bytes
+from autoloader.units import GIB, format_bytes
 
 INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
 """Knobs that the stream reader has no use for."""
@@ -251,7 +251,10 @@ def knob_range(knob: str, *, of_dataset: bool = False) -> str:
         for key in ("ge", "le")
         if getattr(bound, key, None) is not None
     }
-    return f"{bounds.get('ge', 0)}–{bounds.get('le', 'datasets')}"
+    most = bounds.get("le", "datasets")
+    if isinstance(most, int) and most >= GIB:
+        most = f"{most // GIB} GiB"
+    return f"{bounds.get('ge', 0)}–{most}"
 
 
 def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:

@@ -160,7 +160,14 @@ class Observer:
         workers = max(knobs.decode_threads, knobs.decode_processes)
         decode_s = sum(one.decode_s for one in parts.values())
         decoded = sum(one.decoded for one in parts.values())
-        decode = StageTotal("decode", "", 1.0, workers, decode_s, decoded)
+        decode = StageTotal(
+            "decode",
+            "",
+            1.0,
+            workers,
+            decode_s + activity.gather_s,
+            decoded + activity.gathered,
+        )
         read = {name: one.taken + one.queue for name, one in parts.items()}
         if knobs.reader == "indexed":
             work = sum(one.read_s for one in parts.values())
@@ -184,5 +191,8 @@ class Observer:
         self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)
 
     def _private_bytes(self, knobs: Knobs, prices: Prices) -> int:
-        """What the process itself holds with ``knobs``: all but the ring."""
-        return price_knobs(knobs, self._shards, prices) - knobs.ring_slots * self._slot_bytes
+        """What the process itself holds with ``knobs``: all but the ring and the frame cache."""
+        shared = knobs.ring_slots * self._slot_bytes
+        if knobs.reader == "indexed":
+            shared += knobs.cache_bytes
+        return price_knobs(knobs, self._shards, prices) - shared

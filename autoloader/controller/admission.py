@@ -66,6 +66,7 @@ class StartPrice:
         queued_bytes: encoded episodes in queues, prefetch and parse; or runs read ahead.
         ring_bytes: the batch ring, when every slot is in use; those of all ranks.
         ranks: how many ranks' pipelines these are.
+        cache_bytes: decoded frames that are held; those of all ranks.
     """
 
     framework_bytes: int
@@ -73,11 +74,13 @@ class StartPrice:
     queued_bytes: int
     ring_bytes: int
     ranks: int = 1
+    cache_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """The whole."""
-        return self.framework_bytes + self.streams_bytes + self.queued_bytes + self.ring_bytes
+        working = self.framework_bytes + self.streams_bytes + self.queued_bytes
+        return working + self.ring_bytes + self.cache_bytes
 
 
 def _pipelines(ranks: int) -> str:
@@ -118,6 +121,7 @@ def price_start(
         queued_bytes=ranks * queued,
         ring_bytes=ranks * knobs.ring_slots * sizes.batch_bytes,
         ranks=ranks,
+        cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
     )
 
 
@@ -177,14 +181,15 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
         datasets: shards of each dataset (``KnobLimits.shards``).
         prices: of one unit.
     """
-    private = knobs.decode_threads * THREAD_BYTES
+    private, shared = knobs.decode_threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
     if knobs.reader == "indexed":
         private += knobs.io_threads * THREAD_BYTES
         private += (knobs.read_ahead + 1) * prices.run_bytes
         private += (knobs.decode_processes - 1) * prices.process_bytes
+        shared += knobs.cache_bytes
     else:
         private += sum(_price_stream(knobs, name, prices) for name in datasets)
-    return math.ceil(private * max(1.0, prices.scale)) + knobs.ring_slots * prices.slot_bytes
+    return math.ceil(private * max(1.0, prices.scale)) + shared
 
 
 def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:

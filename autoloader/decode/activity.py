@@ -6,8 +6,10 @@ Not here: who collects them (``pipeline.pipeline``), who judges them (``controll
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from autoloader.cache.table import CacheCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +66,15 @@ class BuilderActivity:
         wait_s: seconds that it waited for its source.
         waiting: samples waiting for a decode thread.
         run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
+        gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
     """
 
     datasets: Sequence[DatasetActivity]
     wait_s: float = 0.0
     waiting: int = 0
     run_bytes: int = 0
+    gather_s: float = 0.0
+    gathered: int = 0
 
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
@@ -88,6 +93,8 @@ class BuilderActivity:
             self.wait_s + other.wait_s,
             self.waiting + other.waiting,
             max(self.run_bytes, other.run_bytes),
+            self.gather_s + other.gather_s,
+            self.gathered + other.gathered,
         )
 
     def over(self) -> BuilderActivity:
@@ -106,6 +113,8 @@ class PipelineActivity:
         decode_waiting: samples waiting for a decode thread.
         mix_wait_s: time the mixer waited for samples.
         run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
+        gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
+        cache: what is held of decoded frames.
         processes: ids of the decode processes, where there are any.
     """
 
@@ -117,9 +126,19 @@ class PipelineActivity:
     mix_wait_s: float
     run_bytes: int = 0
     processes: Sequence[int] = ()
+    gather_s: float = 0.0
+    gathered: int = 0
+    cache: CacheCounts = field(default_factory=CacheCounts)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> PipelineActivity:
+        """From ``dataclasses.asdict``."""
+        datasets = {name: DatasetActivity(**own) for name, own in plain["datasets"].items()}
+        cache = CacheCounts(**plain["cache"])
+        return cls(**{**plain, "datasets": datasets, "cache": cache})
 
     @property
     def decodes_per_sample(self) -> float | None:
-        """Frames decoded for a sample, over the samples decoded so far."""
-        decoded = sum(own.decoded for own in self.datasets.values())
+        """Frames decoded for a sample, over the samples filled so far."""
+        decoded = self.gathered + sum(own.decoded for own in self.datasets.values())
         return sum(own.frames for own in self.datasets.values()) / decoded if decoded else None

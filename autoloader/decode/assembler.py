@@ -9,6 +9,9 @@ A sample that cannot be used, because a frame of it cannot be decoded or by the 
 ``errors.non_finite``, is quarantined, and its row repeats another row of the batch, provenance
 included; the ledger says what was meant to be there, so nothing is lost count of.
 
+Rows whose frames the frame cache holds are copied in a few jobs instead (``decode.gather``). When a
+batch is handed out its runs' leases are told.
+
 Not here: which samples come (``decode.source``), decoding a row (``decode.row_jobs``).
 """
 
@@ -16,11 +19,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from autoloader.clock import Clock
+from autoloader.decode.gather import GatherJob, held_rows, stretches
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob
@@ -73,6 +77,7 @@ class Assembler:
         self._source = source
         self._next_rows = rows
         self._decoders = decoders
+        self._pool = pool
         self._memory = memory
         self._slots = slots
         self._quarantine = quarantine
@@ -120,6 +125,8 @@ class Assembler:
             if self._closed or not self._line:
                 return None
             self._line.pop(0)
+        for lease, rows in pending.leases:
+            lease.filled(rows)
         if pending.bad:
             try:
                 self._repair(pending)
@@ -182,11 +189,30 @@ class Assembler:
     def _decode(
         self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
     ) -> None:
-        for k in range(count):
+        rows: Iterable[int] = range(count)
+        if block.lease is not None:
+            pending.leases.append((block.lease, count))
+            rows = self._gather(pending, row, block, first, count)
+        for k in rows:
             dataset = block.datasets[first + k]
             self.taken[dataset] += 1
             name = self._names[dataset]
             self._submit(RowJob(dataset, row + k, pending, block, first + k, self._decoders, name))
+
+    def _gather(
+        self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
+    ) -> list[int]:
+        """Have the rows copied whose frames are all held; the others, counted from ``first``."""
+        assert block.lease is not None
+        whole, slots = held_rows(block.lease, block, self._decoders, first, count)
+        of = block.columns["dataset_index"][first : first + count][whole]
+        for dataset, taken in enumerate(np.bincount(of, minlength=len(self.taken)).tolist()):
+            self.taken[dataset] += taken
+        for start, stop in stretches(whole):
+            mine = {camera: every[start:stop] for camera, every in slots.items()}
+            self._pool.submit(GatherJob(len(self.taken), row + start, pending, block.lease, mine))
+        rest: list[int] = np.flatnonzero(~whole).tolist()
+        return rest
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """What the source gives as soon as it gives anything; ``None`` once closed."""

@@ -60,7 +60,10 @@ class BatchBuilder:
         self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         condition = threading.Condition()
         failed = _weak_callback(weakref.WeakMethod(self._fail))
-        self._pool = DecodePool(knobs.decode_threads, datasets=len(mixture.datasets), failed=failed)
+        # One number more than there are datasets: rows that are copied from the frame cache.
+        self._pool = DecodePool(
+            knobs.decode_threads, datasets=len(mixture.datasets) + 1, failed=failed
+        )
         self._source = source(knobs, quarantine, condition, failed)
         self._assembler = Assembler(
             mixture.layout,
@@ -140,7 +143,12 @@ class BatchBuilder:
             for k, read in enumerate(self._source.activity())
         ]
         return BuilderActivity(
-            datasets, self._assembler.wait_s, self._pool.waiting, self._source.run_bytes
+            datasets,
+            self._assembler.wait_s,
+            self._pool.waiting,
+            self._source.run_bytes,
+            gather_s=float(decode_s[-1]),
+            gathered=int(decoded[-1]),
         )
 
     def close(self, within_s: float) -> bool:

@@ -24,7 +24,7 @@ from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.pool import Job
 from autoloader.errors import as_fault
 from autoloader.ring.message import BatchMessage
-from autoloader.samples.block import Encoded, Place, SampleBlock
+from autoloader.samples.block import Encoded, FrameLease, Place, SampleBlock
 
 
 class Decoder(Protocol):
@@ -43,6 +43,7 @@ class PendingBatch:
         views: its slot's arrays.
         done: set when all rows are.
         bad: rows that cannot be used: row, place, reason.
+        leases: of the blocks that its rows are of, and how many rows each.
     """
 
     def __init__(self, batch: BatchMessage, views: dict[str, np.ndarray]) -> None:
@@ -50,13 +51,14 @@ class PendingBatch:
         self.views = views
         self.done = threading.Event()
         self.bad: list[tuple[int, Place, str]] = []
+        self.leases: list[tuple[FrameLease, int]] = []
         self._left = batch.rows
         self._lock = threading.Lock()
 
-    def row_done(self) -> None:
-        """One more row is decoded, or has failed."""
+    def rows_done(self, rows: int = 1) -> None:
+        """So many more rows are decoded, or have failed."""
         with self._lock:
-            self._left -= 1
+            self._left -= rows
             if self._left:
                 return
         self.done.set()
@@ -98,28 +100,33 @@ class RowJob:
                     out[:] = 0
                 else:
                     known = {} if seen is None else seen[camera]
-                    decoded += self._decode(decoder, frames, out, known)
+                    decoded += self._decode(camera, decoder, frames, out, known)
         except UndecodableFrameError as error:
             place = self.block.place_at(self.number)
             reason = f"a frame cannot be decoded: {error}"
             self.pending.bad.append((self.row, place, reason))
         except Exception as error:  # decoders raise whatever the bytes provoke
             raise as_fault(error, "decode", self.name) from error
-        self.pending.row_done()
+        self.pending.rows_done()
         return decoded
 
     def _decode(
         self,
+        camera: str,
         decoder: Decoder,
         frames: Sequence[Encoded | None],
         out: np.ndarray,
         seen: dict[int, np.ndarray],
     ) -> int:
-        zeroed = self.block.frame_zeroed[self.number]
+        zeroed, lease = self.block.frame_zeroed[self.number], self.block.lease
         decoded = 0
         for f, at in enumerate(self.block.frame_row[self.number].tolist()):
             encoded = frames[at]
-            if zeroed[f] or encoded is None:
+            if zeroed[f]:
+                out[f] = 0
+            elif lease is not None and lease.held[camera][at] >= 0:
+                lease.gather(camera, lease.held[camera][at : at + 1], out[f].reshape(1, -1))
+            elif encoded is None:
                 out[f] = 0
             elif at in seen:
                 out[f] = seen[at]
@@ -128,6 +135,9 @@ class RowJob:
                 decoder.decode_into(encoded, picture)
                 seen[at] = picture
                 decoded += 1
+                if lease is not None and lease.kept[camera][at] >= 0:
+                    lease.put(camera, int(lease.kept[camera][at]), picture)
+                    lease.stored[camera][at] = True
         return decoded
 
 

@@ -72,10 +72,12 @@ class PlannedReads:
     Attributes:
         files: shard files that frames lie in.
         ranges: camera → where its m frames lie.
+        shown: [n, F] int64, the frame of the strided episode that each sample shows.
     """
 
     files: list[str]
     ranges: dict[str, FrameRanges]
+    shown: Ints
 
 
 class RunPlanner:
@@ -257,7 +259,7 @@ class RunPlanner:
             datasets=planned.dataset.tolist(),
             linked=linked,
         )
-        return block, PlannedReads(files, ranges)
+        return block, PlannedReads(files, ranges, (raw // work.stride[:, None])[row_of])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import SamplePlan
 from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import valid_ranges
@@ -146,10 +145,10 @@ def table_of(dataset: ResolvedDataset, index: DatasetIndex) -> DatasetTable:
     )
 
 
-def plan_of(
+def tables_of(
     mixture: ResolvedMixture, order: MixtureOrder, indexes: Sequence[DatasetIndex]
-) -> SamplePlan:
-    """The plan over what the indexes hold.
+) -> list[DatasetTable]:
+    """The table of every dataset.
 
     Raises:
         SourceError: they are not of the files that ``order`` was made of.
@@ -160,7 +159,7 @@ def plan_of(
             mixture.datasets, tables, order.pass_samples, strict=True
         ):
             check_count(dataset, table.samples, counted)
-    return SamplePlan(order, tables, chain=order.chain)
+    return tables
 
 
 def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
+from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
 from autoloader.index.dataset import DatasetIndex
 from autoloader.knobs import Knobs
@@ -20,6 +21,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.decode_client import RemoteBuilder
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
+from autoloader.read.held import HeldFrames
 from autoloader.read.open_mixture import CompiledMixture, open_mixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.ring.memory import RingMemory
@@ -52,6 +54,8 @@ class IndexedReader(MixtureReader):
         self._sample_bytes = 0.0
         self._plan: SamplePlan
         self._indexes: Sequence[DatasetIndex] = ()
+        self._frames: FrameTable | None = None
+        self._held: HeldFrames | None = None
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
@@ -61,6 +65,24 @@ class IndexedReader(MixtureReader):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
+        self._frames = opened.frames
+        self._held = HeldFrames(opened.frames, opened.next_use, self._mixture.datasets)
+
+    def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
+        """See ``MixtureReader.hold``."""
+        if self._frames is not None:
+            self._frames.costs = costs
+            self._frames.claim(self, cache_bytes)
+
+    def held(self) -> CacheCounts:
+        """See ``MixtureReader.held``."""
+        return CacheCounts() if self._frames is None else self._frames.counts()
+
+    def close(self) -> None:
+        """See ``MixtureReader.close``."""
+        if self._frames is not None:
+            self._frames.costs = None
+            self._frames.claim(self, 0)
 
     def source(
         self,
@@ -77,6 +99,7 @@ class IndexedReader(MixtureReader):
             self._indexes,
             self._order.shares,
             knobs,
+            held=self._held,
             condition=condition,
             failed=failed,
         )

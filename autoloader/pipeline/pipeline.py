@@ -27,6 +27,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.table import CacheCounts, FrameCosts
 from autoloader.clock import Clock
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
@@ -80,6 +84,16 @@ class MixtureReader(ABC):
         """Samples that a builder should read together; 1 takes each batch as its samples come."""
         del knobs
         return 1
+
+    def hold(self, cache_bytes: int, costs: FrameCosts) -> None:  # noqa: B027 streams hold nothing
+        """Hold so many bytes of decoded frames, by what decoding them costs, from now on."""
+
+    def held(self) -> CacheCounts:
+        """What is held of decoded frames."""
+        return CacheCounts()
+
+    def close(self) -> None:  # noqa: B027 most readers have nothing to close
+        """All builders have ended, or were given up."""
 
 
 class Pipeline:
@@ -135,6 +149,7 @@ class Pipeline:
     def _run(self) -> None:
         try:
             self._reader.open(self._quarantine)
+            self._hold()
             with self._lock:
                 if not self._closed:
                     self._deal()
@@ -149,6 +164,16 @@ class Pipeline:
                     self._dealt.notify_all()
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(error)
+
+    def _hold(self) -> None:
+        self._reader.hold(self._knobs.cache_bytes, self._frame_costs)
+
+    def _frame_costs(self) -> NDArray[np.float64]:
+        """[D] seconds of a decode, so far; NaN where there was none."""
+        done = self._builder_activity().datasets
+        decode_s = np.asarray([one.decode_s for one in done])
+        frames = np.asarray([one.frames or np.nan for one in done])
+        return np.asarray(decode_s / frames)
 
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
@@ -266,6 +291,7 @@ class Pipeline:
             if len(self._builders) == self._reader.processes(knobs):
                 self._share_knobs()
         self._slots.resize(knobs.ring_slots)
+        self._hold()
 
     def park(self, parked: bool) -> None:
         """Stop reading (True) or go on; the ring keeps what it has."""
@@ -303,11 +329,9 @@ class Pipeline:
 
     def activity(self) -> PipelineActivity:
         """What every part is doing."""
+        done = self._builder_activity()
         with self._lock:
             builders = self._all()
-            done = self._ended
-        for builder in builders:
-            done = done.plus(builder.activity())
         return PipelineActivity(
             datasets={
                 dataset.name: dataclasses.replace(own, quarantined=self._quarantine.count(k))
@@ -322,7 +346,18 @@ class Pipeline:
             mix_wait_s=done.wait_s,
             run_bytes=done.run_bytes,
             processes=[one.pid for one in builders if one.pid],
+            gather_s=done.gather_s,
+            gathered=done.gathered,
+            cache=self._reader.held(),
         )
+
+    def _builder_activity(self) -> BuilderActivity:
+        """What all builders have done so far."""
+        with self._lock:
+            builders, done = self._all(), self._ended
+        for builder in builders:
+            done = done.plus(builder.activity())
+        return done
 
     def close(self) -> None:
         """End all threads; drops what is under way. May be called twice."""
@@ -337,6 +372,7 @@ class Pipeline:
         late = [one for one in builders if not one.close(max(0.0, deadline - time.monotonic()))]
         if late:
             logger.warning("threads that read are still waiting for their source")
+        self._reader.close()
 
     def _all(self) -> list[Builder]:
         return [*self._builders, *self._leaving]

@@ -225,6 +225,7 @@ def plan_loader(
         batch_bytes=mixture.layout.slot_bytes,
         budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
         + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
+        cache_bytes=max(0, left - MARGIN_BYTES) // ranks_here,
     )
     legal, clamps = base.clamp(limits)
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]

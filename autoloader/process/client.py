@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict, replace
 
 from autoloader.controller.admission import price_start
-from autoloader.decode.activity import DatasetActivity, PipelineActivity
+from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import AutoloaderError
 from autoloader.host.interrupts import Interrupts
@@ -88,7 +88,9 @@ class ChildPipeline:
         """See ``child.Preemptible``: the ring, and until it was full once everything else too."""
         if not self._begun:
             return 0  # admission reads headroom when it begins
-        price = price_start(self.knobs, self._setup.mixture.sizes)
+        # The frame cache is surplus: it makes room for whoever needs it.
+        working = Knobs.build({"cache_bytes": 0}, base=self.knobs)
+        price = price_start(working, self._setup.mixture.sizes)
         ring = max(0, price.ring_bytes - self._setup.memory.allocated_bytes())
         self._was_full = self._was_full or ring == 0
         if self._was_full:
@@ -274,9 +276,7 @@ class ChildPipeline:
         if answer is None:
             return self._idle()
         self.note(answer)
-        plain = dict(answer.activity)
-        datasets = {name: DatasetActivity(**own) for name, own in plain.pop("datasets").items()}
-        self._last = PipelineActivity(datasets=datasets, **plain)
+        self._last = PipelineActivity.from_plain(answer.activity)
         return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:

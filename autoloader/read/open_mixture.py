@@ -18,10 +18,12 @@ import threading
 import weakref
 from dataclasses import asdict, dataclass, field
 
+from autoloader.cache.table import FrameTable
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
-from autoloader.index.valid import plan_of
+from autoloader.index.valid import tables_of
 from autoloader.order.mixture import MixtureOrder
+from autoloader.order.next_use import NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedMixture
@@ -36,6 +38,8 @@ class OpenMixture:
     Attributes:
         indexes: of every dataset.
         plan: over these indexes.
+        next_use: the same, told backwards.
+        frames: decoded frames that are held for all of them; it holds nothing until it is told to.
     """
 
     def __init__(self) -> None:
@@ -43,13 +47,18 @@ class OpenMixture:
         self._is_open = False
         self.indexes: tuple[DatasetIndex, ...] = ()
         self.plan: SamplePlan
+        self.next_use: NextUse
+        self.frames: FrameTable
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         """Open what is not open; waits where another thread is opening it."""
         with self._lock:
             if not self._is_open:
                 self.indexes = open_indexes(mixture.datasets)
-                self.plan = plan_of(mixture, order, self.indexes)
+                tables = tables_of(mixture, order, self.indexes)
+                self.plan = SamplePlan(order, tables, chain=order.chain)
+                self.next_use = NextUse(self.plan, tables)
+                self.frames = FrameTable(mixture.layout.cameras, len(mixture.datasets))
                 self._is_open = True
 
 

@@ -5,7 +5,8 @@ all, whose batches this reader's consumer fills. Reader threads take run after r
 its samples in the plan, computes their windows over the index's columns, and reads their frames
 with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
 that runs before them have left (``read.run_memory``). Finished runs wait, at most ``read_ahead``
-of them, until the assembler has taken the runs before.
+of them, until the assembler has taken the runs before. Frames that the frame cache holds
+(``read.held``) are not read.
 
 What the samples of a run hold beside their frames lies in columns over the whole run, in the order
 of the positions, padded to the mixture's widths.
@@ -28,6 +29,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
 
@@ -48,9 +50,10 @@ from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
+from autoloader.read.held import FILE_BITS, HeldFrames
 from autoloader.read.run_memory import RunMemory
 from autoloader.ring.message import BatchMessage
-from autoloader.samples.block import Encoded, SampleBlock
+from autoloader.samples.block import Encoded, FrameLease, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
@@ -65,8 +68,6 @@ RUN_BYTES = 16 * 2**20
 """Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
 _LOOKED_AT = 4
 _MERGE_GAP_BYTES = 16_384
-_FILE_BITS = 44
-"""Room for an offset in a file: 16 TiB."""
 
 
 def run_samples(decode_threads: int, ranks_here: int, sample_bytes: float) -> int:
@@ -111,6 +112,7 @@ class PlannedSource:
         indexes: of every dataset.
         shares: of the datasets in the mixture.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
+        held: asked which frames need not be read; ``None``: all are.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -125,6 +127,7 @@ class PlannedSource:
         shares: Sequence[float],
         knobs: Knobs,
         *,
+        held: HeldFrames | None = None,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -139,6 +142,8 @@ class PlannedSource:
         )
         self.chained = any(plan.chained)
         self._shares = shares
+        self._held = held
+        self._leases: weakref.WeakSet[FrameLease] = weakref.WeakSet()
         self._memory = RunMemory(_pieces(knobs.read_ahead))
         self._condition = condition
         self._room = threading.Condition()
@@ -196,7 +201,7 @@ class PlannedSource:
         """Give back what is read and not wanted next; it is read again, in its turn."""
         with self._room:
             for number in [n for n in self._ready if n != self._wanted]:
-                del self._ready[number]
+                _give_up(self._ready.pop(number))
                 heapq.heappush(self._again, (number, self._spans.pop(number)))
             self._memory.release()
             self._room.notify_all()
@@ -250,6 +255,8 @@ class PlannedSource:
         over = not any(thread.is_alive() for thread in self._threads)
         if over and self._entered:
             self._entered = False
+            for lease in list(self._leases):
+                lease.give_up()
             descriptors.leave()
         return over
 
@@ -307,6 +314,10 @@ class PlannedSource:
                 self._check_indexes(None)
                 if rebuilt == ShardIndex.rebuilt:
                     raise
+        if self._held is not None:
+            self._held.lease(spans, wanted, block, reads, built=rebuilt)
+            if block.lease is not None:
+                self._leases.add(block.lease)
         for camera, ranges in reads.ranges.items():
             block.frames[camera] = [None] * len(ranges.file)
         if block.frames:
@@ -330,7 +341,7 @@ class PlannedSource:
         order = np.lexsort((offset, file))
         file, offset, length = file[order], offset[order], length[order]
         # Places in one long row of all files, so that one running maximum tells where reads end.
-        base = file.astype(np.int64) << _FILE_BITS
+        base = file.astype(np.int64) << FILE_BITS
         reach = np.maximum.accumulate(base + offset + length)
         apart = base[1:] + offset[1:] > reach[:-1] + _MERGE_GAP_BYTES
         edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(order)]
@@ -376,6 +387,11 @@ class PlannedSource:
             remedy="put the file back as it was, or take its dataset out",
             dataset=name,
         )
+
+
+def _give_up(run: SampleBlock) -> None:
+    if run.lease is not None:
+        run.lease.give_up()
 
 
 def _pieces(read_ahead: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,36 @@ class Place:
         return self.dataset, self.pass_, self.shard, self.record
 
 
+class FrameLease(Protocol):
+    """The decoded frames that a planned run may show, and those that it is to keep.
+
+    Attributes:
+        held: camera → [m] int64 slot that each of the block's frames lies in; −1: decode it.
+        kept: camera → [m] int64 slot to put a frame into once it is decoded; −1: none.
+        stored: camera → [m] bool, set by who has put it there.
+    """
+
+    held: dict[str, NDArray[np.int64]]
+    kept: dict[str, NDArray[np.int64]]
+    stored: dict[str, NDArray[np.bool_]]
+
+    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+        """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
+        ...
+
+    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
+        """Copy a frame [H, W, 3] uint8, contiguous, into a slot."""
+        ...
+
+    def filled(self, rows: int) -> None:
+        """So many more samples of the run lie in batches that are filled."""
+        ...
+
+    def give_up(self) -> None:
+        """The run is dropped, and read again later."""
+        ...
+
+
 @dataclass(slots=True)
 class SampleBlock:
     """n samples that were read together: those of one episode, or those of a planned run.
@@ -61,6 +91,7 @@ class SampleBlock:
         linked: [n] whether a sample shares a frame with the one before it; ``None`` where no
             dataset is chained.
         nbytes: bytes held by frames and numbers; 0 where nobody asks.
+        lease: decoded frames of the block; ``None``: all are decoded anew.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -71,6 +102,7 @@ class SampleBlock:
     datasets: Sequence[int]
     linked: list[bool] | None = None
     nbytes: int = 0
+    lease: FrameLease | None = None
 
     def __len__(self) -> int:
         return len(self.frame_row)

@@ -61,6 +61,29 @@ class RingStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheStatistics:
+    """Decoded frames held in memory (indexed reader); of all ranks that share a child.
+
+    Attributes:
+        budget_bytes: what it may hold (``cache_bytes``).
+        held_bytes, slots: what it holds, and how many frames that is.
+        hits, misses: frames shown from it, and frames that were decoded instead.
+        hit_ratio: hits of both; ``None`` before any. Where it is low and memory is free, raise
+            ``cache_bytes``.
+        threshold: what a frame may burden to be held: positions until it is shown again × bytes ÷
+            seconds that a hit saves; ``None`` while all that is shown again is held.
+    """
+
+    budget_bytes: int
+    held_bytes: int
+    slots: int
+    hits: int
+    misses: int
+    hit_ratio: float | None
+    threshold: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerStatistics:
     """What the controller did since this loader last began in its child.
 
@@ -93,9 +116,10 @@ class Statistics:
         headroom_bytes: what the machine can still give.
         loader_bytes: what the loader holds, without the ring; ranks that share a child each say
             what it holds for all.
-        decodes_per_sample: frames decoded for a sample, all cameras, over the samples decoded so
-            far; ``mixing.chain`` lowers it. ``None`` where TensorFlow decodes.
+        decodes_per_sample: frames decoded for a sample, all cameras, over the samples so far;
+            ``mixing.chain`` and ``cache_bytes`` lower it. ``None`` before there were any.
         ring: the batch ring.
+        cache: decoded frames held in memory.
         datasets: by name.
         knobs: the values in force.
         state: the controller's state.
@@ -115,6 +139,7 @@ class Statistics:
     loader_bytes: int | None
     decodes_per_sample: float | None
     ring: RingStatistics
+    cache: CacheStatistics
     datasets: Mapping[str, DatasetStatistics]
     knobs: Mapping[str, Any]
     state: str | None

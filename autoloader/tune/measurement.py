@@ -59,7 +59,7 @@ class Measurement:
         batches_per_s: delivered batches over measured time.
         batch_latency_s: seconds from asking for a batch to having it: p50, p90, p99.
         time_to_first_batch_s: seconds from ``AutoLoader(...)`` to the first batch.
-        peak_rss_bytes: sampled peak of what the loader adds.
+        peak_rss_bytes: sampled peak of what the loader adds, and its decoded frames at the end.
         min_headroom_bytes: lowest sampled headroom; ``None`` where it cannot be read.
         wait_ratio: time waited for batches over measured time, 0 to 1.
         mixture: per dataset the weight asked for and the share of measured samples, both of 1.
@@ -70,6 +70,8 @@ class Measurement:
             TensorFlow decodes.
         distinct_episodes_per_batch: mean number of different episodes in a measured batch;
             ``None`` where batches do not say (``metadata``).
+        cache: decoded frames held at the end, and how many were shown from there
+            (``telemetry.CacheStatistics``).
     """
 
     samples_per_s: float
@@ -85,6 +87,7 @@ class Measurement:
     datasets: int
     decodes_per_sample: float | None = None
     distinct_episodes_per_batch: float | None = None
+    cache: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -254,6 +257,7 @@ def _summary(
     consumer: _Consumer, loader: MeasuredLoader, first_s: float, memory: PeakSampler
 ) -> Measurement:
     memory.sample()
+    statistics = loader.statistics().as_dict()
     elapsed_s = max(consumer.measured_s, 1e-9)
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
     names = list(loader.dataset_names)
@@ -262,17 +266,18 @@ def _summary(
         batches_per_s=len(consumer.latencies_s) / elapsed_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes,
+        peak_rss_bytes=memory.peak_rss_bytes + statistics.get("cache", {}).get("held_bytes", 0),
         min_headroom_bytes=memory.min_headroom_bytes,
         wait_ratio=min(1.0, sum(consumer.latencies_s) / elapsed_s),
         mixture=_mixture(consumer, loader, names),
         knobs=loader.knobs.flat(),
         samples=consumer.samples,
         datasets=len(names),
-        decodes_per_sample=loader.statistics().as_dict().get("decodes_per_sample"),
+        decodes_per_sample=statistics.get("decodes_per_sample"),
         distinct_episodes_per_batch=(
             consumer.episodes / consumer.with_episodes if consumer.with_episodes else None
         ),
+        cache=statistics.get("cache"),
     )
 
 

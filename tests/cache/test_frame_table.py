@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autoloader.cache.lease import CameraFrames, Lease
 from autoloader.cache.slab import FrameSlab
-from autoloader.cache.table import CameraFrames, FrameTable, Lease
+from autoloader.cache.table import FrameTable
 from autoloader.order.next_use import NEVER
 
 SIZE = (48, 64)
@@ -25,8 +27,8 @@ def picture(key: int, camera: str = "primary") -> np.ndarray:
 
 
 @pytest.fixture
-def slab() -> Iterator[FrameSlab]:
-    made = FrameSlab(CAMERAS, room_bytes=2**26)
+def table() -> Iterator[FrameTable]:
+    made = FrameTable(CAMERAS, 2, room_bytes=2**26)
     yield made
     made.close()
 
@@ -52,7 +54,7 @@ class Player:
     def begin(self) -> None:
         rows = slice(self.at, self.at + self.run)
         keys = self.order[rows]
-        lease = self.table.ask({"primary": frames(keys, self.next_use[rows])}, self.at)
+        lease = self.table.ask({"primary": frames(keys, self.next_use[rows])}, self.at, 1)
         self.under_way.append((lease, keys))
         self.at += self.run
 
@@ -76,7 +78,7 @@ class Player:
             elif keep >= 0 and not lost:
                 slab.put("primary", keep, picture(key))
                 lease.stored["primary"][k] = True
-        self.table.settle(lease)
+        lease.give_up()
 
     def play(self) -> None:
         while self.at + self.run <= len(self.order):
@@ -104,9 +106,8 @@ def mixed(datasets: int, samples: int, count: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize(("share", "at_least"), [(0.1, 0.18), (0.25, 0.35), (0.5, 0.6)])
 def test_frames_of_a_mixture_are_hit_far_more_often_than_their_share_is_held(
-    slab: FrameSlab, share: float, at_least: float
+    table: FrameTable, share: float, at_least: float
 ) -> None:
-    table = FrameTable(slab, 1)
     order = mixed(12, 128, 9)
     table.resize(int(share * 12 * 128) * FRAME)
     player = Player(table, order, run=32)
@@ -120,77 +121,74 @@ def test_frames_of_a_mixture_are_hit_far_more_often_than_their_share_is_held(
 
 
 def test_all_is_held_where_all_fits_and_given_back_when_it_is_not_shown_again(
-    slab: FrameSlab,
+    table: FrameTable,
 ) -> None:
-    table = FrameTable(slab, 1)
     table.resize(600 * FRAME)
     player = Player(table, passes(512, 4))
     player.play()
     assert table.counts().hits == 3 * 512
     assert table.counts().slots == 0  # nothing of it comes again
     table.resize(0)
-    assert slab.allocated_bytes() <= 2 * 4096
+    assert table.slab.allocated_bytes() <= 2 * 4096
 
 
-def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(slab: FrameSlab) -> None:
-    table = FrameTable(slab, 1)
+def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
+    table: FrameTable,
+) -> None:
     table.resize(200 * FRAME)
     keys = np.arange(200)
-    lease = table.ask({"primary": frames(keys, 1000 + keys)}, 0)
+    lease = table.ask({"primary": frames(keys, 1000 + keys)}, 0, 1)
     assert (lease.kept["primary"] > 0).all()
     for key, slot in zip(keys.tolist(), lease.kept["primary"].tolist(), strict=True):
-        slab.put("primary", slot, picture(key))
+        table.slab.put("primary", slot, picture(key))
     lease.stored["primary"][:] = True
-    table.settle(lease)
+    lease.give_up()
     table.resize(100 * FRAME)
-    held = table.ask({"primary": frames(keys, np.full(200, NEVER))}, 0).held["primary"] >= 0
+    held = table.ask({"primary": frames(keys, np.full(200, NEVER))}, 0, 1).held["primary"] >= 0
     kept = int(held.sum())
     assert 90 <= kept <= 100
     assert held[:kept].all()
-    assert slab.allocated_bytes() <= 110 * FRAME
+    assert table.slab.allocated_bytes() <= 110 * FRAME
 
 
-def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(slab: FrameSlab) -> None:
-    table = FrameTable(slab, 1)
+def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTable) -> None:
     table.resize(50 * FRAME)
-    lease = table.ask({"primary": frames(np.arange(10), np.full(10, 50))}, 0)
+    lease = table.ask({"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
     assert (lease.kept["primary"] >= 0).all()
     lease.stored["primary"][:5] = True
-    again = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 5)
+    again = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 5, 1)
     assert (again.held["primary"] < 0).all()  # it is still on its way
     assert (again.kept["primary"] < 0).all()
-    table.settle(lease)
-    table.settle(again)
-    third = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 9)
+    lease.give_up()
+    again.give_up()
+    third = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 9, 1)
     assert ((third.held["primary"] >= 0) == (np.arange(10) < 5)).all()
     assert table.counts().slots == 10
 
 
-def test_what_saves_more_seconds_for_its_bytes_is_held_first(slab: FrameSlab) -> None:
-    table = FrameTable(slab, 2)
+def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) -> None:
     table.costs = lambda: np.asarray([1e-3, 10e-3])
     table.resize(20 * FRAME)
     keys = np.arange(40)
-    lease = table.ask({"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0)
+    lease = table.ask({"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0, 1)
     kept = lease.kept["primary"] >= 0
     assert kept[1::2].sum() >= 18
     assert not kept[::2].any()
 
 
-def test_after_forgetting_nothing_old_is_shown(slab: FrameSlab) -> None:
-    table = FrameTable(slab, 1)
+def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
     table.resize(20 * FRAME)
     keys = np.arange(10)
-    first = table.ask({"primary": frames(keys, np.full(10, 100))}, 0)
+    first = table.ask({"primary": frames(keys, np.full(10, 100))}, 0, 1)
     first.stored["primary"][:] = True
-    table.settle(first)
-    reading = table.ask({"primary": frames(keys[:3], np.full(3, 100))}, 5)
+    first.give_up()
+    reading = table.ask({"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
     table.forget()
-    new = table.ask({"primary": frames(keys, np.full(10, 100))}, 10)
+    new = table.ask({"primary": frames(keys, np.full(10, 100))}, 10, 1)
     assert (new.held["primary"] < 0).all()
     assert not set(new.kept["primary"].tolist()) & set(reading.held["primary"].tolist())
-    table.settle(reading)
-    table.settle(new)
+    reading.give_up()
+    new.give_up()
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -198,8 +196,7 @@ def test_after_forgetting_nothing_old_is_shown(slab: FrameSlab) -> None:
 def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
     data: st.DataObject,
 ) -> None:
-    slab = FrameSlab(CAMERAS, room_bytes=2**24)
-    table = FrameTable(slab, 1)
+    table = FrameTable(CAMERAS, 1, room_bytes=2**24)
     player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
     try:
         while player.at + 6 <= len(player.order) or player.under_way:
@@ -219,28 +216,30 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
                 for lease, _ in player.under_way
             )
             assert counts.held_bytes <= max(counts.budget_bytes, pinned * FRAME)
-        assert slab.allocated_bytes() <= table.budget_bytes + 2 * FRAME + 60 * 4096
+        assert table.slab.allocated_bytes() <= table.budget_bytes + 2 * FRAME + 60 * 4096
         table.resize(0)
         assert table.counts().slots == 0
-        assert slab.allocated_bytes() <= 4 * 4096
+        assert table.slab.allocated_bytes() <= 4 * 4096
     finally:
-        slab.close()
+        table.close()
 
 
-def test_two_cameras_share_one_budget(slab: FrameSlab) -> None:
-    table = FrameTable(slab, 1)
+def test_two_cameras_share_one_budget(table: FrameTable) -> None:
     table.resize(10 * FRAME)
-    first = table.ask({"primary": frames(np.arange(10), np.full(10, 500))}, 0)
+    first = table.ask({"primary": frames(np.arange(10), np.full(10, 500))}, 0, 1)
     first.stored["primary"][:] = True
-    table.settle(first)
+    first.give_up()
     assert table.counts().held_bytes == 10 * FRAME
-    second = table.ask({"wrist": frames(np.arange(20), np.full(20, 50))}, 1)
+    second = table.ask({"wrist": frames(np.arange(20), np.full(20, 50))}, 1, 1)
     assert (second.kept["wrist"] >= 0).all()
     assert table.counts().held_bytes <= 10 * FRAME
 
 
-def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(slab: FrameSlab) -> None:
-    other = FrameSlab(CAMERAS, room_bytes=slab.room_bytes, descriptor=slab.descriptor)
+def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
+    table: FrameTable,
+) -> None:
+    slab = table.slab
+    other = FrameSlab(CAMERAS, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
     slab.put("wrist", 7, picture(3, "wrist"))
     out = np.empty((2, 24 * 32 * 3), np.uint8)
     other.gather("wrist", np.asarray([7, 0]), out)

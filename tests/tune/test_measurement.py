@@ -198,6 +198,7 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "datasets",
         "decodes_per_sample",
         "distinct_episodes_per_batch",
+        "cache",
     }
     assert set(document["batch_latency_s"]) == {"p50", "p90", "p99"}
     assert document["knobs"]["decode_threads"] == 3

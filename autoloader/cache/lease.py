@@ -1,0 +1,88 @@
+"""What one planned run may use of the frame cache, until its batches are filled.
+
+Not here: who decides it (``cache.table``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.slab import FrameSlab
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CameraFrames:
+    """The frames of one camera that a run shows.
+
+    Attributes:
+        key: [m] int64, equal where the encoded frame is; −1 where there is none.
+        next_use: [m] int64, the position after the run at which it is shown again, or ``NEVER``.
+        dataset: [m] int64, whose costs count.
+    """
+
+    key: Ints
+    next_use: Ints
+    dataset: Ints
+
+
+@dataclass(eq=False)
+class Lease:
+    """See ``samples.block.FrameLease``; what it holds is pinned until ``over``.
+
+    Attributes:
+        slab: where the slots are.
+        rows: samples of the run that are in no filled batch yet.
+        settle: called once, when they all are, or the run is dropped.
+        held, kept, stored: see ``samples.block.FrameLease``.
+        over: whether it has been settled.
+    """
+
+    slab: FrameSlab
+    rows: int
+    settle: Callable[[Lease], None]
+    held: dict[str, Ints] = field(default_factory=dict)
+    kept: dict[str, Ints] = field(default_factory=dict)
+    stored: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    over: bool = False
+
+    def gather(self, camera: str, slots: Ints, out: NDArray[np.uint8]) -> None:
+        """See ``FrameLease.gather``."""
+        self.slab.gather(camera, slots, out)
+
+    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
+        """See ``FrameLease.put``."""
+        self.slab.put(camera, slot, picture)
+
+    def filled(self, rows: int) -> None:
+        """See ``FrameLease.filled``."""
+        self.rows -= rows
+        if self.rows <= 0:
+            self.settle(self)
+
+    def give_up(self) -> None:
+        """See ``FrameLease.give_up``; what was put into slots by then stays."""
+        self.settle(self)
+
+
+class FrameCache(Protocol):
+    """Whom the readers of planned runs ask, here or in another process."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """What it may hold; with 0 there is nothing to ask."""
+        ...
+
+    def ask(self, frames: Mapping[str, CameraFrames], now: int, rows: int) -> Lease:
+        """What a run of so many samples from position ``now`` on may use."""
+        ...
+
+    def forget(self) -> None:
+        """What is held is of files that are not there any more."""
+        ...

@@ -1,0 +1,93 @@
+"""Asks the frame cache about the frames of a planned run, and leaves out reading what it holds.
+
+A frame is known by where its encoded bytes lie, so that datasets, passes and cameras' draws that
+show the same bytes share it.
+
+Not here: what is held (``cache.table``), reading the rest (``read.planned``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autoloader.cache.lease import CameraFrames, FrameCache
+from autoloader.decode.source import Spans
+from autoloader.index.planned import PlannedReads
+from autoloader.index.shard import ShardIndex
+from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.plan import PlannedSamples
+from autoloader.samples.block import SampleBlock
+from autoloader.samples.resolve import ResolvedDataset
+
+FILE_BITS = 44
+"""Room for an offset in a file: 16 TiB."""
+
+
+class HeldFrames:
+    """What one reader of planned runs asks the frame cache.
+
+    Args:
+        cache: who decides.
+        next_use: tells when a frame is shown next.
+        datasets: of the mixture; their files are numbered in this order.
+    """
+
+    def __init__(
+        self, cache: FrameCache, next_use: NextUse, datasets: Sequence[ResolvedDataset]
+    ) -> None:
+        self._cache = cache
+        self._next_use = next_use
+        self._built = ShardIndex.rebuilt
+        paths = dict.fromkeys(piece.path for one in datasets for piece in one.slices)
+        self._number_of = {path: number for number, path in enumerate(paths)}
+
+    def lease(
+        self,
+        spans: Spans,
+        planned: PlannedSamples,
+        block: SampleBlock,
+        reads: PlannedReads,
+        *,
+        built: int,
+    ) -> None:
+        """Give a block its lease; frames that are held are taken out of ``reads``.
+
+        Args:
+            spans: positions of its samples.
+            planned: the samples.
+            block: without frames yet.
+            reads: what there is to read for it.
+            built: ``ShardIndex.rebuilt``: with another one what is held is of files that are gone.
+        """
+        if built != self._built:
+            self._built = built
+            self._cache.forget()
+        if not self._cache.budget_bytes or not reads.ranges:
+            return
+        position = np.concatenate([np.arange(start, stop) for start, stop in spans])
+        dataset_of = planned.dataset.astype(np.int64)
+        shown = self._next_use.after(
+            dataset_of, planned.pass_, planned.episode, reads.shown, position
+        )
+        at = block.frame_row.ravel()
+        frames = 1 + int(at.max())
+        seen = ~block.frame_zeroed.ravel()
+        next_use = np.full(frames, -1, np.int64)
+        np.maximum.at(next_use, at[seen], shown.ravel()[seen])
+        dataset = np.empty(frames, np.int64)
+        dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
+        numbers = [self._number_of[path] for path in reads.files]
+        number = np.asarray(numbers or [0], np.int64)
+        asked = {}
+        for camera, ranges in reads.ranges.items():
+            key = (number[ranges.file] << FILE_BITS) + ranges.offset
+            wanted = (ranges.file >= 0) & (next_use >= 0)
+            asked[camera] = CameraFrames(
+                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset
+            )
+        block.lease = lease = self._cache.ask(asked, int(position[0]), len(block))
+        for camera, ranges in reads.ranges.items():
+            lease.held[camera][ranges.file < 0] = 0  # such a dataset has no such camera
+            ranges.file[lease.held[camera] > 0] = -1

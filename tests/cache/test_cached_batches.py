@@ -1,0 +1,226 @@
+"""Batches are bit for bit the same, and in the same order, whatever the frame cache holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rlds_files import Written, episode, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.cache.table import CacheCounts
+from autoloader.index.counting import count_mixture
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import mixture_order
+from autoloader.pipeline.indexed import IndexedReader
+from autoloader.pipeline.pipeline import Pipeline
+from autoloader.ring.memory import RingMemory
+from autoloader.samples.resolve import ResolvedMixture
+
+FRAME = 24 * 32 * 3
+Batch = dict[str, np.ndarray]
+
+
+class Playing:
+    """A running pipeline whose batches are taken one by one."""
+
+    def __init__(self, mixture: ResolvedMixture, **knobs: Any) -> None:
+        order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
+        self.mixture, self.memory = mixture, RingMemory(mixture.layout)
+        self.knobs = Knobs.build({"ring_slots": 4, "reader": "indexed", "read_ahead": 1, **knobs})
+        deal = Deal.of(order, mixture.spec.batch, Ranks())
+        reader = IndexedReader(mixture, order)
+        self.pipeline = Pipeline(mixture, reader, self.knobs, self.memory, deal=deal)
+        self.pipeline.start()
+
+    def batch(self) -> Batch:
+        while (filled := self.pipeline.next(1.0)) is None:
+            pass
+        views = self.mixture.layout.views(self.memory.base(filled.slot))
+        names = [name for name in views if not name.startswith("language")]
+        came = {name: views[name][: filled.rows].copy() for name in names}
+        del views
+        self.pipeline.release(filled.slot)
+        return came
+
+    def batches(self, count: int) -> list[Batch]:
+        return [self.batch() for _ in range(count)]
+
+    def hold(self, cache_bytes: int) -> None:
+        self.knobs = Knobs.build({"cache_bytes": cache_bytes}, base=self.knobs)
+        self.pipeline.retune(self.knobs)
+
+    @property
+    def counts(self) -> CacheCounts:
+        return self.pipeline.activity().cache
+
+    def close(self) -> None:
+        self.pipeline.close()
+        self.memory.close()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    folder = tmp_path_factory.mktemp("cached")
+    return [
+        write_dataset(folder, [[episode(10 * k + n, 9 + n) for n in range(4)]], name=name)
+        for k, name in enumerate(("one", "two"))
+    ]
+
+
+def mixture(
+    written: list[Written], second: dict[str, Any] | None = None, **fields: Any
+) -> ResolvedMixture:
+    spec = {
+        "cameras": {"primary": {"size": [24, 32]}},
+        "sample": {"frame_offsets": [0, 2]},
+        "batch": {"size": 7},
+        **fields,
+    }
+    return mixture_of(written[0], dataset_of(written[1], **(second or {})), **spec)
+
+
+Play = Callable[..., Playing]
+
+
+@pytest.fixture
+def play() -> Iterator[Play]:
+    playing: list[Playing] = []
+
+    def begin(*given: Any, **knobs: Any) -> Playing:
+        playing.append(Playing(*given, **knobs))
+        return playing[-1]
+
+    yield begin
+    for one in playing:
+        one.close()
+
+
+def assert_same(one: Batch, other: Batch) -> None:
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, other[name], err_msg=name)
+
+
+SPECS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "zeros beyond the edges": {"sample": {"frame_offsets": [0, 2], "edges": {"end": "zero"}}},
+    "a camera that one dataset lacks": {
+        "cameras": {"primary": {"size": [24, 32]}, "wrist": {"size": [12, 16]}}
+    },
+    "chained": {
+        "weights": "natural",
+        "sample": {"frame_offsets": [0, 2], "edges": {"end": "drop"}},
+        "mixing": {"chain": True, "block_length": 4},
+    },
+    "drawn turns": {"mixing": {"strategy": "sample"}},
+    "goals": {"sample": {"frame_offsets": [0], "goal": "uniform"}},
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_held_frames_show_what_decoded_frames_show(
+    written: list[Written], play: Play, name: str
+) -> None:
+    wrists = {"primary": "observation/image", "wrist": "observation/image"}
+    fields = SPECS[name]
+    own = {"images": wrists} if "wrist" in fields.get("cameras", {}) else {}
+    mixed = mixture(written, own, **fields)
+    plain = play(mixed)
+    batches = plain.batches(60)
+    assert plain.counts == CacheCounts()
+    plain.close()
+    hits = []
+    for frames in (50, 1000):
+        cached = play(mixed, cache_bytes=frames * FRAME)
+        for batch in batches:
+            assert_same(batch, cached.batch())
+        assert cached.counts.held_bytes <= frames * FRAME
+        hits.append(cached.counts.hits)
+        cached.close()
+    assert hits[1] > hits[0] > 0
+
+
+def test_a_frame_that_is_held_is_neither_read_nor_decoded(
+    written: list[Written], play: Play
+) -> None:
+    playing = play(mixture(written), cache_bytes=1000 * FRAME)
+    for _ in range(50):
+        playing.batch()
+    before = playing.pipeline.activity()
+    for _ in range(30):
+        playing.batch()
+    after = playing.pipeline.activity()
+    decoded = [sum(one.frames for one in seen.datasets.values()) for seen in (before, after)]
+    assert decoded[0] == decoded[1] > 0
+    assert after.gathered > before.gathered
+    assert after.cache.slots <= 2 * sum(9 + n for n in range(4))
+
+
+@settings(max_examples=5)
+@given(data=st.data())
+def test_batches_are_the_same_while_the_cache_moves_at_random(
+    written: list[Written], data: st.DataObject
+) -> None:
+    mixed = mixture(written)
+    plain = Playing(mixed)
+    batches = plain.batches(40)
+    plain.close()
+    cached = Playing(mixed, cache_bytes=60 * FRAME, decode_threads=3)
+    try:
+        for batch in batches:
+            move = data.draw(st.sampled_from(["hold", "drop", "next", "next", "next"]))
+            if move == "hold":
+                cached.hold(data.draw(st.sampled_from([0, 3, 20, 80, 500])) * FRAME)
+            elif move == "drop":
+                cached.pipeline.drop()
+            assert_same(batch, cached.batch())
+    finally:
+        cached.close()
+
+
+def test_what_is_given_up_is_the_kernels_again(written: list[Written], play: Play) -> None:
+    playing = play(mixture(written), cache_bytes=1000 * FRAME)
+    for _ in range(30):
+        playing.batch()
+    slab = playing.pipeline._reader._frames.slab
+    assert slab.allocated_bytes() > 40 * FRAME
+    playing.hold(0)
+    playing.batches(40)  # what was pinned goes with its batches
+    assert playing.counts.slots == 0
+    assert slab.allocated_bytes() <= 2 * 4096  # the black frame's
+
+
+def test_frames_that_cannot_be_decoded_are_never_held(
+    tmp_path_factory: pytest.TempPathFactory, play: Play
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("broken")
+    whole = episode(1, 12)
+    broken = episode(2, 12)
+    broken["observation/image"] = [
+        *list(broken["observation/image"])[:6],
+        b"\xff\xd8\xff no picture",
+        *list(broken["observation/image"])[7:],
+    ]
+    one = write_dataset(folder, [[whole, broken]])
+    mixed = mixture_of(
+        one,
+        cameras={"primary": {"size": [24, 32]}},
+        batch={"size": 6},
+        errors={"max_corrupt_ratio": 1.0},
+    )
+    plain = play(mixed)
+    batches = plain.batches(30)
+    plain.close()
+    cached = play(mixed, cache_bytes=1000 * FRAME)
+    for batch in batches:
+        assert_same(batch, cached.batch())
+    assert cached.counts.slots <= 24
+    decoded = sum(one.frames for one in cached.pipeline.activity().datasets.values())
+    assert 23 <= decoded < 30 * 6 // 2
+    assert cached.counts.misses > 23 + 5  # the broken one is tried again in every pass
