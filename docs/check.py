@@ -206,7 +206,7 @@ _OWN_WORDS = {
     "kwargs": "name → any value",
     "KeepSpec.language": "`required`, `anywhere`, or null",
     "language": "feature, or `{any_of: [...]}`",
-    "images": "camera → feature, or `{any_of: [...]}`",
+    "images": "camera → feature, `{any_of: [...]}`, or either with `ops`",
 }
 
 

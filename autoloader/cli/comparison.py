@@ -205,11 +205,13 @@ class Comparer:
             inside = [bool(choices) and one[2] for one in plan]
             if row["frame_mask"][camera].tolist() != inside:
                 self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
+            turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
             for number, (step, _, _) in enumerate(plan):
                 self._found.frames += 1
+                shown = frames[number][..., ::-1] if turned else frames[number]
                 off = min(
-                    (self._distance(frames[number], step, path, camera) for path in choices),
-                    default=float(frames[number].max()),
+                    (self._distance(shown, step, path, camera) for path in choices),
+                    default=float(shown.max()),
                 )
                 self._found.largest = max(self._found.largest, off)
                 if off > GREY_LEVELS:

@@ -47,7 +47,7 @@ class Assembler:
         source: gives the samples.
         rows: rows of the batch that is next; called once for each.
         pool: decodes.
-        decoders: by camera.
+        decoders: of each dataset, by camera.
         memory: the ring.
         slots: those to be filled, in order.
         quarantine: told of undecodable frames.
@@ -64,7 +64,7 @@ class Assembler:
         source: SampleSource,
         rows: Callable[[], int],
         pool: DecodePool,
-        decoders: Mapping[str, Decoder],
+        decoders: Sequence[Mapping[str, Decoder]],
         memory: RingMemory,
         slots: queue.SimpleQueue[int | None],
         quarantine: Quarantine,
@@ -197,14 +197,15 @@ class Assembler:
             dataset = block.datasets[first + k]
             self.taken[dataset] += 1
             name = self._names[dataset]
-            self._submit(RowJob(dataset, row + k, pending, block, first + k, self._decoders, name))
+            decoders = self._decoders[dataset]
+            self._submit(RowJob(dataset, row + k, pending, block, first + k, decoders, name))
 
     def _gather(
         self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
     ) -> list[int]:
         """Have the rows copied whose frames are all held; the others, counted from ``first``."""
         assert block.lease is not None
-        whole, slots = held_rows(block.lease, block, self._decoders, first, count)
+        whole, slots = held_rows(block.lease, block, self._layout.cameras, first, count)
         of = block.columns["dataset_index"][first : first + count][whole]
         for dataset, taken in enumerate(np.bincount(of, minlength=len(self.taken)).tolist()):
             self.taken[dataset] += taken

@@ -21,9 +21,9 @@ from dataclasses import replace
 from autoloader.clock import Clock, SystemClock
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.assembler import Assembler
-from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
+from autoloader.decode.reversed import decoders_of
 from autoloader.decode.source import MakeSource, Spans
 from autoloader.errors import as_fault
 from autoloader.knobs import Knobs
@@ -70,7 +70,7 @@ class BatchBuilder:
             source=self._source,
             rows=self._rows.popleft,
             pool=self._pool,
-            decoders={camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()},
+            decoders=decoders_of(mixture),
             memory=memory,
             slots=self._slots,
             quarantine=quarantine,

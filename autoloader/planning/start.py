@@ -92,6 +92,7 @@ class LoaderPlan:
                 for reason in count.damaged
             ],
             *_transform_notes(self.mixture, self.knobs.reader),
+            *_copy_notes(self.mixture),
             *_chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
             *_size_notes(self.mixture, self.counts, self.order),
         )
@@ -125,6 +126,20 @@ def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
     if None in reasons:
         return []
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def _copy_notes(mixture: ResolvedMixture) -> list[str]:
+    """Which copies of datasets the files were taken for, for people."""
+    return [
+        f"{one.name}: taken for {one.files_are}: "
+        + (
+            f"red and blue of {', '.join(sorted(one.reversed))} change places"
+            if one.reversed
+            else "colours stay as they are"
+        )
+        for one in mixture.datasets
+        if one.files_are
+    ]
 
 
 def _size_notes(

@@ -6,7 +6,7 @@ Not here: the facts themselves (``datasets.yaml``, ``mixtures.yaml``).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -89,13 +89,13 @@ def recipe(name: str, style: str) -> Recipe:
     for layer in _BASE.get(style, (style,)):
         fields.update(copy.deepcopy(entry.get(layer, {})))
     notes = [fields.pop("note")] if "note" in fields else []
-    dataset = _dataset(fields)
+    dataset = _dataset(fields, entry.get("reversed", ()))
     if style in _UNLABELLED and "language" in dataset:
         dataset["keep"] = {**dataset.get("keep", {}), "language": "anywhere"}
     if entry.get("reversed"):
         notes.append(
             f"the public files hold blue before red in {' and '.join(entry['reversed'])}; the "
-            "copies that the projects trained on do not"
+            "copies that the projects trained on do not (files: auto tells them apart)"
         )
     if fields.get("language") is None:
         notes.append(f"{style} blanks the instructions of this dataset")
@@ -137,7 +137,7 @@ def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(entry.get("styles", _HAVE))
 
 
-def _dataset(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _dataset(fields: Mapping[str, Any], turned: Sequence[str]) -> dict[str, Any]:
     """The fields as a spec writes them: whole paths, single terms without their list."""
     found: dict[str, Any] = {}
     for key in _FIELDS:
@@ -145,7 +145,10 @@ def _dataset(fields: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if key == "images":
-            found[key] = {camera: _camera(below) for camera, below in value.items()}
+            found[key] = {
+                camera: _camera(below, public_is_reversed=camera in turned)
+                for camera, below in value.items()
+            }
         elif key in ("action", "state"):
             terms = [_observed(term) if key == "state" else term for term in value]
             found[key] = terms[0] if len(terms) == 1 else terms
@@ -154,10 +157,11 @@ def _dataset(fields: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _camera(below: Any) -> Any:
-    listed = below["any_of"] if isinstance(below, dict) else [below]
-    paths = [f"observation/{one}" for one in listed]
-    return paths[0] if len(paths) == 1 else {"any_of": paths}
+def _camera(below: Any, *, public_is_reversed: bool) -> Any:
+    if isinstance(below, dict):
+        return {"any_of": [f"observation/{one}" for one in below["any_of"]]}
+    path = f"observation/{below}"
+    return {"path": path, "ops": [{"flip_channels": "public"}]} if public_is_reversed else path
 
 
 def _observed(term: Any) -> Any:
@@ -168,7 +172,8 @@ def _observed(term: Any) -> Any:
 
 def _seen(dataset: Mapping[str, Any]) -> Iterator[str]:
     for camera in dataset.get("images", {}).values():
-        yield from camera["any_of"] if isinstance(camera, dict) else (camera,)
+        named = camera if isinstance(camera, dict) else {"path": camera}
+        yield from named.get("any_of") or (named["path"],)
     for key in ("action", "state"):
         if key in dataset:
             yield from parse_expression(dataset[key]).paths()

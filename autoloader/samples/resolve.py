@@ -26,6 +26,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.scaling import Scaling, scaling_of
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec, PipelineSpec, SampleSpec
+from autoloader.transforms.copies import reversed_cameras
 from autoloader.transforms.derive import plan_derivation
 from autoloader.transforms.fields import (
     NumericField,
@@ -68,6 +69,9 @@ class ResolvedDataset:
         held: name in the batch → what else samples hold.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``order.parts``).
+        reversed: cameras whose first and last channels change places.
+        files_are: which copy of the dataset its files were taken for, and why; "" where nothing
+            hangs on it.
         num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
     """
 
@@ -88,6 +92,8 @@ class ResolvedDataset:
     transform: Transform | None = field(default=None, compare=False)
     held: Mapping[str, Feature] = field(default_factory=dict)
     turn: tuple[int, int] = (0, 1)
+    reversed: frozenset[str] = frozenset()
+    files_are: str = ""
     num_samples: int | None = None
 
     @property
@@ -271,6 +277,7 @@ def _resolve_dataset(
     def found(feature_path: str, field: str) -> Feature:
         return find_feature(features, feature_path, field=f"{where}.{field}", dataset=name)
 
+    turned, files_are = reversed_cameras(declared, directory.features, where=where)
     cameras = {}
     for camera, choice in declared.images.items():
         cameras[camera] = tuple(found(p, f"images.{camera}") for p in choice.paths)
@@ -313,6 +320,8 @@ def _resolve_dataset(
         keep=keep,
         transform=transform,
         held={key: found(p, f"features.{key}") for key, p in declared.features.items()},
+        reversed=turned,
+        files_are=files_are,
         num_samples=declared.num_samples,
     )
 

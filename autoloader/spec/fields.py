@@ -8,7 +8,7 @@ A numeric field (``action``, ``state``) is a list of terms that are concatenated
     {zeros: 1}, {ones: 1}                          a constant column
 
 A camera or language field is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
-episode and pass.
+episode and pass. A camera may be ``{path: a, ops: [flip_channels]}``.
 
 Not here: whether the features exist (``catalog``), their values (``samples``).
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
@@ -29,6 +29,7 @@ from autoloader.spec.ops import FieldOp, parse_ops
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros", "ones")
 _MOST_CONSTANTS = 10_000
+_FLIPS: tuple[Any, ...] = ("flip_channels", {"flip_channels": "public"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +93,25 @@ class FieldExpression:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """One feature, or several of which one is drawn per episode and pass (seeded)."""
+    """One feature, or several of which one is drawn per episode and pass (seeded).
+
+    Attributes:
+        paths: the features.
+        flip: of a camera: whether its first and last channels change places ("always"), or only
+            where the files are the public ones ("public").
+    """
 
     paths: tuple[str, ...]
+    flip: Literal["", "always", "public"] = ""
 
     def plain(self) -> Any:
         """The choice as a spec file writes it."""
-        return self.paths[0] if len(self.paths) == 1 else {"any_of": list(self.paths)}
+        one = len(self.paths) == 1
+        if not self.flip:
+            return self.paths[0] if one else {"any_of": list(self.paths)}
+        op = "flip_channels" if self.flip == "always" else {"flip_channels": self.flip}
+        key, value = ("path", self.paths[0]) if one else ("any_of", list(self.paths))
+        return {key: value, "ops": [op]}
 
 
 def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
@@ -190,6 +203,31 @@ def _parse_any_of(raw: Any) -> AnyOf:
     raise wrong(f"{shown(raw)} names no feature", "write a path, or {any_of: [path, path]}")
 
 
+def _parse_camera(raw: Any) -> AnyOf:
+    if not isinstance(raw, Mapping) or "ops" not in raw:
+        return _parse_any_of(raw["path"] if _is_path_alone(raw) else raw)
+    named = [key for key in ("path", "any_of") if key in raw]
+    unknown = [key for key in raw if key not in ("path", "any_of", "ops")]
+    if unknown:
+        known = ("path", "any_of", "ops")
+        raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), known))
+    if len(named) != 1:
+        raise wrong(f"{shown(dict(raw))} names no feature", "give one: path, or any_of")
+    choice = _parse_any_of(raw["path"] if "path" in raw else {"any_of": raw["any_of"]})
+    ops = raw["ops"] if isinstance(raw["ops"], (list, tuple)) else [raw["ops"]]
+    if len(ops) != 1 or ops[0] not in _FLIPS:
+        raise wrong(
+            f"{shown(ops)} is no op of a camera",
+            "allowed: [flip_channels], or [{flip_channels: public}] where only the public files "
+            "hold blue before red",
+        )
+    return AnyOf(choice.paths, "always" if ops[0] == "flip_channels" else "public")
+
+
+def _is_path_alone(raw: Any) -> bool:
+    return isinstance(raw, Mapping) and list(raw) == ["path"]
+
+
 _TERM_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "string", "description": "feature path, columns in brackets: action[:3]"},
@@ -237,4 +275,34 @@ Choice = Annotated[
         }
     ),
 ]
-"""The pydantic field type of a camera or of ``language``."""
+"""The pydantic field type of ``language``."""
+
+_FLIP_SCHEMA: dict[str, Any] = {
+    "type": "array",
+    "items": {"enum": list(_FLIPS)},
+    "minItems": 1,
+    "maxItems": 1,
+}
+
+Camera = Annotated[
+    AnyOf,
+    BeforeValidator(_parse_camera),
+    PlainSerializer(lambda value: value.plain()),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {
+                        "path": {"type": "string"},
+                        "any_of": {"type": "array", "items": {"type": "string"}},
+                        "ops": _FLIP_SCHEMA,
+                    },
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+"""The pydantic field type of a camera."""

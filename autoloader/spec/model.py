@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from autoloader.errors import nearest
 from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
-from autoloader.spec.fields import Choice, Expression
+from autoloader.spec.fields import Camera, Choice, Expression
 from autoloader.spec.keep import KeepSpec
 from autoloader.spec.normalise import NormalizeSpec
 from autoloader.spec.steps import StepsSpec
@@ -129,7 +129,12 @@ class DatasetSpec(Block):
         description="loader split → TFDS split expression; null leaves the dataset out",
     )
     weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="relative share")
-    images: Mapping[Name, Choice] = Field(default_factory=dict, description="camera → feature")
+    images: Mapping[Name, Camera] = Field(default_factory=dict, description="camera → feature")
+    files: Literal["auto", "public", "rewritten"] = Field(
+        "auto",
+        description="as published, or rewritten to 256×256 JPEG as Octo and OpenVLA did; auto: by "
+        "features.json",
+    )
     action: Expression | None = Field(None, description="numeric field; absent is masked")
     state: Expression | None = Field(None, description="numeric field; absent is masked")
     language: Choice | None = Field(None, description="text, or code points; absent is ''")

@@ -134,6 +134,7 @@ class _Finish:
         self._cameras = dict(mixture.spec.cameras)
         self._metadata = mixture.spec.metadata
         self._has = [[c in d.cameras for c in self._cameras] for d in mixture.datasets]
+        self._turned = [[c in d.reversed for c in self._cameras] for d in mixture.datasets]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +143,7 @@ class _Finish:
         wanted = present & ~sample["frame_zeroed"][None, :]
         inside = sample["frame_mask"]
         element = {
-            "images": decode_sample(sample["frames"], wanted, self._cameras),
+            "images": self._pictures(sample, wanted),
             "frame_mask": {
                 camera: inside & present[number] for number, camera in enumerate(self._cameras)
             },
@@ -157,3 +158,11 @@ class _Finish:
         if self._metadata == "full":
             element["provenance"] = place
         return element
+
+    def _pictures(self, sample: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
+        found = decode_sample(sample["frames"], wanted, self._cameras)
+        for number, camera in enumerate(self._cameras):
+            if any(turned[number] for turned in self._turned):
+                turned = tf.gather(tf.constant(self._turned), sample["provenance"][0])[number]
+                found[camera] = tf.where(turned, found[camera][..., ::-1], found[camera])
+        return found

@@ -81,7 +81,8 @@ def held(name: str, style: str, files: Files, read: Any) -> int:
             assert mask.all()
         assert block.text(k).decode() == one.language[t], where
         for camera, choice in found.dataset["images"].items():
-            paths = choice["any_of"] if isinstance(choice, dict) else [choice]
+            named = choice if isinstance(choice, dict) else {"path": choice}
+            paths = named.get("any_of") or [named["path"]]
             frame = block.frames[camera][block.frame_row[k, 0]]
             leaves = [pictures[path] for path in paths]
             step = int(one.steps[t])
