@@ -62,3 +62,14 @@ class Passes:
         """Passes that are over."""
         self.faults()
         return sum(self._over.values())
+
+
+def read(loader: AutoLoader, passes: Passes, batches: int) -> None:
+    """Note so many batches, of as many epochs as they take."""
+    done = 0
+    while done < batches:
+        for batch in loader:
+            passes.note(batch)
+            done += 1
+            if done == batches:
+                break

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -10,48 +9,11 @@ import time
 from typing import Any
 
 import pytest
-from passes import Passes
+from passes import Passes, read
 
 from autoloader import AutoLoader, PipelineSpec
 
 KNOBS: dict[str, Any] = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
-
-
-def read(loader: AutoLoader, passes: Passes, batches: int) -> None:
-    done = 0
-    while done < batches:
-        for batch in loader:
-            passes.note(batch)
-            done += 1
-            if done == batches:
-                break
-
-
-def test_an_undisturbed_run_gives_every_sample_once_a_pass(loader: AutoLoader) -> None:
-    passes = Passes(loader)
-    while not passes.complete(2):
-        read(loader, passes, 10)
-    assert passes.faults() == []
-    assert passes.ended() >= 2 * len(passes.names)
-
-
-def test_random_retunes_lose_and_double_nothing(loader: AutoLoader) -> None:
-    drawn = random.Random(3)
-    passes = Passes(loader)
-    while not passes.complete(3):
-        cycle = drawn.randint(1, 3)
-        loader.retune(
-            cycle_length=cycle,
-            num_parallel_calls=drawn.randint(1, cycle),
-            parse_parallel_calls=drawn.randint(1, 3),
-            stream_prefetch=drawn.randint(0, 2),
-            queue_samples=drawn.choice([1, 8, 64]),
-            shuffle_samples=drawn.choice([0, 0, 40]),
-            decode_threads=drawn.randint(1, 3),
-            ring_slots=drawn.randint(4, 12),
-        )
-        read(loader, passes, drawn.randint(1, 6))
-    assert passes.faults() == []
 
 
 @pytest.mark.parametrize(("reader", "kills"), [("indexed", 4), ("stream", 2)])
@@ -89,26 +51,6 @@ def test_a_stopped_child_is_taken_for_hung_and_replaced(
         assert loader.statistics().restarts == 1
     assert passes.faults() == []
     assert longest_s <= 30.0, longest_s
-
-
-def test_a_saved_state_resumes_with_exactly_what_was_missing(
-    small_spec: PipelineSpec, isolation: str, reader: str
-) -> None:
-    arguments: dict[str, Any] = {
-        "isolation": isolation, "output": "numpy", "ram_floor": "1GB",
-        "knobs": {**KNOBS, "reader": reader},
-    }  # fmt: skip
-    with AutoLoader(small_spec, **arguments) as loader:
-        passes = Passes(loader)
-        read(loader, passes, 17)
-        state = json.loads(json.dumps(loader.state_dict()))
-        # What is handed out after the state was saved comes again.
-        next(iter(loader))
-    with AutoLoader(small_spec, **arguments) as loader:
-        loader.load_state_dict(state)
-        while not passes.complete(2):
-            read(loader, passes, 5)
-    assert passes.faults() == []
 
 
 def test_a_state_of_another_seed_is_refused(small_spec: PipelineSpec) -> None:

@@ -12,8 +12,8 @@ from loader_machine import Tally
 
 from autoloader import AutoLoader
 
-RUNS, ROWS = 8, 6_300
-"""So many runs, of so many rows each; two runs of every sort."""
+RUNS, ROWS = 6, 8_400
+"""So many runs, of so many rows each; one or two runs of every sort."""
 
 
 @pytest.fixture(scope="module")
