@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
+WORKERS ?= 2
+# Files in their order, each by one of so many processes; WORKERS=0 runs all in one.
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
@@ -42,7 +45,7 @@ tune: $(READY) ## find the knobs that suit this machine, on the demo mixture
 	$(BIN)/autoloader.tune --host-profile $(PROFILE) --ram-floor $(RAM_FLOOR) $(ARGS)
 
 test: $(READY) ## run the whole test suite
-	$(BIN)/pytest $(ARGS)
+	$(PYTEST) $(ARGS)
 
 lint: $(READY) ## check style, types, layers, sizes of files and folders
 	$(BIN)/ruff check .
@@ -52,7 +55,7 @@ lint: $(READY) ## check style, types, layers, sizes of files and folders
 	$(BIN)/python .ci/house.py
 
 check: lint ## for while you edit: lint, and the tests that start no process (three minutes)
-	$(BIN)/pytest $(addprefix tests/,$(QUICK)) $(ARGS)
+	$(PYTEST) $(addprefix tests/,$(QUICK)) $(ARGS)
 
 format: $(READY) ## rewrite files in the style that lint wants
 	$(BIN)/ruff check --fix .

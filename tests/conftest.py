@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import logging
 import os
 import signal
@@ -42,17 +45,21 @@ def _own_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session", autouse=True)
-def decision_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where every loader of the suite writes its decisions: the last test replays them all."""
+def _every_decision_replays(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every loader of the suite writes its decisions; in the end each is derived again."""
     folder = tmp_path_factory.mktemp("decisions")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOLOADER_DECISIONS", f"{folder}/")
-        yield folder
+        yield
+    if any(folder.iterdir()):
+        from autoloader.cli.app import main
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that look at what all others left run last."""
-    items.sort(key=lambda item: item.get_closest_marker("runs_last") is not None)
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            status = main(["replay", str(folder), "--json"])
+        found = json.loads(told.getvalue())
+        assert found["differences"] == []
+        assert status == 0
+        assert found["decisions"] > 0
 
 
 @pytest.fixture(autouse=True)

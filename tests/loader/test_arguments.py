@@ -40,7 +40,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong).partition(" at 0x")[0])
 def test_an_argument_of_a_wrong_type_is_refused_by_name_before_anything_starts(
     name: str, wrong: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
