@@ -49,8 +49,9 @@ def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
 
 
 def test_a_child_that_is_stopped_before_it_answers_is_replaced(
-    supervisors: list[Supervisor],
+    supervisors: list[Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(LIMITS_S, Kind.STOPPED, LIMITS_S[Kind.STOPPED] / 5)  # type: ignore[attr-defined]
     first = find_or_start(PAIR, [], supervisors[0])
     os.kill(supervisors[0].pid, signal.SIGSTOP)
     began = time.monotonic()
