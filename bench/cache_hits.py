@@ -1,0 +1,291 @@
+"""Frame caches on the sample plan, use by use: what they hit, beside what was foretold.
+
+    python -m bench.cache_hits [--samples 20000] [--datasets 5]
+
+The plan is the real one, over episodes that are made up: datasets that differ tenfold in size. No
+frame is read. Two caches see the same uses: one that evicts what it needs last for its bytes and
+costs, and one that holds a part drawn once. The first two of the longest passes warm them; the next
+six count.
+
+Not here: the cache of the loader (``autoloader.cache.table``), seconds of any kind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.forecast import Forecast, FrameSet, Rule, forecast
+from autoloader.cache.shown import frames_by_uses, of_blocks
+from autoloader.order.episodes import DatasetTable
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.plan import SamplePlan
+from autoloader.order.reuse import foretell_reuse
+from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
+from autoloader.samples.windows import rows
+from autoloader.spec import SampleSpec
+
+Ints = NDArray[np.int64]
+PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
+WEIGHTS = ("equal", "hand-set", "natural")
+_CHUNK = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A mixture whose cache is looked at.
+
+    Attributes:
+        order: the mixture's.
+        tables: its datasets.
+        sets: the frames of each.
+    """
+
+    order: MixtureOrder
+    tables: list[DatasetTable]
+    sets: list[FrameSet]
+
+    @property
+    def longest_pass(self) -> int:
+        """Positions of the longest pass of a dataset."""
+        return int(max(one.pass_positions for one in self.sets))
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """Every use of a frame over a run of positions, in order.
+
+    Attributes:
+        position: [u].
+        dataset: [u].
+        frame: [u] a number of its own for each frame of the mixture.
+        next: [u] the position at which it is used next, as foretold.
+    """
+
+    position: Ints
+    dataset: Ints
+    frame: Ints
+    next: Ints
+
+
+def made_up(
+    weights: str,
+    frame_offsets: Sequence[int],
+    *,
+    samples: int,
+    datasets: int,
+    alike: bool = False,
+    per_episode: int | str = "all",
+    chain: bool = False,
+) -> Case:
+    """A mixture of about so many samples a pass, in datasets that differ tenfold in size.
+
+    Args:
+        weights: one of ``WEIGHTS``.
+        frame_offsets: of all samples.
+        samples: of a pass of each, about.
+        datasets: how many.
+        alike: whether their frames are of one size and cost.
+        per_episode: as in a spec.
+        chain: as in a spec, in blocks of 4.
+    """
+    rng = np.random.default_rng(len(frame_offsets))
+    sample = SampleSpec.model_validate(
+        {"frame_offsets": list(frame_offsets), "per_episode": per_episode}
+    )
+    sizes = np.geomspace(1, 10, datasets)
+    tables = []
+    for number, size in enumerate((sizes / sizes.sum() * samples / 40).tolist()):
+        episodes = max(2, round(size))
+        tables.append(
+            DatasetTable(
+                key=dataset_key(0, f"dataset {number}"),
+                sample=sample,
+                stride=1,
+                steps=rng.integers(20, 60, episodes, dtype=np.int32),
+                slice_of=np.zeros(episodes, dtype=np.int32),
+                record_of=np.arange(episodes, dtype=np.int64),
+            )
+        )
+    by_pass = weights == "natural"
+    counts = [table.samples for table in tables]
+    own = {
+        "equal": [1.0] * datasets,
+        "hand-set": np.geomspace(1, 5, datasets)[np.arange(datasets) * 3 % datasets].tolist(),
+        "natural": [float(count) for count in counts],
+    }[weights]
+    order = MixtureOrder(
+        shares=tuple(weight / sum(own) for weight in own),
+        phases=tuple(unit(fold(table.key, PURPOSE_PHASE)) for table in tables),
+        block_length=4 if chain else 1,
+        pass_samples=tuple(counts) if by_pass else None,
+        epoch_samples=sum(counts) if by_pass else None,
+        chain=chain,
+    )
+    reuse = foretell_reuse(order, tables, 64)
+    sets = []
+    for number, table in enumerate(tables):
+        shown, every = frames_by_uses(table), table
+        if per_episode != "all":
+            whole = sample.model_copy(update={"per_episode": "all"})
+            every = DatasetTable(table.key, whole, 1, table.steps, table.slice_of, table.record_of)
+        if reuse.chained[number]:
+            shown = of_blocks(shown, reuse.decodes[number] * table.samples)
+        sets.append(
+            FrameSet(
+                dataset=str(number),
+                camera="primary",
+                share=order.shares[number],
+                samples=table.samples,
+                shown=shown,
+                frame_bytes=1000 * (1 if alike else 1 + number % 2),
+                decode_s=1e-3 * (1 if alike else 1 + number % 3),
+                chance=table.samples / every.samples,
+            )
+        )
+    return Case(order, tables, sets)
+
+
+def uses_of(case: Case, positions: int) -> Uses:
+    """The uses of the first ``positions`` positions."""
+    plan = SamplePlan(case.order, case.tables, chain=case.order.chain)
+    next_use = NextUse(plan, case.tables)
+    steps = [table.steps.astype(np.int64) for table in case.tables]
+    first = np.cumsum([0, *(int(own.sum()) for own in steps)])
+    before = [np.cumsum(own) - own + at for own, at in zip(steps, first.tolist(), strict=False)]
+    parts = []
+    for start in range(0, positions, _CHUNK):
+        position = np.arange(start, min(start + _CHUNK, positions))
+        planned = plan.samples(start, start + len(position))
+        offsets = np.asarray(sorted(set(case.tables[0].sample.frame_offsets)), dtype=np.int64)
+        index = np.empty((len(position), len(offsets)), dtype=np.int64)
+        frame = np.empty_like(index)
+        for number, table in enumerate(case.tables):
+            at = np.flatnonzero(planned.dataset == number)
+            own = planned.episode[at]
+            window = rows(planned.t[at], offsets, steps[number][own, None], table.sample)
+            index[at] = window.index
+            frame[at] = window.index + before[number][own, None]
+        dataset = planned.dataset.astype(np.int64)
+        after = next_use.after(dataset, planned.pass_, planned.episode, index, position)
+        # A frame that an edge repeats within a sample is used once.
+        once = np.ones(frame.shape, dtype=np.bool_)
+        once[:, 1:] = frame[:, 1:] != frame[:, :-1]
+        many = np.repeat(np.stack([position, dataset], axis=1), len(offsets), axis=0)
+        keep = once.ravel()
+        parts.append((many[keep, 0], many[keep, 1], frame.ravel()[keep], after.ravel()[keep]))
+    position, dataset, frame, after = (np.concatenate(each) for each in zip(*parts, strict=True))
+    if case.order.chain:
+        # The samples of a block use a frame together: what counts is the last of them.
+        key = position // case.order.block_length * (int(frame.max()) + 1) + frame
+        last = len(key) - 1 - np.unique(key[::-1], return_index=True)[1]
+        last.sort()
+        position, dataset, frame, after = (each[last] for each in (position, dataset, frame, after))
+    return Uses(position, dataset, frame, after)
+
+
+def hits_by_next_use(case: Case, uses: Uses, cache_bytes: float, count_from: int) -> Ints:
+    """[D, 2] hits and uses of each dataset, where the frames needed last for their worth go."""
+    sizes = [one.frame_bytes for one in case.sets]
+    burden = [one.frame_bytes / one.decode_s for one in case.sets]
+    heaps: list[list[tuple[int, int]]] = [[] for _ in case.sets]
+    held: dict[int, int] = {}
+    left = cache_bytes
+    counted = np.zeros((len(case.sets), 2), dtype=np.int64)
+    columns = (uses.position, uses.dataset, uses.frame, uses.next)
+    for now, dataset, frame, after in zip(*(c.tolist() for c in columns), strict=True):
+        hit = held.pop(frame, None) is not None
+        if hit:
+            left += sizes[dataset]
+        if now >= count_from:
+            counted[dataset] += hit, 1
+        if after >= NEVER:
+            continue
+        held[frame] = after
+        left -= sizes[dataset]
+        heappush(heaps[dataset], (-after, frame))
+        while left < 0:
+            worst, most = -1, -1.0
+            for number, heap in enumerate(heaps):
+                while heap and held.get(heap[0][1]) != -heap[0][0]:
+                    heappop(heap)
+                if heap and (-heap[0][0] - now) * burden[number] > most:
+                    worst, most = number, (-heap[0][0] - now) * burden[number]
+            held.pop(heappop(heaps[worst])[1])
+            left += sizes[worst]
+    return counted
+
+
+def hits_of_fixed_part(case: Case, uses: Uses, part: float, count_from: int) -> Ints:
+    """[D, 2] the same where a drawn ``part`` of all frames is held for good."""
+    drawn = np.random.default_rng(0).random(int(uses.frame.max()) + 1) < part
+    counting = uses.position >= count_from
+    dataset, hit = uses.dataset[counting], drawn[uses.frame[counting]]
+    every = np.bincount(dataset, minlength=len(case.sets))
+    hits = np.bincount(dataset[hit], minlength=len(case.sets))
+    return np.stack([hits, every], axis=1).astype(np.int64)
+
+
+def ratio(counted: Ints) -> float:
+    """Hits over uses."""
+    hits, every = counted.sum(axis=0).tolist()
+    return float(hits / every)
+
+
+def foretold(case: Case, cache_bytes: float) -> dict[Rule, Forecast]:
+    """What either rule will do."""
+    return {one.rule: one for one in forecast(case.sets, int(cache_bytes))}
+
+
+def compare(case: Case, parts: Sequence[float] = PARTS) -> Iterator[dict[str, float | str]]:
+    """A row for each part of the mixture that the cache may hold."""
+    warm = 2 * case.longest_pass
+    uses = uses_of(case, 4 * warm)
+    for part in parts:
+        cache_bytes = part * sum(one.frames_bytes for one in case.sets)
+        better, _ = forecast(case.sets, int(cache_bytes))
+        told = foretold(case, cache_bytes)
+        counted = hits_by_next_use(case, uses, cache_bytes, warm)
+        own = counted[:, 0] / np.maximum(counted[:, 1], 1)
+        told_own = np.asarray([one.hit_ratio for one in told["next use"].sets])
+        yield {
+            "part": part,
+            "next_use": ratio(counted),
+            "next_use_foretold": told["next use"].hit_ratio,
+            "largest_error_of_a_dataset": float(abs(own - told_own).max()),
+            "drawn_part": ratio(hits_of_fixed_part(case, uses, part, warm)),
+            "best_part_foretold": told["never evict"].hit_ratio,
+            "better": better.rule,
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--datasets", type=int, default=5)
+    options = parser.parse_args()
+    for weights in WEIGHTS:
+        for offsets in ((0,), (0, 5)):
+            for alike in (True, False):
+                case = made_up(
+                    weights,
+                    offsets,
+                    samples=options.samples,
+                    datasets=options.datasets,
+                    alike=alike,
+                )
+                for row in compare(case):
+                    about = {"weights": weights, "frames": len(offsets), "alike": alike}
+                    sys.stdout.write(json.dumps(about | row) + "\n")
+
+
+if __name__ == "__main__":
+    main()
