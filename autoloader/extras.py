@@ -23,6 +23,8 @@ EXTRA_OF: Mapping[str, str] = {
     "optuna": "tune",
     "sqlalchemy": "tune",
     "matplotlib": "report",
+    "pyarrow": "lerobot",
+    "av": "lerobot",
 }
 """Modules that the core does without: the extra that brings each."""
 

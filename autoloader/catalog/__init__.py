@@ -7,22 +7,22 @@ TensorFlow. Not here: what a user asks for (``autoloader.spec``) and how it is s
 
 from __future__ import annotations
 
-from autoloader.catalog.directories import check_version, locate_version
+from autoloader.catalog.directories import locate_version
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.lengths import mean_frames
 from autoloader.catalog.metadata import (
     ShardSlice,
     VersionDirectory,
-    open_version,
 )
+from autoloader.catalog.sources import check_source, open_source
 
 __all__ = [
     "Feature",
     "ShardSlice",
     "VersionDirectory",
-    "check_version",
+    "check_source",
     "locate_version",
     "mean_frames",
-    "open_version",
+    "open_source",
     "parse_features",
 ]

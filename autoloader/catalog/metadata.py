@@ -21,7 +21,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ MOST_RECORDS = 10**8
 """In one shard; what says more is damaged."""
 _FEW_RECORDS = 10_000
 _LONGEST_NAME = 255
+TFRECORD = "tfrecord"
+LEROBOT = "lerobot"
+"""Values of ``VersionDirectory.file_format``."""
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 
@@ -65,18 +68,19 @@ class ShardSlice:
 
 @dataclass(frozen=True, slots=True)
 class VersionDirectory:
-    """What a TFDS version directory says about itself.
+    """What a dataset's directory says about itself: of TFDS, or of LeRobot.
 
     Attributes:
-        name: TFDS's name of the dataset, with "/config" where it has one.
-        version: "major.minor.patch".
+        name: TFDS's name of the dataset, with "/config" where it has one; else the directory's.
+        version: "major.minor.patch"; of LeRobot "v2.1" and the like.
         path: absolute path of the directory, or its URL.
         features: by path, see :class:`Feature`.
         splits: whole shards of every split, in the metadata's order, with the records that it says.
         record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does
             not.
-        file_format: always "tfrecord".
+        file_format: ``TFRECORD`` or ``LEROBOT``.
         dataset: the name that the spec gives this dataset, for messages.
+        steps: shard path → frames of each of its records, where the metadata says; else empty.
     """
 
     name: str
@@ -87,6 +91,7 @@ class VersionDirectory:
     record_bytes: Mapping[str, int]
     file_format: str
     dataset: str = ""
+    steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
         """The slices of shard files that a split expression names, in TFDS's order.
@@ -106,7 +111,8 @@ class VersionDirectory:
         slices = []
         for part in resolve_split(split, counts, field=field):
             shard = self.splits[part.split][part.shard]
-            slices.append(replace(shard, start=part.start, stop=part.stop))
+            first = shard.start
+            slices.append(replace(shard, start=first + part.start, stop=first + part.stop))
         _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
         return tuple(slices)
 
@@ -212,7 +218,7 @@ def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> st
     found = str(info.get("fileFormat") or "tfrecord").lower()
     others = info.get("alternativeFileFormats") or []
     if found == "tfrecord" or "tfrecord" in [str(other).lower() for other in others]:
-        return "tfrecord"
+        return TFRECORD
     raise SourceError(
         f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
         remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'",

@@ -137,7 +137,7 @@ def _say_what_is_there(chosen: ChosenMix, root: str) -> None:
 
 def _entries(root: str, style: Style) -> Iterator[Entry]:
     """The newest version of every dataset below ``root``; says which cannot be taken, and why."""
-    from autoloader.catalog import open_version
+    from autoloader.catalog import open_source
     from autoloader.catalog.files import normal
     from autoloader.catalog.registry import known_dataset
     from autoloader.cli.dataset_entries import entry_of
@@ -148,7 +148,7 @@ def _entries(root: str, style: Style) -> Iterator[Entry]:
     for place in newest_versions(root):
         path = normal(place)
         try:
-            directory = open_version(path, dataset=place.parent.name)
+            directory = open_source(path, dataset=place.parent.name)
             known = known_dataset(directory.name.partition("/")[0])
             entry = entry_of(directory, known, style)
         except AutoloaderError as error:

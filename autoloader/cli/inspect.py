@@ -88,7 +88,7 @@ def _only_version(place: Path) -> VersionDirectory:
         UsageError: there are several datasets.
         SourceError: there is none, or it cannot be read.
     """
-    from autoloader.catalog import open_version
+    from autoloader.catalog import open_source
     from autoloader.catalog.files import normal
     from autoloader.cli.version_directories import newest_versions
     from autoloader.errors import UsageError
@@ -100,7 +100,7 @@ def _only_version(place: Path) -> VersionDirectory:
             remedy="name one of: " + ", ".join(map(str, places)),
         )
     path = places[0] if places else Path(normal(place))
-    return open_version(path if places else place, dataset=path.parent.name or path.name)
+    return open_source(path if places else place, dataset=path.parent.name or path.name)
 
 
 def _declared(feature: Feature) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Values on one line of YAML, as the commands write and quote them."""
+"""Values on one line of YAML, as the commands write and quote them.
+
+Not here: whole specs (``cli.spec_text``).
+"""
 
 from __future__ import annotations
 

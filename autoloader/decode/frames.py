@@ -19,7 +19,9 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from autoloader.decode.video import UndecodableVideoError, VideoDecoder
 from autoloader.samples.block import Encoded
+from autoloader.samples.video import VideoFrame
 from autoloader.spec import CameraSpec
 
 Pixels = NDArray[np.uint8]
@@ -49,6 +51,7 @@ class FrameDecoder:
         self._camera = camera
         self._height, self._width = camera.size
         self._scratch = threading.local()
+        self._videos = VideoDecoder()
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
@@ -56,6 +59,12 @@ class FrameDecoder:
         Raises:
             UndecodableFrameError: it is no picture that can be decoded.
         """
+        if isinstance(encoded, VideoFrame):
+            try:
+                self._resize_into(self._videos.picture(encoded), out)
+            except UndecodableVideoError as error:
+                raise UndecodableFrameError(str(error)) from error
+            return
         is_jpeg = encoded[:3] == _JPEG
         try:
             if is_jpeg:
@@ -67,7 +76,7 @@ class FrameDecoder:
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
 
-    def _jpeg_into(self, encoded: Encoded, out: Pixels) -> None:
+    def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         if (height, width) == (self._height, self._width):
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
@@ -80,7 +89,7 @@ class FrameDecoder:
         self._resize_into(picture, out)
 
     @staticmethod
-    def _other(encoded: Encoded) -> Pixels:
+    def _other(encoded: bytes | memoryview) -> Pixels:
         if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
             width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
             if height * width > _LARGEST_PIXELS:
@@ -137,7 +146,7 @@ class FrameDecoder:
         cv2.resize(picture, (width, height), dst=out, interpolation=how)
 
 
-def _why(error: Exception, encoded: Encoded, *, is_jpeg: bool) -> str:
+def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str:
     """What is wrong with a picture; libjpeg-turbo says no more than a number of some."""
     said = " ".join(str(error).split())
     if not is_jpeg:

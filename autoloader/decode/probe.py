@@ -100,6 +100,8 @@ def probe_decode(
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
+    if not dataset.streamable:
+        return None  # its frames lie where its index says
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         try:
             with opened_anywhere(piece.path) as file:

@@ -11,6 +11,7 @@ Not here: what makes a t valid (``index.valid``), the headers (``catalog.lengths
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,11 +69,17 @@ def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
 
 
 def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:
-    """Every episode has the mean length of a few. What rules leave out is not known."""
-    frames = mean_frames(dataset.slices, dataset.directory.features, dataset=dataset.name)
+    """Every episode has the length that its metadata says, else the mean length of a few.
+
+    What rules leave out is not known.
+    """
+    each = [piece.records for piece in dataset.slices]
+    if told := dataset.directory.steps:
+        frames: Any = np.concatenate([told[p.path][p.start : p.stop] for p in dataset.slices])
+    else:
+        frames = mean_frames(dataset.slices, dataset.directory.features, dataset=dataset.name)
     if dataset.transform is not None:
         frames = dataset.transform.frames_left(frames)
-    each = [piece.records for piece in dataset.slices]
     records = [np.arange(piece.start, piece.stop, dtype=np.int64) for piece in dataset.slices]
     return DatasetTable(
         key=dataset.key,

@@ -7,7 +7,9 @@ Not here: which episodes there are (``index.dataset``), opening index files (``i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 from autoloader.index.format import NUMBERS, Section
 from autoloader.index.shard import ShardIndex
 from autoloader.samples.schema import RecordSchema
+from autoloader.samples.video import VideoCodec, VideoFrame
 
 
 class FeatureNumbers(dict[tuple[str, str], int]):
@@ -133,10 +136,44 @@ class GatheredEpisodes:
         firsts = [shard.section(Section.FIRST_ROWS)[records[rows]] for rows, shard in self._parts]
         self._first = np.concatenate(firsts)
 
-    def files(self) -> Iterator[tuple[slice, str]]:
-        """Which of the n lie in which shard file."""
+    def shards(self) -> Iterator[str]:
+        """The shard files that their index speaks of."""
+        for _, shard in self._parts:
+            yield shard.path
+
+    def frame_files(self, feature_path: str) -> Iterator[tuple[NDArray[np.int64], str]]:
+        """Which of the n have their frames in which file; the shard's own, or a video's.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
         for rows, shard in self._parts:
-            yield rows, shard.path
+            own = np.arange(rows.start, rows.stop)
+            if not shard.has(Section.FRAME_FILES, number):
+                yield own, shard.path
+                continue
+            ids = shard.section(Section.FRAME_FILES, number)[self.record_of[rows]]
+            for each in np.unique(ids).tolist():
+                yield own[ids == each], _video_path(shard, each)
+
+    def video_frames(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
+        """[n, F] ``VideoPlace`` or ``None`` of the frames at raw steps [n, F].
+
+        ``None`` alone where no frame is of a video.
+
+        Raises:
+            KeyError: the spec names no such camera feature.
+        """
+        number = self._numbers["frames", feature_path]
+        if not any(shard.has(Section.FRAME_KEYS, number) for _, shard in self._parts):
+            return None
+        found = np.full(raw.shape, None)
+        for rows, shard in self._parts:
+            at = self._first[rows, None] + raw[rows]
+            flat = list(_video_places(shard, number, self.record_of[rows], at))
+            found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
+        return found
 
     def frames(
         self, feature_path: str, raw: NDArray[np.int64]
@@ -195,3 +232,50 @@ class GatheredEpisodes:
         at = self._first[:, None] + raw
         found = [shard.section(kind, number).take(at[rows], axis=0) for rows, shard in self._parts]
         return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoPlace:
+    """What makes a stretch of a video file a frame; see ``samples.video.VideoFrame``."""
+
+    packets: tuple[tuple[int, int, int], ...]
+    number: int
+    codec: VideoCodec
+    origin: tuple[str, int]
+
+    def frame(self, data: memoryview) -> VideoFrame:
+        """The frame, whose stretch of the file was read."""
+        return VideoFrame(data, self.packets, self.number, self.codec, self.origin)
+
+
+def _video_path(shard: ShardIndex, number: int) -> str:
+    place = os.fsdecode(shard.text(number))
+    return os.path.normpath(os.path.join(os.path.dirname(shard.path), place))  # noqa: PTH118, PTH120
+
+
+def _video_places(
+    shard: ShardIndex, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+) -> Iterator[VideoPlace]:
+    """The places of the frames at rows [n, F] of a shard's table, whose records are [n]."""
+    offsets, sizes, numbers = (
+        shard.section(kind, number)
+        for kind in (Section.PACKET_OFFSETS, Section.PACKET_SIZES, Section.PACKET_NUMBERS)
+    )
+    keys = shard.section(Section.FRAME_KEYS, number)[at].tolist()
+    ends = shard.section(Section.FRAME_PACKETS, number)[at].tolist()
+    codecs = shard.section(Section.FRAME_CODECS, number)[records].tolist()
+    files = shard.section(Section.FRAME_FILES, number)[records].tolist()
+    known: dict[int, VideoCodec] = {}
+    for row, (file, codec) in enumerate(zip(files, codecs, strict=True)):
+        if codec not in known:
+            name, _, setup = shard.text(codec).partition(b"\0")
+            known[codec] = VideoCodec(name.decode(), setup)
+        for first, last in zip(keys[row], ends[row], strict=True):
+            own = slice(first, last + 1)
+            begin = int(offsets[first])
+            packets = zip(
+                (offsets[own] - begin).tolist(), sizes[own].tolist(), numbers[own].tolist(),
+                strict=True,
+            )  # fmt: skip
+            origin = (f"{shard.path}#{file}", begin)
+            yield VideoPlace(tuple(packets), int(numbers[last]), known[codec], origin)

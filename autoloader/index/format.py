@@ -59,6 +59,13 @@ class Section(enum.IntEnum):
     TEXT_STARTS = 11
     TEXT_BYTES = 12
     INTEGERS = 13
+    FRAME_FILES = 14
+    FRAME_CODECS = 15
+    FRAME_KEYS = 16
+    FRAME_PACKETS = 17
+    PACKET_OFFSETS = 18
+    PACKET_SIZES = 19
+    PACKET_NUMBERS = 20
 
 
 DTYPES: Mapping[Section, np.dtype[Any]] = {
@@ -75,6 +82,13 @@ DTYPES: Mapping[Section, np.dtype[Any]] = {
     Section.TEXT_STARTS: np.dtype("<i8"),
     Section.TEXT_BYTES: np.dtype("u1"),
     Section.INTEGERS: np.dtype("<i8"),
+    Section.FRAME_FILES: np.dtype("<i4"),
+    Section.FRAME_CODECS: np.dtype("<i4"),
+    Section.FRAME_KEYS: np.dtype("<i8"),
+    Section.FRAME_PACKETS: np.dtype("<i8"),
+    Section.PACKET_OFFSETS: np.dtype("<i8"),
+    Section.PACKET_SIZES: np.dtype("<i4"),
+    Section.PACKET_NUMBERS: np.dtype("<i4"),
 }
 
 
@@ -127,7 +141,8 @@ class ShardTables:
         steps: [R] int32, -1 for damaged records, which have no rows.
         damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one.
         sections: of the features, by (kind, feature number): [F] or [F, width]; of features that
-            only the episode has, [R] or [R, width].
+            only the episode has, and file and codec of videos, [R] or [R, width]; [P] of videos'
+            packets.
         texts: every text once, UTF-8, by id.
     """
 

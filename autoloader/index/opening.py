@@ -30,12 +30,14 @@ from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
     REST_OF_FILE,
     Front,
+    ShardTables,
     SourceIdentity,
     UnusableIndexError,
     pack,
     read_front,
 )
 from autoloader.index.shard import ShardIndex
+from autoloader.index.shard_formats import ShardFormat, format_of
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 
@@ -140,7 +142,9 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
 
     def shard(piece: ShardSlice) -> ShardIndex:
         records = range(piece.start, piece.stop)
-        identity, content = _content(piece.path, schema, dataset.name, records)
+        identity, content = _content(
+            piece.path, schema, dataset.name, lambda: index_shard(piece.path, schema, records)
+        )
         front = _front_of(content, identity, schema.fingerprint)
         return ShardIndex(piece.path, front, content, lambda: content)
 
@@ -168,7 +172,9 @@ def _indexes(
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
-                files[key] = _ShardFile(piece.path, schema, dataset.name, home, look, beside, keep)
+                files[key] = _ShardFile(
+                    piece.path, schema, dataset.name, format_of(dataset), home, look, beside, keep
+                )
     opened_now = zip(files, _open_all(list(files.values())), strict=True)
     found = {key: shard for key, shard in opened_now if shard is not None}
     missing = {key: file for key, file in files.items() if key not in found}
@@ -237,6 +243,7 @@ class _ShardFile:
         path: the file.
         schema: what is indexed.
         dataset: for messages.
+        format: of the dataset's files.
         home: the cache directory.
         look_beside: whether an index may lie beside the data.
         beside: whether a new one goes there.
@@ -246,6 +253,7 @@ class _ShardFile:
     path: str
     schema: RecordSchema
     dataset: str
+    format: ShardFormat
     home: Path
     look_beside: bool
     beside: bool
@@ -261,7 +269,7 @@ class _ShardFile:
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
         try:
-            identity = SourceIdentity.of(os.stat(self.path))  # noqa: PTH116
+            identity = self.format.identity(self.path, self.schema)
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
         fingerprint = self.schema.fingerprint
@@ -297,7 +305,10 @@ class _ShardFile:
         return content
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
-        return _content(self.path, self.schema, self.dataset)
+        def tables() -> ShardTables:
+            return self.format.tables(self.path, self.schema)
+
+        return _content(self.path, self.schema, self.dataset, tables)
 
     def _publish(
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
@@ -334,11 +345,11 @@ class _ShardFile:
 
 
 def _content(
-    path: str, schema: RecordSchema, dataset: str, records: range | None = None
+    path: str, schema: RecordSchema, dataset: str, read: Callable[[], ShardTables]
 ) -> tuple[SourceIdentity, bytes]:
     """What a shard file looks like, and the content of its index."""
     try:
-        tables = index_shard(path, schema, records)
+        tables = read()
     except SourceChangedError as error:
         raise _changed(path, dataset) from error
     except OSError as error:

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.episodes import GatheredEpisodes
+from autoloader.index.episodes import GatheredEpisodes, VideoPlace
 from autoloader.index.planned_features import gather_features
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
-from autoloader.samples.block import SampleBlock, field_offsets
+from autoloader.samples.block import Encoded, SampleBlock, field_offsets
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
     PURPOSE_LANGUAGE,
@@ -58,11 +58,26 @@ class FrameRanges:
         file: [m] int32, into ``PlannedReads.files``.
         offset: [m] int64 bytes.
         length: [m] int32 bytes.
+        video: [m] what makes a stretch of a video a frame; ``None`` of other frames; empty where
+            none is of a video.
     """
 
     file: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int32]
+    video: list[VideoPlace | None]
+
+    def at(self, rows: Ints) -> FrameRanges:
+        """Those of ``rows``."""
+        video = [self.video[row] for row in rows.tolist()] if self.video else []
+        return FrameRanges(self.file[rows], self.offset[rows], self.length[rows], video)
+
+    def finish(self, frames: list[Encoded | None]) -> None:
+        """Make frames of videos of the stretches that were read."""
+        for row, place in enumerate(self.video):
+            data = frames[row]
+            if place is not None and isinstance(data, memoryview):
+                frames[row] = place.frame(data)
 
 
 @dataclass(slots=True)
@@ -70,12 +85,14 @@ class PlannedReads:
     """Which bytes the frames of a block are.
 
     Attributes:
-        files: shard files that frames lie in.
+        files: files that frames lie in.
+        shards: files whose index says so.
         ranges: camera → where its m frames lie.
         shown: [n, F] int64, the frame of the strided episode that each sample shows.
     """
 
     files: list[str]
+    shards: set[str]
     ranges: dict[str, FrameRanges]
     shown: Ints
 
@@ -246,10 +263,7 @@ class RunPlanner:
         if on.any():
             frame_row, first = _shared_frames(columns["ledger"], raw[row_of], frame_row, on)
             linked = _linked(frame_row)
-            ranges = {
-                camera: FrameRanges(found.file[first], found.offset[first], found.length[first])
-                for camera, found in ranges.items()
-            }
+            ranges = {camera: found.at(first) for camera, found in ranges.items()}
         block = SampleBlock(
             columns=columns,
             texts=[texts[row] for row in row_of.tolist()],
@@ -259,7 +273,9 @@ class RunPlanner:
             datasets=planned.dataset.tolist(),
             linked=linked,
         )
-        return block, PlannedReads(files, ranges, (raw // work.stride[:, None])[row_of])
+        shards = {path for part in work.parts for path in part.episodes.shards()}
+        shown = (raw // work.stride[:, None])[row_of]
+        return block, PlannedReads(files, shards, ranges, shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,15 +326,11 @@ def _ranges(
 ) -> tuple[list[str], dict[str, FrameRanges]]:
     """Where the frames at raw steps [n, F] lie, row by row."""
     numbers: dict[str, int] = {}
-    file = np.empty(len(raw), np.int32)
-    for part in work.parts:
-        place = file[part.rows]
-        for rows, path in part.episodes.files():
-            place[rows] = numbers.setdefault(path, len(numbers))
     ranges = {}
     for camera in cameras:
         files = np.full(raw.shape, -1, np.int32)
         offsets, lengths = np.zeros(raw.shape, np.int64), np.zeros(raw.shape, np.int32)
+        video = np.full(raw.shape, None)
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
@@ -326,9 +338,16 @@ def _ranges(
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
                 offset, length = part.episodes.frames(feature.path, raw[part.rows])
-                files[part.rows] = file[part.rows, None]
+                file = np.empty(len(offset), np.int32)
+                for rows, path in part.episodes.frame_files(feature.path):
+                    file[rows] = numbers.setdefault(path, len(numbers))
+                files[part.rows][own] = file[own, None]
                 offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
-        ranges[camera] = FrameRanges(files.ravel(), offsets.ravel(), lengths.ravel())
+                places = part.episodes.video_frames(feature.path, raw[part.rows])
+                if places is not None:
+                    video[part.rows][own] = places[own]
+        of_videos = video.ravel().tolist() if video.any() else []
+        ranges[camera] = FrameRanges(files.ravel(), offsets.ravel(), lengths.ravel(), of_videos)
     return list(numbers), ranges
 
 

@@ -91,6 +91,13 @@ class ShardIndex:
         found = None if mapped is None else mapped.sections.get((kind, feature))
         return self._touch((kind, feature)) if found is None else found
 
+    def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
+        """Whether there is such a section."""
+        with self._lock:
+            if not self._entries:
+                self._entries = self.front.entries()
+        return (kind, feature) in self._entries
+
     def text(self, number: int) -> bytes:
         """A text by its id."""
         starts = self.section(Section.TEXT_STARTS)

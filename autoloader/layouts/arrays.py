@@ -1,6 +1,8 @@
 """The few things that NumPy and torch spell differently, without importing either's other.
 
 A torch tensor may lie on a device; what is made here lies where the array that it is made for does.
+
+Not here: any project's layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Octo's batch, as its version 1.5 trains on it."""
+"""Octo's batch, as its version 1.5 trains on it.
+
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""openpi's batch, as its model's observation is read from."""
+"""openpi's batch, as its model's observation is read from.
+
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""OpenVLA's batch, as its RLDS loader gives it to the tokeniser."""
+"""OpenVLA's batch, as its RLDS loader gives it to the tokeniser.
+
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+"""
 
 from __future__ import annotations
 

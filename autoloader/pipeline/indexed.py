@@ -66,7 +66,7 @@ class IndexedReader(MixtureReader):
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
         self._frames = opened.frames
-        self._held = HeldFrames(opened.frames, opened.next_use, self._mixture.datasets)
+        self._held = HeldFrames(opened.frames, opened.next_use)
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
         """See ``MixtureReader.hold``."""

@@ -269,11 +269,19 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
     """Which reader, and why: the spec's, else the knob's, else by where the data lies.
 
     Raises:
-        SpecError: the indexed reader is asked for where the data is far away.
+        SpecError: a reader is asked for that cannot read the data, or none can read all of it.
     """
     spec = mixture.spec
     pinned = spec.reader if spec.reader != "auto" else knob
     away = [dataset for dataset in mixture.datasets if dataset.remote]
+    indexed = [dataset.name for dataset in mixture.datasets if not dataset.streamable]
+    if away and indexed:
+        raise SpecError(
+            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
+            f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
+            remedy="copy the remote data to a local disk, or train on either",
+            path="datasets",
+        )
     if away:
         why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
         if pinned == "indexed":
@@ -284,6 +292,14 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
                 path=field,
             )
         return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
+    if pinned == "stream" and indexed:
+        field = "reader" if spec.reader != "auto" else "knobs.reader"
+        raise SpecError(
+            f"{field}: stream, but {_and_others(indexed)} holds LeRobot data, which is read by "
+            "index only",
+            remedy="use reader: auto",
+            path=field,
+        )
     if pinned in ("stream", "indexed"):
         who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
         return ("stream" if pinned == "stream" else "indexed"), who
@@ -299,6 +315,8 @@ def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) 
         why = "the spec's remote data, since an index reads local files"
     elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
         why = "the spec's mixing.chain, which needs an index"
+    elif reader == "stream" and not all(one.streamable for one in mixture.datasets):
+        why = "the spec's LeRobot data, which is read by index only"
     else:
         return reader
     notes.append(f"reader: {reader} of the profile gives way to {why}")

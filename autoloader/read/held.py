@@ -1,14 +1,14 @@
 """Asks the frame cache about the frames of a planned run, and leaves out reading what it holds.
 
-A frame is known by where its encoded bytes lie, so that datasets, passes and cameras' draws that
-show the same bytes share it.
+A frame is known by where its encoded bytes end, so that datasets, passes and cameras' draws that
+show the same bytes share it. (Frames of a video may begin at the same keyframe.)
 
 Not here: what is held (``cache.table``), reading the rest (``read.planned``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from autoloader.index.shard import ShardIndex
 from autoloader.order.next_use import NEVER, NextUse
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples.block import SampleBlock
-from autoloader.samples.resolve import ResolvedDataset
 
 FILE_BITS = 44
 """Room for an offset in a file: 16 TiB."""
@@ -31,17 +30,14 @@ class HeldFrames:
     Args:
         cache: who decides.
         next_use: tells when a frame is shown next.
-        datasets: of the mixture; their files are numbered in this order.
     """
 
-    def __init__(
-        self, cache: FrameCache, next_use: NextUse, datasets: Sequence[ResolvedDataset]
-    ) -> None:
+    def __init__(self, cache: FrameCache, next_use: NextUse) -> None:
         self._cache = cache
         self._next_use = next_use
         self._built = ShardIndex.rebuilt
-        paths = dict.fromkeys(piece.path for one in datasets for piece in one.slices)
-        self._number_of = {path: number for number, path in enumerate(paths)}
+        self._numbering = threading.Lock()
+        self._number_of: dict[str, int] = {}
 
     def lease(
         self,
@@ -78,11 +74,13 @@ class HeldFrames:
         np.maximum.at(next_use, at[seen], shown.ravel()[seen])
         dataset = np.empty(frames, np.int64)
         dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
-        numbers = [self._number_of[path] for path in reads.files]
+        with self._numbering:
+            known = self._number_of
+            numbers = [known.setdefault(path, len(known)) for path in reads.files]
         number = np.asarray(numbers or [0], np.int64)
         asked = {}
         for camera, ranges in reads.ranges.items():
-            key = (number[ranges.file] << FILE_BITS) + ranges.offset
+            key = (number[ranges.file] << FILE_BITS) + ranges.offset + ranges.length
             wanted = (ranges.file >= 0) & (next_use >= 0)
             asked[camera] = CameraFrames(
                 np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset

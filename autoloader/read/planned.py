@@ -309,7 +309,7 @@ class PlannedSource:
             rebuilt = ShardIndex.rebuilt
             try:
                 block, reads = self._planner.run(wanted)
-                self._check_indexes(set(reads.files))
+                self._check_indexes(reads.shards)
             except (LookupError, ValueError, OverflowError):
                 self._check_indexes(None)
                 if rebuilt == ShardIndex.rebuilt:
@@ -322,6 +322,8 @@ class PlannedSource:
             block.frames[camera] = [None] * len(ranges.file)
         if block.frames:
             self._read_frames(list(block.frames.values()), reads)
+            for camera, ranges in reads.ranges.items():
+                ranges.finish(block.frames[camera])
         return block
 
     def _check_indexes(self, paths: Set[str] | None) -> None:

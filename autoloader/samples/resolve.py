@@ -14,12 +14,13 @@ from autoloader.catalog import (
     Feature,
     ShardSlice,
     VersionDirectory,
-    check_version,
+    check_source,
     files,
     locate_version,
-    open_version,
+    open_source,
 )
-from autoloader.errors import SpecError, nearest
+from autoloader.catalog.metadata import LEROBOT
+from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.features import forms_of
 from autoloader.samples.layout import BatchLayout
@@ -100,6 +101,11 @@ class ResolvedDataset:
     def remote(self) -> bool:
         """Whether its files lie on a file system that only TensorFlow opens."""
         return files.is_remote(self.directory.path)
+
+    @property
+    def streamable(self) -> bool:
+        """Whether its files can be read as a stream; else by index alone."""
+        return self.directory.file_format != LEROBOT
 
     @property
     def records(self) -> int:
@@ -248,7 +254,7 @@ def check_places(spec: PipelineSpec, split: str) -> None:
     for declared in spec.datasets:
         local = not files.is_remote(declared.path or declared.data_dir or "")
         if local and _split_of(declared, split) is not None:
-            check_version(_path_of(declared), dataset=declared.name)
+            check_source(_path_of(declared), dataset=declared.name)
 
 
 def _path_of(declared: DatasetSpec) -> str:
@@ -261,16 +267,18 @@ def _resolve_dataset(
     spec: PipelineSpec, declared: DatasetSpec, expression: str, split: str, index: int
 ) -> ResolvedDataset:
     name, where = declared.name, f"datasets[{declared.name}]"
-    directory = open_version(_path_of(declared), dataset=name)
+    directory = open_source(_path_of(declared), dataset=name)
     _check_place(declared, directory, where)
     slices = directory.resolve(expression, field=f"{where}.split.{split}")
     transform = None
     features: Mapping[str, Feature] = directory.features
     if declared.transform is not None:
+        _check_whole_episodes(directory, where)
         transform = bind_transform(declared.transform, features, slices, where=where, dataset=name)
         features = transform.features
     derivation, expressions = plan_derivation(declared, features, where=where)
     if derivation is not None:
+        _check_whole_episodes(directory, where)
         transform = with_derivation(transform, derivation, directory.features, slices, dataset=name)
         features = transform.features
 
@@ -334,6 +342,17 @@ def _check_place(declared: DatasetSpec, directory: VersionDirectory, where: str)
             remedy="use a transform that drops episodes (return None) and bars steps (valid), or "
             "copy the dataset to a local disk",
             path=f"{where}.keep",
+        )
+
+
+def _check_whole_episodes(directory: VersionDirectory, where: str) -> None:
+    """Refuse rules that rewrite episodes of a format whose episodes are no records."""
+    if directory.file_format == LEROBOT:
+        raise UnsupportedError(
+            f"{where}: {directory.path} is a LeRobot dataset; a transform, steps, or an op that "
+            "sees whole episodes is not supported yet for it",
+            remedy="leave it out, or convert the dataset to RLDS",
+            path=where,
         )
 
 

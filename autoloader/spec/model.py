@@ -121,7 +121,7 @@ class DatasetSpec(Block):
     """One dataset of the mixture."""
 
     name: Name = Field(description="unique; seeds derive from it")
-    path: Location | None = Field(None, description="a TFDS version directory")
+    path: Location | None = Field(None, description="TFDS version directory or LeRobot dataset")
     tfds: Location | None = Field(None, description="name:version below data_dir")
     data_dir: Location | None = Field(None, description="where tfds names are looked up")
     split: Mapping[str, str | None] = Field(

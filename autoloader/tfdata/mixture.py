@@ -80,6 +80,12 @@ def as_dataset(
     _check_told(mixture)
     if spec.normalize is not None and (statistics := statistics_of(spec, split)) is not None:
         mixture = normalised(mixture, statistics)
+    if indexed := [one.name for one in mixture.datasets if not one.streamable]:
+        raise UnsupportedError(
+            f"datasets: {indexed[0]!r} holds LeRobot data, which TensorFlow's graph does not read",
+            remedy="use AutoLoader, or take it out",
+            path="datasets",
+        )
     if any(dataset.remote for dataset in mixture.datasets):
         files.enter()
     samples = {name: count.samples for name, count in count_mixture(mixture).items()}

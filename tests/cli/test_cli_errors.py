@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import rlds_files
 
-from autoloader.catalog import open_version
+from autoloader.catalog import open_source
 from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError
 from autoloader.spec import PipelineSpec
@@ -126,7 +126,7 @@ def test_a_shard_that_is_no_file_is_told_as_what_it_is(
     else:
         shard.mkdir()
     with pytest.raises(SourceError, match=f"{shard.name} is a {told}"):
-        open_version(written.path, dataset="arm").resolve("train")
+        open_source(written.path, dataset="arm").resolve("train")
 
 
 def test_a_mapping_that_holds_itself_is_refused() -> None:

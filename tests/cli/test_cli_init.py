@@ -11,7 +11,7 @@ import pytest
 import yaml
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
-from autoloader.catalog import open_version
+from autoloader.catalog import open_source
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
 from autoloader.cli.dataset_entries import as_they_lie
@@ -161,7 +161,7 @@ def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
 def test_terms_as_they_lie_have_neither_operations_nor_zeros(
     terms: list[Any], wanted: list[Any], tmp_path: Path
 ) -> None:
-    features = open_version(write(tmp_path, "arm", dict(PLAIN)), dataset="arm").features
+    features = open_source(write(tmp_path, "arm", dict(PLAIN)), dataset="arm").features
     assert as_they_lie(terms, features) == wanted
 
 

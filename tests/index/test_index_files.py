@@ -17,7 +17,14 @@ from streams import dataset_of, mixture_of
 
 from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
-from autoloader.index import DatasetIndex, index_paths, open_dataset_index, open_indexes, opening
+from autoloader.index import (
+    DatasetIndex,
+    index_paths,
+    open_dataset_index,
+    open_indexes,
+    opening,
+    shard_formats,
+)
 from autoloader.index import build as build_module
 from autoloader.index import format as format_module
 from autoloader.index import shard as shard_module
@@ -48,7 +55,7 @@ class Builds:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
-        monkeypatch.setattr(opening, "index_shard", self)
+        monkeypatch.setattr(shard_formats, "index_shard", self)
 
     def __call__(
         self, path: str, schema: RecordSchema, records: range | None = None

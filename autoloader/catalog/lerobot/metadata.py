@@ -1,0 +1,178 @@
+"""What a LeRobot dataset says about itself, as a ``VersionDirectory``.
+
+``meta/info.json`` has the features, the frame rate, the splits and the templates of all paths. A
+Parquet file under ``data/`` is a shard: in v2.0 and v2.1 it holds one episode, in v3.0 several.
+Its records are its episodes, in their order.
+
+Not here: the list of episodes (``episodes``), the packets of a video (``packets``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoloader.catalog import files
+from autoloader.catalog.features import Feature, FeatureKind
+from autoloader.catalog.lerobot.episodes import Episode, EpisodeList, read_episodes
+from autoloader.catalog.metadata import LEROBOT, ShardSlice, VersionDirectory
+from autoloader.errors import SourceError
+
+INFO_FILE = "meta/info.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+TASK = "task"
+"""Path of the feature that holds the text of each frame's task."""
+VIDEO = "video"
+"""``Feature.encoding`` of a camera whose frames lie in MP4 files."""
+PARQUET = "parquet"
+"""``Feature.encoding`` of a camera whose pictures lie in the Parquet files."""
+_RANGE = re.compile(r"(\d+):(\d+)")
+_DTYPES = frozenset(
+    ["bool", "float16", "float32", "float64"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+
+
+def is_lerobot(path: str | Path) -> bool:
+    """Whether a local path is a LeRobot dataset.
+
+    Raises:
+        OSError: it cannot be looked into.
+    """
+    return (Path(path) / INFO_FILE).is_file()
+
+
+def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
+    """Reads the metadata of a LeRobot dataset.
+
+    Args:
+        path: the directory that holds ``meta/info.json``; local.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: it is broken, or of a version that is not known.
+        MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
+    """
+    root = Path(files.normal(path))
+    info = read_info(root, dataset=dataset)
+    features = _features(info, root, dataset=dataset)
+    episodes = read_episodes(root, info, dataset=dataset)
+    return VersionDirectory(
+        name=root.name,
+        version=str(info["codebase_version"]),
+        path=str(root),
+        features=features,
+        splits=_splits(info, root, episodes, dataset=dataset),
+        record_bytes={},
+        file_format=LEROBOT,
+        dataset=dataset,
+        steps={path: tuple(one.length for one in of) for path, of in episodes.by_file.items()},
+    )
+
+
+def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
+    """``meta/info.json``, checked as far as paths and times need it.
+
+    Raises:
+        SourceError: it is broken, or of a version that is not known.
+    """
+    file = root / INFO_FILE
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise files.unreadable(error, str(file), dataset=dataset) from error
+    except (ValueError, RecursionError) as error:
+        raise broken(file, str(error), dataset=dataset) from error
+    if not isinstance(info, Mapping):
+        raise broken(file, "it holds no JSON object", dataset=dataset)
+    version = str(info.get("codebase_version"))
+    if version not in VERSIONS:
+        raise SourceError(
+            f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}",
+            remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
+            dataset=dataset,
+        )
+    fps = info.get("fps")
+    if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
+        raise broken(file, f"fps is {str(fps)[:40]}", dataset=dataset)
+    if not isinstance(info.get("features"), Mapping):
+        raise broken(file, "it lists no features", dataset=dataset)
+    return info
+
+
+def broken(file: Path, why: str, *, dataset: str) -> SourceError:
+    """The error for a metadata file that does not hold what it should."""
+    return SourceError(
+        f"dataset {dataset}: {file} is broken: {why}",
+        remedy="restore the file from where the dataset came",
+        dataset=dataset,
+    )
+
+
+def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str, Feature]:
+    features = {}
+    for name, node in info["features"].items():
+        try:
+            features[name] = _feature(str(name), node)
+        except (KeyError, TypeError, ValueError) as error:
+            why = f"feature {str(name)[:80]!r} has no dtype and shape"
+            raise broken(root / INFO_FILE, why, dataset=dataset) from error
+    if "task_index" in features and TASK not in features:
+        features[TASK] = Feature(TASK, TASK, "text", "string", (), None, per_step=True)
+    return features
+
+
+def _feature(name: str, node: Mapping[str, Any]) -> Feature:
+    dtype, shape = str(node["dtype"]), tuple(int(size) for size in node["shape"])
+    if dtype in (VIDEO, "image"):
+        encoding = VIDEO if dtype == VIDEO else PARQUET
+        told = [node.get("info"), node.get("video_info"), node]
+        depth = any(
+            one.get("video.is_depth_map") or one.get("is_depth_map")
+            for one in told
+            if isinstance(one, Mapping)
+        )
+        names = [str(each).rstrip("s") for each in node.get("names") or []]
+        if names[:1] == ["channel"] and len(shape) == 3:
+            shape = (*shape[1:], shape[0])
+        return Feature(
+            name, name, "image", "uint16" if depth else "uint8", shape, encoding, per_step=True
+        )
+    if dtype == "string":
+        return Feature(name, name, "text", "string", (), None, per_step=True)
+    kind: FeatureKind = "tensor" if dtype in _DTYPES and min(shape, default=1) >= 0 else "other"
+    return Feature(name, name, kind, dtype, shape, None, per_step=True)
+
+
+def _splits(
+    info: Mapping[str, Any], root: Path, episodes: EpisodeList, *, dataset: str
+) -> dict[str, tuple[ShardSlice, ...]]:
+    """Each split's files; where a split begins or ends within one, a part of its records."""
+    total = len(episodes.all)
+    told = info.get("splits") or {"train": f"0:{total}"}
+    if not isinstance(told, Mapping):
+        raise broken(root / INFO_FILE, "its splits are no mapping", dataset=dataset)
+    splits = {}
+    for name, text in told.items():
+        match = _RANGE.fullmatch(str(text))
+        if match is None or not int(match[1]) <= int(match[2]):
+            why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
+            raise broken(root / INFO_FILE, why, dataset=dataset)
+        within = range(int(match[1]), int(match[2]))
+        splits[str(name)] = tuple(_slices(episodes, within, str(name)))
+    return splits
+
+
+def _slices(episodes: EpisodeList, within: range, split: str) -> list[ShardSlice]:
+    slices: list[ShardSlice] = []
+    for path, own in episodes.by_file.items():
+        records = [k for k, one in enumerate(own) if one.index in within]
+        if records:
+            slices.append(ShardSlice(path, len(slices), records[0], records[-1] + 1, split))
+    return slices
+
+
+__all__ = ["Episode", "EpisodeList", "is_lerobot", "open_lerobot", "read_info"]

@@ -1,0 +1,47 @@
+"""Opens a dataset whatever its format: TFDS/RLDS or LeRobot, told apart by what lies there.
+
+Not here: what either says about itself (``metadata``, ``lerobot.metadata``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autoloader.catalog import files
+from autoloader.catalog.directories import check_version
+from autoloader.catalog.lerobot.metadata import is_lerobot, open_lerobot
+from autoloader.catalog.metadata import VersionDirectory, open_version
+
+
+def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
+    """Reads the metadata of a TFDS version directory or a LeRobot dataset.
+
+    Args:
+        path: the directory.
+        dataset: the name that the spec gives this dataset, for messages.
+
+    Raises:
+        SourceError: it does not exist, is neither, or is broken.
+        MissingExtraError: it needs a package of the extra ``lerobot``.
+    """
+    if _is_lerobot(path):
+        return open_lerobot(path, dataset=dataset)
+    return open_version(path, dataset=dataset)
+
+
+def check_source(path: str | Path, *, dataset: str) -> str:
+    """``path``, normal; where it is local, after a look that costs next to nothing.
+
+    Raises:
+        SourceError: it is local, and is no dataset.
+    """
+    if _is_lerobot(path):
+        return files.normal(path)
+    return check_version(path, dataset=dataset)
+
+
+def _is_lerobot(path: str | Path) -> bool:
+    try:
+        return not files.is_remote(path) and is_lerobot(files.normal(path))
+    except OSError:
+        return False  # whoever opens it says why

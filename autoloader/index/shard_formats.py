@@ -1,0 +1,48 @@
+"""How the files of a dataset become index tables, by its format.
+
+Not here: TFRecords (``index.build``), LeRobot's files (``index.lerobot_tables``).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from autoloader.catalog.metadata import LEROBOT
+from autoloader.index.build import index_shard
+from autoloader.index.format import ShardTables, SourceIdentity
+from autoloader.index.lerobot_tables import LeRobotShards
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
+
+
+class ShardFormat(Protocol):
+    """What the index asks of a format; for any number of threads."""
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """What a shard file, and all that belongs to it, looks like now."""
+        ...
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """The tables of a shard file."""
+        ...
+
+
+class RldsShards:
+    """TFRecord files."""
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """See ``ShardFormat``."""
+        del schema
+        return SourceIdentity.of(os.stat(path))  # noqa: PTH116
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """See ``ShardFormat``."""
+        return index_shard(path, schema)
+
+
+def format_of(dataset: ResolvedDataset) -> ShardFormat:
+    """The format of a dataset's files."""
+    if dataset.directory.file_format == LEROBOT:
+        return LeRobotShards(dataset.directory.path, dataset.name)
+    return RldsShards()

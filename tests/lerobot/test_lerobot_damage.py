@@ -1,0 +1,223 @@
+"""Damaged LeRobot datasets: an episode that does not fit is left out with its numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot_checks import TOP, check, samples_of, spec_of
+from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
+
+from autoloader import AutoLoader
+from autoloader.errors import AutoloaderError, SourceError, SpecError, UnsupportedError
+
+BEARS = {"max_corrupt_ratio": 0.9}
+EPISODES = "meta/episodes/chunk-000/file-000.parquet"
+ROWS = "data/chunk-000/file-000.parquet"
+
+
+def edit(path: Path, column: str, change: Callable[[list], list]) -> None:  # type: ignore[type-arg]
+    table = pq.read_table(path)
+    values = pa.array(change(table.column(column).to_pylist()), table.schema.field(column).type)
+    pq.write_table(table.set_column(table.column_names.index(column), column, values), path)
+
+
+def drift(root: Path, files: LeRobotFiles) -> None:
+    """Times that run away from the frame rate, in episode 1."""
+    del files
+    edit(
+        root / ROWS,
+        "timestamp",
+        lambda old: [*old[:12], *(1.1 * t for t in old[12:19]), *old[19:]],
+    )
+
+
+def starts_elsewhere(root: Path, files: LeRobotFiles) -> None:
+    """A merge that wrote the same start for two episodes of a file."""
+    del files
+    edit(root / EPISODES, f"videos/{TOP}/from_timestamp", lambda old: [0.0, 0.0, *old[2:]])
+
+
+def wrong_file(root: Path, files: LeRobotFiles) -> None:
+    """A merge that points to the file of another part."""
+    del files
+    edit(root / EPISODES, f"videos/{TOP}/file_index", lambda old: [0, 0, 0, 1])
+
+
+def cut_video(root: Path, files: LeRobotFiles) -> None:
+    video = files.video(root, TOP, 2)
+    video.write_bytes(video.read_bytes()[: video.stat().st_size // 2])
+
+
+def fewer_frames(root: Path, files: LeRobotFiles) -> None:
+    video = files.video(root, TOP, 2)
+    frames = [picture(0, 2, k) for k in range(20)] + [picture(0, 3, k) for k in range(8)]
+    write_video(video, frames, files.codec, files.gop)
+
+
+def missing_video(root: Path, files: LeRobotFiles) -> None:
+    files.video(root, TOP, 2).unlink()
+
+
+def other_rate(root: Path, files: LeRobotFiles) -> None:
+    video = files.video(root, TOP, 2)
+    frames = [picture(0, 2, k) for k in range(20)] + [picture(0, 3, k) for k in range(9)]
+    write_video(video, frames, files.codec, files.gop, fps=2 * FPS)
+
+
+def lost_rows(root: Path, files: LeRobotFiles) -> None:
+    del files
+    table = pq.read_table(root / ROWS)
+    pq.write_table(pa.concat_tables([table.slice(0, 5), table.slice(6)]), root / ROWS)
+
+
+def cut_rows(root: Path, files: LeRobotFiles) -> None:
+    del files
+    rows = root / ROWS
+    rows.write_bytes(rows.read_bytes()[:-100])
+
+
+def unknown_task(root: Path, files: LeRobotFiles) -> None:
+    del files
+    edit(
+        root / ROWS,
+        "task_index",
+        lambda old: [*old[:19], *[9] * 20],
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "lost", "words"),
+    [
+        (drift, {1}, ("row 6", "0.660 s", "10 frames a second", "0.600 s")),
+        (starts_elsewhere, {0, 1}, ("frames 0 to 11", "0 to 6 of episode 1")),
+        (wrong_file, {0, 1, 2}, ("frames 0 to 11 are of episode 0", "of episode 2")),
+        (cut_video, {2, 3}, ("the video cannot be read",)),
+        (fewer_frames, {3}, ("it has 28 frames", "wants 20 to 28")),
+        (missing_video, {2, 3}, ("No such file",)),
+        (other_rate, {2, 3}, ("shown at", "10 frames a second")),
+        (lost_rows, {0}, ("11 rows", "12 frames")),
+        (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
+        (unknown_task, {2}, ("task 9 of episode 2",)),
+    ],
+)
+def test_what_does_not_fit_is_left_out_and_everything_else_is_right(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path, LeRobotFiles], None],
+    lost: set[int],
+    words: tuple[str, ...],
+) -> None:
+    files = LeRobotFiles()
+    root = files.write(tmp_path / "arm")
+    damage(root, files)
+    found = samples_of(spec_of(root, errors=BEARS))
+    check(files, root, found, {"top": TOP}, without=lost)
+    for word in words:
+        assert word in caplog.text
+
+
+def test_a_video_that_is_written_anew_is_indexed_anew(tmp_path: Path) -> None:
+    files = LeRobotFiles()
+    root = files.write(tmp_path / "arm")
+    samples_of(spec_of(root))
+    fewer_frames(root, files)
+    found = samples_of(spec_of(root, errors=BEARS))
+    check(files, root, found, {"top": TOP}, without={3})
+
+
+def info_of(root: Path, **changes: object) -> Path:
+    file = root / "meta/info.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    return root
+
+
+FEATURES = {"action": {"dtype": "float32", "shape": [3]}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"codebase_version": "v4.0"}, SourceError, ("v4.0", "v2.1, v3.0")),
+        ({"fps": 0}, SourceError, ("fps is 0",)),
+        ({"fps": "fast"}, SourceError, ("fps is fast",)),
+        ({"features": []}, SourceError, ("lists no features",)),
+        ({"features": {"action": 3}}, SourceError, ("'action'",)),
+        ({"splits": {"train": "all"}}, SourceError, ("'all'", "FIRST:LAST")),
+        ({"data_path": "../{chunk_index}.parquet"}, SourceError, ("no path below",)),
+        ({"data_path": "{nothing}.parquet"}, SourceError, ("nothing",)),
+        ({"data_path": "{chunk_index:0999999999d}"}, SourceError, ()),
+    ],
+)
+def test_broken_metadata_is_told_with_its_file(
+    tmp_path: Path, changes: dict[str, object], error: type[AutoloaderError], words: tuple[str, ...]
+) -> None:
+    root = info_of(LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm"), **changes)
+    with pytest.raises(error) as caught:
+        AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
+    for word in words:
+        assert word in str(caught.value) + caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("camera", "words"),
+    [
+        ({"dtype": "image", "shape": [HEIGHT, WIDTH, 3]}, ("inside Parquet files",)),
+        (
+            {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "info": {"video.is_depth_map": True}},
+            ("depth",),
+        ),
+    ],
+)
+def test_pictures_that_are_not_read_are_refused_by_name(
+    tmp_path: Path, camera: dict[str, object], words: tuple[str, ...]
+) -> None:
+    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    features = json.loads((root / "meta/info.json").read_text())["features"]
+    info_of(root, features={**features, TOP: camera})
+    with pytest.raises(SpecError) as caught:
+        AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
+    for word in (*words, TOP, "images.top"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"reader": "stream"}, ("reader: stream", "arm", "index")),
+        ({"dataset": {"transform": {"call": "os:path"}}}, ("datasets[arm]", "LeRobot")),
+    ],
+)
+def test_what_only_rlds_data_has_is_refused(
+    tmp_path: Path, more: dict[str, object], words: tuple[str, ...]
+) -> None:
+    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    with pytest.raises((SpecError, UnsupportedError)) as caught:
+        AutoLoader(spec_of(root, **more), ram_floor="200MB", isolation="thread", controller=False)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> None:
+    files = LeRobotFiles(codec="libx264", gop=2)
+    root = files.write(tmp_path / "arm")
+    samples_of(spec_of(root))  # the index is there now
+    video = files.video(root, TOP, 2)
+    kept = video.stat()
+    data = bytearray(video.read_bytes())
+    data[200:600] = np.random.default_rng(0).bytes(400)
+    with video.open("r+b") as file:
+        file.write(data)
+    os.utime(video, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    with AutoLoader(
+        spec_of(root, errors=BEARS), ram_floor="200MB", output="numpy", isolation="thread",
+        controller=False,
+    ) as loader:  # fmt: skip
+        rows = sum(len(batch["action"]) for batch in loader)
+    assert rows == sum(files.lengths)
