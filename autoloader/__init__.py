@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoloader.batch import Batch
     from autoloader.checkpoint.state import join_states
     from autoloader.device.augmentation import augment
     from autoloader.errors import (
@@ -32,6 +33,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AutoLoader",
     "AutoloaderError",
+    "Batch",
     "BudgetInfeasibleError",
     "KnobError",
     "MissingExtraError",
@@ -52,6 +54,7 @@ __all__ = [
 
 _HOME = {
     "AutoLoader": "autoloader.loader",
+    "Batch": "autoloader.batch",
     "PipelineSpec": "autoloader.spec",
     "ValidationLoader": "autoloader.validation",
     "augment": "autoloader.device.augmentation",
@@ -70,4 +73,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted(own.union(__all__))

@@ -9,14 +9,51 @@ Not here: the slot itself (``ring.memory``), moving to a device (``lightning``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 
 from autoloader.spec import PipelineSpec
 
-Batch = dict[str, Any]
-"""What iterating a loader yields; keys, shapes and types in ``assemble``."""
+Array = Any
+"""A ``torch.Tensor`` or, with ``output="numpy"``, a NumPy array."""
+
+
+class _AsTheSpecSays(TypedDict, total=False):
+    """What only some specs ask for, by ``features`` and ``metadata``."""
+
+    features: dict[str, Any]
+    feature_mask: dict[str, Array]
+    dataset_index: Array
+    provenance: Array
+
+
+class Batch(_AsTheSpecSays):
+    """What iterating a loader yields, a plain dict; B samples of F frames and Fs states.
+
+    Attributes:
+        images: camera → ``[B, F, H, W, 3] uint8``.
+        frame_mask: camera → ``[B, F] bool``, false where padded or the camera is missing.
+        frame_offset: ``[B, F] int32``, as realised.
+        action: ``[B, horizon, A] float32``, zero-padded.
+        action_mask: ``[B, horizon, A] bool``.
+        state: ``[B, Fs, S] float32``, zero-padded.
+        state_mask: ``[B, Fs, S] bool``.
+        language: B texts.
+        features: name → ``[B, Fs, …]`` or ``[B, …]``, texts as lists (where the spec names any).
+        feature_mask: name → ``[B, Fs]`` or ``[B]`` bool (where the spec names features).
+        dataset_index: ``[B] int64``, into ``loader.dataset_names`` (not with metadata none).
+        provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
+    """
+
+    images: dict[str, Array]
+    frame_mask: dict[str, Array]
+    frame_offset: Array
+    action: Array
+    action_mask: Array
+    state: Array
+    state_mask: Array
+    language: list[str]
 
 
 class AugmentableBatch(dict[str, Any]):
@@ -46,21 +83,8 @@ def assemble(
     wrap: Callable[[np.ndarray], Any],
     features: Mapping[str, list[Any]] | None = None,
 ) -> Batch:
-    """The batch over a slot's arrays; ``features`` are those that are texts.
-
-    Returns:
-        images: camera → ``[B, F, H, W, 3] uint8``.
-        frame_mask: camera → ``[B, F] bool``, false where padded or the camera is missing.
-        frame_offset: ``[B, F] int32``, as realised.
-        action, action_mask: ``[B, H, A] float32`` zero-padded, ``bool``.
-        state, state_mask: ``[B, Fs, S] float32`` zero-padded, ``bool``.
-        language: list of B str.
-        features, feature_mask: name → ``[B, Fs, …]`` or ``[B, …]`` and ``[B, Fs]`` or ``[B]`` bool,
-            where the spec names features; texts as lists of str.
-        dataset_index: ``[B] int64`` (not with metadata none).
-        provenance: ``[B, 5] int64``: dataset, pass, shard, episode, t (with metadata full).
-    """
-    batch: Batch = {"images": {}, "frame_mask": {}}
+    """The batch over a slot's arrays; ``features`` are those that are texts."""
+    batch: dict[str, Any] = {"images": {}, "frame_mask": {}}
     for name, view in views.items():
         part, _, camera = name.partition("/")
         if camera:
@@ -74,7 +98,7 @@ def assemble(
         batch["dataset_index"] = wrap(views["dataset_index"][:rows])
     if metadata == "full":
         batch["provenance"] = wrap(views["provenance"][:rows])
-    return batch
+    return cast("Batch", batch)
 
 
 def wrapper(output: Literal["torch", "numpy"]) -> Callable[[np.ndarray], Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.cache.table import CacheCounts
@@ -113,7 +113,7 @@ class Delivery:
             features=features,
         )
         if spec.augment:
-            batch = AugmentableBatch(batch, spec, self._mixture.split)
+            batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
         self.progress.deliver(filled, views["ledger"])
         got_s = time.perf_counter()
         if self._log is not None:

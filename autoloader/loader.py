@@ -44,7 +44,7 @@ from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.location import SampleLocation, locate
 from autoloader.samples.resolve import check_places
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.statistics import statistics_document
 from autoloader.telemetry.statistics import Statistics
 
@@ -61,7 +61,7 @@ class AutoLoader:
     """Streams a mixture's batches.
 
     Args:
-        spec: a ``PipelineSpec``, or the path of one.
+        spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's.
         split: which of the spec's splits.
@@ -96,7 +96,7 @@ class AutoLoader:
 
     def __init__(
         self,
-        spec: PipelineSpec | str | Path,
+        spec: SpecSource,
         *,
         profile: str | Path | None = None,
         ram_floor: str | int | None = None,
@@ -120,8 +120,7 @@ class AutoLoader:
         self._child: Child | None = None
         joining = isolation == "process" and is_up(neighbours)
         try:
-            if not isinstance(spec, PipelineSpec):
-                spec = PipelineSpec.from_yaml(spec)
+            spec = PipelineSpec.of(spec)
             check_places(spec, split)
             # Ranks of one node plan first: one that finds a child running plans for itself alone.
             if isolation == "process" and neighbours.local_world_size == 1:
@@ -220,11 +219,8 @@ class AutoLoader:
         ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and
         ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``.
         """
-        statistics = self.plan.mixture.statistics
-        if statistics is None:
-            return None
-        known = {name: statistics[name] for name in self.dataset_names if name in statistics}
-        return statistics_document(self._spec, known)
+        found = self.plan.mixture.statistics
+        return None if found is None else statistics_document(self._spec, found, self.dataset_names)
 
     @property
     def knobs(self) -> Knobs:
@@ -244,7 +240,11 @@ class AutoLoader:
         return self._progress.epoch_steps + left
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of one epoch, from where the last iteration stopped."""
+        """The batches of one epoch, from where the last iteration stopped.
+
+        A loop that is left early (``break``) leaves the epoch where it is: the next ``for`` goes
+        on with the batch behind, and ends with the same epoch. ``load_state_dict`` goes elsewhere.
+        """
         while self._steps_left() != 0:
             yield self._undisturbed()
         self._progress.next_epoch()

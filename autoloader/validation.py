@@ -15,14 +15,13 @@ Not here: parking the training loader meanwhile, and Lightning (``lightning``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from autoloader.batch import Batch
 from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
 from autoloader.samples.resolve import ResolvedMixture, resolve
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SpecSource
 
 
 def validation_specs(
@@ -135,7 +134,7 @@ class ValidationLoader:
 
 
 def validation_loaders(
-    spec: PipelineSpec | str | Path, split: str = "val", **options: Any
+    spec: SpecSource, split: str = "val", **options: Any
 ) -> dict[str, ValidationLoader]:
     """The validation loaders of a spec, by name (``validation_specs``); the caller closes them.
 
@@ -148,7 +147,7 @@ def validation_loaders(
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader``
             does; those opened before are closed again.
     """
-    spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
+    spec = PipelineSpec.of(spec)
     found: dict[str, ValidationLoader] = {}
     try:
         for name, own in validation_specs(spec, split).items():

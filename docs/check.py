@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from api_tables import arguments_table, members_table, names_table
 from pydantic import BaseModel
 
 import autoloader.spec
@@ -106,6 +107,9 @@ _KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "knobs": knobs_table,
     "spec": spec_table,
     "cli": cli_table,
+    "names": names_table,
+    "members": members_table,
+    "arguments": arguments_table,
     "states": states_table,
     "transitions": transitions_table,
 }

@@ -245,8 +245,9 @@ def _read(
         pieces = [one.slices for one in datasets]
         directories = [one.directory for one in datasets]
         for batch in loader:
+            arrays: Mapping[str, Any] = batch
             for k, provenance in enumerate(batch["provenance"].tolist()):
-                row: dict[str, Any] = {name: batch[name][k].copy() for name in _NUMBERS}
+                row: dict[str, Any] = {name: arrays[name][k].copy() for name in _NUMBERS}
                 for camera, frames in batch["images"].items():
                     row[f"images/{camera}"] = frames[k].copy()
                     row[f"frame_mask/{camera}"] = batch["frame_mask"][camera][k].copy()

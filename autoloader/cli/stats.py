@@ -44,7 +44,7 @@ def stats(
     assert found is not None
     if declared.normalize is not None:
         normalised(mixture, found)
-    document = statistics_document(declared, {n: found[n] for n in mixture.names if n in found})
+    document = statistics_document(declared, found, mixture.names)
     if out is not None:
         with file_errors("--out", out):
             out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +62,7 @@ def augment(batch: Batch, spec: PipelineSpec | None = None) -> Batch:
         UsageError: nothing says how, the batch has no provenance, or holds no torch tensors.
     """
     if isinstance(batch, AugmentableBatch) and batch.spec is not None:
-        return augmenter(batch.spec, batch.split)(batch)
+        return augmenter(batch.spec, batch.split)(cast("Batch", batch))
     if spec is None:
         raise UsageError(
             "the batch does not say how it is augmented: it is no batch as the loader gave it, or "

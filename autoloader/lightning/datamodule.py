@@ -35,7 +35,7 @@ from autoloader.lightning.streams import (
 )
 from autoloader.loader import AutoLoader, IdleLoader
 from autoloader.planning.arguments import check_arguments
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.validation import validation_specs
 
 _STATE_VERSION = 1
@@ -66,10 +66,11 @@ class AutoLoaderDataModule(LightningDataModule):
     """Training and validation batches of a mixture, for ``Trainer.fit(model, datamodule=...)``.
 
     Args:
-        spec: a ``PipelineSpec``, or the path of one. Its split ``train`` is trained on; where
-            its datasets have a split ``val``, the first ``validation.samples`` samples of that are
-            the validation, the same ones at every call (``autoloader.validation``); with
-            ``validation.per_dataset`` Lightning gets one dataloader for each dataset.
+        spec: a ``PipelineSpec``, its path, or a dict that says the same. Its split ``train`` is
+            trained on; where its datasets have a split ``val``, the first ``validation.samples``
+            samples of that are the validation, the same ones at every call
+            (``autoloader.validation``); with ``validation.per_dataset`` Lightning gets one
+            dataloader for each dataset.
         profile, ram_floor, knobs, isolation, controller, reproducible: as for ``AutoLoader``.
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
             does) and holds from the next ``*_dataloader`` call.
@@ -89,7 +90,7 @@ class AutoLoaderDataModule(LightningDataModule):
 
     def __init__(
         self,
-        spec: PipelineSpec | str | Path,
+        spec: SpecSource,
         *,
         profile: str | Path | None = None,
         ram_floor: str | int | None = None,
@@ -105,7 +106,7 @@ class AutoLoaderDataModule(LightningDataModule):
         super().__init__()
         own = ("self", "__class__", "to_batch", "frame_dtype")
         check_arguments({name: value for name, value in given.items() if name not in own})
-        self.spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
+        self.spec = PipelineSpec.of(spec)
         self.batch_size = self.spec.batch.size if batch_size is None else batch_size
         self.to_batch = to_batch
         self.frame_dtype = frame_dtype

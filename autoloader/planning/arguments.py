@@ -18,8 +18,8 @@ from autoloader.units import parse_bytes
 _PATH = (str, os.PathLike)
 _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "spec": (
-        (PipelineSpec, *_PATH),
-        "a PipelineSpec, or the path of one; PipelineSpec.from_mapping makes one of a dict",
+        (PipelineSpec, Mapping, *_PATH),
+        "a PipelineSpec, the path of one, or a dict that says the same",
     ),
     "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
     "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB" or "5GiB", bytes, or None'),

@@ -16,6 +16,7 @@ from autoloader.spec.model import (
     PipelineSpec,
     SampleOverride,
     SampleSpec,
+    SpecSource,
     ValidationSpec,
 )
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
@@ -43,6 +44,7 @@ __all__ = [
     "RangesSpec",
     "SampleOverride",
     "SampleSpec",
+    "SpecSource",
     "StepsSpec",
     "TransformSpec",
     "ValidationSpec",

@@ -382,6 +382,19 @@ class PipelineSpec(Block):
         return SampleSpec.model_validate({**self.sample.model_dump(), **own})
 
     @classmethod
+    def of(cls, source: SpecSource) -> PipelineSpec:
+        """A spec, however it is given: as one, as the path of a file, or as plain values.
+
+        Raises:
+            SpecError: as ``from_yaml`` and ``from_mapping``.
+        """
+        if isinstance(source, PipelineSpec):
+            return source
+        if isinstance(source, Mapping):
+            return cls.from_mapping(source)
+        return cls.from_yaml(source)
+
+    @classmethod
     def from_yaml(cls, path: str | Path) -> PipelineSpec:
         """Read a spec file; relative paths in it start at its folder.
 
@@ -402,3 +415,7 @@ class PipelineSpec(Block):
         from autoloader.spec.reading import read_mapping
 
         return read_mapping(raw, cls, DatasetSpec, folder=Path(folder))
+
+
+SpecSource = PipelineSpec | str | Path | Mapping[str, Any]
+"""What gives a spec wherever one is asked for; see ``PipelineSpec.of``."""

@@ -10,7 +10,7 @@ Not here: one dataset's numbers (``compute``), applying them (``samples.scaling`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +130,15 @@ def read_statistics(path: str | Path) -> dict[str, NormalizationStatistics]:
 
 
 def statistics_document(
-    spec: PipelineSpec, statistics: Mapping[str, NormalizationStatistics]
+    spec: PipelineSpec, statistics: Mapping[str, NormalizationStatistics], names: Iterable[str]
 ) -> dict[str, Any]:
-    """The plain form of statistics; ``mask`` says which columns the spec normalises."""
+    """The plain form of the statistics of ``names``, where there are any.
+
+    ``mask`` says which columns the spec normalises.
+    """
     document = {}
-    for name, found in statistics.items():
-        entry = found.plain()
+    for name in (name for name in names if name in statistics):
+        entry = statistics[name].plain()
         for key, own in (("action", "action"), ("proprio", "state")):
             if key not in entry:
                 continue

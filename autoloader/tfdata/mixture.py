@@ -16,7 +16,6 @@ Not here: a dataset's samples (``tfdata.samples``), turns (``tfdata.choices``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SourceError, UnsupportedError, UsageError
@@ -26,7 +25,7 @@ from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import mixture_order
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.statistics import statistics_of
 from autoloader.tfdata.choices import turns
 from autoloader.tfdata.decode import decode_sample
@@ -34,7 +33,7 @@ from autoloader.tfdata.samples import sample_stream
 
 
 def as_dataset(
-    spec: PipelineSpec | str | Path,
+    spec: SpecSource,
     *,
     split: str = "train",
     seed: int | None = None,
@@ -49,7 +48,7 @@ def as_dataset(
     ``sample``. A dataset begins its next pass when one is done. ``mixing.epoch`` has no say here.
 
     Args:
-        spec: the mixture, or its YAML file.
+        spec: the mixture, its YAML file, or a dict that says the same.
         split: which of the spec's splits.
         seed: of all draws and orders, in the place of the spec's.
         batched: give batches of ``batch.size`` samples.
@@ -72,8 +71,7 @@ def as_dataset(
     """
     if passes is not None and passes < 1:
         raise UsageError(f"passes: {passes}", remedy="give 1 or more, or leave it out")
-    if not isinstance(spec, PipelineSpec):
-        spec = PipelineSpec.from_yaml(spec)
+    spec = PipelineSpec.of(spec)
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
     mixture = resolve(spec, split)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
@@ -36,7 +36,7 @@ class Counted:
         self._last_s: float | None = None
         self.gaps_s: list[float] = []
 
-    def note(self, batch: dict[str, Any]) -> None:
+    def note(self, batch: Mapping[str, Any]) -> None:
         """One batch."""
         now = time.perf_counter()
         if self._last_s is not None:

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import AutoLoader, Batch, PipelineSpec
 from bench.gate.settling import calm, touched_per_batch
 from bench.processes import Reads, in_memfd, own_bytes, reads_by_thread, thread_count
 
@@ -133,7 +133,7 @@ def _counts(loader: AutoLoader) -> dict[str, float]:
     }
 
 
-def _endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
+def _endless(loader: AutoLoader) -> Iterator[Batch]:
     while True:
         yield from loader
 

@@ -18,7 +18,9 @@ def check() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))  # as where the script is run
+        spec.loader.exec_module(module)
     return module
 
 

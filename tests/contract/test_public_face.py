@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rlds_files import episode, write_dataset
 
 import autoloader
 from autoloader import errors
 from autoloader.errors import AutoloaderError, nearest
-from tests.rlds_files import episode, write_dataset
 
 ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna", "jax")
@@ -31,11 +31,12 @@ def test_the_front_door_has_these_names_and_no_others() -> None:
         "UsageError", "WorkerError",
     ]  # fmt: skip
     others = [
-        "AutoLoader", "PipelineSpec", "ValidationLoader", "__version__", "augment", "join_states",
-        "validation_loaders",
+        "AutoLoader", "Batch", "PipelineSpec", "ValidationLoader", "__version__", "augment",
+        "join_states", "validation_loaders",
     ]  # fmt: skip
     assert sorted(autoloader.__all__) == sorted(errors_of_users + others)
-    assert set(autoloader.__all__) <= set(dir(autoloader))
+    shown = [name for name in dir(autoloader) if not name.startswith("__")]
+    assert shown == sorted(set(autoloader.__all__) - {"__version__"})
     for name in autoloader.__all__:
         assert getattr(autoloader, name) is not None
     assert autoloader.PipelineSpec.__module__.startswith("autoloader.spec")

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from tests.install.test_core import ROOT, check, local_data, names_in, project, ran
+from installation import ROOT, check, local_data, names_in, project, ran
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

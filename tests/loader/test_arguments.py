@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from rlds_files import episode, png, write_dataset
 from streams import spec_of
 
-from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import AutoloaderError, KnobError, UsageError
+from autoloader import AutoLoader, Batch, PipelineSpec
+from autoloader.errors import AutoloaderError, KnobError, SpecError, UsageError
 from autoloader.process.child import Child
 from autoloader.samples.location import locate
 
 WRONG: list[Any] = [None, {}, [], True, 1.5, -1, object(), b"x"]
 TAKEN: dict[str, Callable[[Any], bool]] = {
+    "spec": lambda value: value == {},  # what a dict says is the spec's to refuse
     "profile": lambda value: value is None,
     "ram_floor": lambda value: value is None,
     "knobs": lambda value: value is None or value == {},
@@ -150,3 +151,32 @@ def test_a_spec_that_is_a_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(AutoloaderError) as caught:
         AutoLoader(tmp_path)
     assert str(tmp_path) in caught.value.what
+
+
+def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec) -> None:
+    plain = spec.model_dump(mode="json", exclude_defaults=True)
+    held: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB", "output": "numpy"}
+    with AutoLoader(plain, **held) as loader:
+        assert isinstance(loader, Iterable)
+        batch = next(iter(loader))
+    assert set(get_type_hints(Batch)) - set(batch) == {"features", "feature_mask"}
+    assert set(batch) < set(get_type_hints(Batch))
+    assert type(batch) is dict
+    with pytest.raises(SpecError, match="camerass"):
+        AutoLoader({**plain, "camerass": {}}, **held)
+
+
+def test_after_a_break_the_next_loop_goes_on_in_the_same_epoch(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        whole = [batch["provenance"].tolist() for batch in loader]
+        beginning = loader.state_dict()
+        ahead = [batch["provenance"].tolist() for batch in loader]
+        loader.load_state_dict(beginning)
+        found = []
+        for batch in loader:
+            found.append(batch["provenance"].tolist())
+            if len(found) == 3:
+                break
+        assert len(loader) == len(whole)
+        found += [batch["provenance"].tolist() for batch in loader]
+    assert found == ahead

@@ -229,7 +229,7 @@ def test_a_plan_says_where_a_file_of_samples_differs_from_the_steps(
     of_samples = spec_of(written, sample=sample, normalize={**how, "statistics_of": "samples"})
     found = statistics_of(of_samples)
     assert found is not None
-    file.write_text(json.dumps(statistics_document(of_samples, found)))
+    file.write_text(json.dumps(statistics_document(of_samples, found, found)))
     given = spec_of(written, sample=sample, normalize={**how, "statistics": str(file)})
     told = notes_of(given)
     assert "old.json differs from the steps of this data: robot: action column" in told
@@ -245,7 +245,7 @@ def test_a_plan_says_where_a_file_of_samples_differs_from_the_steps(
         for x in (q01, mean, q99)
     )  # fmt: skip
     assert f"by {wanted:.2g}" in told
-    file.write_text(json.dumps(statistics_document(given, own)))
+    file.write_text(json.dumps(statistics_document(given, own, own)))
     assert "differs" not in notes_of(given)
     samples = spec_of(
         written,
