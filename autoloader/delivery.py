@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from autoloader.control.in_thread import ThreadPipeline
     from autoloader.device.transfer import Transfer
 
-_LATENCY_EVERY = 32
-
 
 def _cache(counts: CacheCounts) -> CacheStatistics:
     shown = counts.hits + counts.misses
@@ -121,8 +119,6 @@ class Delivery:
         del views
         self.meter.note(self._asked_s, got_s, filled.rows)
         self.page.delivered(int((got_s - self._asked_s) * 1e9))
-        if self.meter.batches % _LATENCY_EVERY == 0 and (waits := self.meter.latency_s()):
-            self.page.latency(int(waits["p50"] * 1e9), int(waits["p99"] * 1e9))
         return batch
 
     def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:

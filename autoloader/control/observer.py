@@ -145,14 +145,7 @@ class Observer:
                     stages=self._stages(knobs, activity),
                 )
             )
-        if not self._meter.begun:
-            return {}
-        readings = self._meter.readings()
-        p50_ns, p99_ns = self._page.latencies
-        if p99_ns and not parked:
-            readings["latency_p50_s"] = Reading(p50_ns / 1e9)
-            readings["latency_p99_s"] = Reading(p99_ns / 1e9)
-        return readings
+        return self._meter.readings() if self._meter.begun else {}
 
     def _stages(self, knobs: Knobs, activity: PipelineActivity) -> tuple[StageTotal, ...]:
         """The pipeline's stages and their totals."""

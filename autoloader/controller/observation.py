@@ -71,7 +71,6 @@ class Observation:
         demand_per_s: samples per second that the consumer would take if it never waited.
         silent_s: time since the consumer last took or wanted a batch.
         step_s: its usual time between two batches.
-        latency_p50_s, latency_p99_s: from asking for a batch to having it.
         occupancy_ratio: batches ready / slots.
         stages: measured stages.
         idle_cpus: processors that nobody used.
@@ -99,8 +98,6 @@ class Observation:
     demand_per_s: Reading | None = None
     silent_s: Reading | None = None
     step_s: Reading | None = None
-    latency_p50_s: Reading | None = None
-    latency_p99_s: Reading | None = None
     occupancy_ratio: Reading | None = None
     stages: tuple[StageReading, ...] = ()
     idle_cpus: Reading | None = None

@@ -63,15 +63,11 @@ class BuilderActivity:
 
     Attributes:
         datasets: [D], of each dataset.
-        wait_s: seconds that it waited for its source.
-        waiting: samples waiting for a decode thread.
         run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
     """
 
     datasets: Sequence[DatasetActivity]
-    wait_s: float = 0.0
-    waiting: int = 0
     run_bytes: int = 0
     gather_s: float = 0.0
     gathered: int = 0
@@ -90,8 +86,6 @@ class BuilderActivity:
         """Both together."""
         return BuilderActivity(
             [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
-            self.wait_s + other.wait_s,
-            self.waiting + other.waiting,
             max(self.run_bytes, other.run_bytes),
             self.gather_s + other.gather_s,
             self.gathered + other.gathered,
@@ -100,7 +94,7 @@ class BuilderActivity:
     def over(self) -> BuilderActivity:
         """What it leaves behind when it has ended: nothing waits in it any more."""
         ended = [replace(own, queue=0, queue_bytes=0) for own in self.datasets]
-        return replace(self, datasets=ended, waiting=0)
+        return replace(self, datasets=ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +104,6 @@ class PipelineActivity:
     Attributes:
         datasets: by name.
         ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
-        decode_waiting: samples waiting for a decode thread.
-        mix_wait_s: time the mixer waited for samples.
         run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         cache: what is held of decoded frames.
@@ -122,8 +114,6 @@ class PipelineActivity:
     ring_slots: int
     ring_out: int
     ring_filled: int
-    decode_waiting: int
-    mix_wait_s: float
     run_bytes: int = 0
     processes: Sequence[int] = ()
     gather_s: float = 0.0

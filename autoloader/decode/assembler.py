@@ -95,7 +95,6 @@ class Assembler:
         self._begun = 0
         self.taken = [0] * len(names)
         self.stalls = [0] * len(names)
-        self.wait_s = 0.0
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
 
     def start(self) -> None:
@@ -222,7 +221,6 @@ class Assembler:
             while not self._closed:
                 found = self._source.take(count)
                 if found is not None:
-                    self.wait_s += self._clock.now_s() - started
                     return found
                 self._condition.wait(0.5)
                 now = self._clock.now_s()

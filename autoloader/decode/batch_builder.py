@@ -144,8 +144,6 @@ class BatchBuilder:
         ]
         return BuilderActivity(
             datasets,
-            self._assembler.wait_s,
-            self._pool.waiting,
             self._source.run_bytes,
             gather_s=float(decode_s[-1]),
             gathered=int(decoded[-1]),

@@ -68,11 +68,6 @@ class DecodePool:
         """Queue a job."""
         self._jobs.put(job)
 
-    @property
-    def waiting(self) -> int:
-        """Jobs not yet taken."""
-        return self._jobs.qsize()
-
     def resize(self, threads: int) -> None:
         """Have ``threads`` threads from now on."""
         with self._lock:

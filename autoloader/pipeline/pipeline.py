@@ -342,8 +342,6 @@ class Pipeline:
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,
-            decode_waiting=done.waiting,
-            mix_wait_s=done.wait_s,
             run_bytes=done.run_bytes,
             processes=[one.pid for one in builders if one.pid],
             gather_s=done.gather_s,

@@ -249,7 +249,7 @@ class ChildPipeline:
             return self._ask()
 
     def _idle(self) -> PipelineActivity:
-        return PipelineActivity({}, self.knobs.ring_slots, 0, 0, 0, 0.0)
+        return PipelineActivity({}, self.knobs.ring_slots, 0, 0)
 
     def _ask(self) -> PipelineActivity:
         request = next(self._requests)

@@ -19,8 +19,6 @@ _OOM_KILLS_AT_START = 1
 _BATCHES = 8
 _WAIT_NS = 9
 _WAITING_SINCE_NS = 10
-_LATENCY_P50_NS = 11
-_LATENCY_P99_NS = 12
 _TEXT_AT = 1024
 _WORD = struct.Struct("=q")
 
@@ -68,16 +66,6 @@ class ControlPage:
         self._set(_BATCHES, self._get(_BATCHES) + 1)
         self._set(_WAIT_NS, self._get(_WAIT_NS) + wait_ns)
         self._set(_WAITING_SINCE_NS, 0)
-
-    def latency(self, p50_ns: int, p99_ns: int) -> None:
-        """Trainer: from asking for a batch to having it, over its last batches."""
-        self._set(_LATENCY_P50_NS, p50_ns)
-        self._set(_LATENCY_P99_NS, p99_ns)
-
-    @property
-    def latencies(self) -> tuple[int, int]:
-        """(median, 99th percentile) of the consumer's waits, in nanoseconds; 0 before the first."""
-        return self._get(_LATENCY_P50_NS), self._get(_LATENCY_P99_NS)
 
     @property
     def consumer(self) -> tuple[int, int, int]:

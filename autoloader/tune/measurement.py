@@ -14,8 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -26,28 +27,15 @@ from autoloader.probes.process_memory import PeakSampler
 from autoloader.spec import PipelineSpec
 from autoloader.tune.progress import TrialProgress
 
+if TYPE_CHECKING:
+    from autoloader.loader import AutoLoader
+
 REPORT_BATCHES = 10
 """Measured batches between two progress reports."""
 
 LEAST_WARMUP = 8
 LEAST_BATCHES = 160
 """What a figure needs before it means anything (field record, B)."""
-
-
-class MeasuredLoader(Protocol):
-    """The part of ``AutoLoader`` that is measured."""
-
-    @property
-    def knobs(self) -> Any: ...
-
-    @property
-    def dataset_names(self) -> Any: ...
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def statistics(self) -> Any: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +115,23 @@ def measure(
     spec = PipelineSpec.from_yaml(spec_path)
     from autoloader.loader import AutoLoader
 
-    def open_loader() -> MeasuredLoader:
-        loader: MeasuredLoader = AutoLoader(
-            spec,
-            profile=profile,
-            ram_floor=ram_floor,
-            split=split,
-            knobs=dict(sets or {}),
-            controller=controller,
-            output="numpy",
-        )
-        return loader
-
+    open_loader = partial(
+        AutoLoader,
+        spec,
+        profile=profile,
+        ram_floor=ram_floor,
+        split=split,
+        knobs=dict(sets or {}),
+        controller=controller,
+        output="numpy",
+    )
     return measure_loader(
         open_loader, warmup=warmup, batches=batches, step_time_s=step_time_s, progress=progress
     )
 
 
 def measure_loader(
-    open_loader: Callable[[], MeasuredLoader],
+    open_loader: Callable[[], AutoLoader],
     *,
     warmup: int,
     batches: int,
@@ -178,7 +164,7 @@ class _Consumer:
 
     def __init__(
         self,
-        loader: MeasuredLoader,
+        loader: AutoLoader,
         now_s: Callable[[], float],
         sleep: Callable[[float], None],
         step_time_s: float,
@@ -237,7 +223,7 @@ class _Consumer:
             self._sleep(self._step_time_s)
 
 
-def _without_end(loader: MeasuredLoader) -> Iterator[Mapping[str, Any]]:
+def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
     """Batches of one epoch after the other; an epoch without one is an error, not a hang."""
     while True:
         empty = True
@@ -254,7 +240,7 @@ def _without_end(loader: MeasuredLoader) -> Iterator[Mapping[str, Any]]:
 
 
 def _summary(
-    consumer: _Consumer, loader: MeasuredLoader, first_s: float, memory: PeakSampler
+    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: PeakSampler
 ) -> Measurement:
     memory.sample()
     statistics = loader.statistics().as_dict()
@@ -282,7 +268,7 @@ def _summary(
 
 
 def _mixture(
-    consumer: _Consumer, loader: MeasuredLoader, names: list[str]
+    consumer: _Consumer, loader: AutoLoader, names: list[str]
 ) -> dict[str, dict[str, float]]:
     """Weight and share per dataset; shares from the loader where batches do not say (metadata)."""
     told = loader.statistics().as_dict()["datasets"]

@@ -18,9 +18,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autoloader.knobs import KnobLimits, Knobs
+
+if TYPE_CHECKING:
+    from optuna.trial import BaseTrial
 
 SEARCHED = (
     "decode_threads",
@@ -45,16 +48,6 @@ _PREFETCH_WORTH = 4
 _READ_AHEAD_WORTH = 8
 """Ends of ranges beyond which only memory grows: with 29 datasets, 256 queued samples of two
 30 kB frames are 450 MB, and 4 parsed episodes of 100 frames a dataset 350 MB."""
-
-
-class Draws(Protocol):
-    """The part of an Optuna trial that a space draws from."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = False) -> int: ...
-
-    def suggest_float(self, name: str, low: float, high: float) -> float: ...
-
-    def suggest_categorical(self, name: str, choices: Sequence[str]) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +114,7 @@ class SearchSpace:
             readers=tuple(sorted({start.reader, *readers})),
         )
 
-    def suggest(self, trial: Draws) -> Knobs:
+    def suggest(self, trial: BaseTrial) -> Knobs:
         """One legal knob set, drawn from ``trial``."""
         values: dict[str, Any] = {
             knob: trial.suggest_int(knob, box.low, box.high, log=box.log)

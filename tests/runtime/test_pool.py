@@ -180,7 +180,7 @@ def test_a_closed_pool_drops_what_waits_and_leaves_no_thread(pools: Callable[[in
         pool.submit(Work(lambda number=number: ran.append(number)))
     closer = threading.Thread(target=pool.close)
     closer.start()
-    while pool.waiting > 2:  # what waited is gone, but for the wake-ups
+    while pool._jobs.qsize() > 2:  # what waited is gone, but for the wake-ups
         pass
     release.set()
     closer.join(LONG_S)
