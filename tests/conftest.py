@@ -1,4 +1,4 @@
-"""What the whole suite shares: caches of its own, the demo mixture, real data if there."""
+"""What the whole suite shares: caches of its own, demo mixtures, real data if there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from autoloader.spec import PipelineSpec
 settings.register_profile(
     "suite", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("hunt", deadline=None, max_examples=2000)
+settings.register_profile("hunt", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 # A shell starts its background jobs with SIGINT ignored, and they all that they start themselves.
@@ -71,13 +71,27 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def demo_mix(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``mix.yaml`` of a small demo mixture of real TFDS files; kept between sessions."""
+def kept_demo(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """Gives ``mix.yaml`` of a demo mixture of real TFDS files, with the arguments of its size.
+
+    It is kept between sessions, and for all processes of one: TFDS takes seconds to write it.
+    """
     cache = getattr(pytestconfig, "cache", None)
     folder = tmp_path_factory.mktemp("demo") if cache is None else cache.mkdir("demo")
-    # Another version's demo is another folder: one that is there is never overwritten.
-    name = demo_directory(datasets=6, scale=0.02, seed=1).name
-    return ensure_demo(folder / f"{name}-{os.getuid()}", datasets=6, scale=0.02, seed=1)
+
+    def ensured(**size: float) -> Path:
+        # Another version's demo is another folder: one that is there is never overwritten.
+        return ensure_demo(folder / f"{demo_directory(**size).name}-{os.getuid()}", **size)
+
+    return ensured
+
+
+@pytest.fixture(scope="session")
+def demo_mix(kept_demo: Callable[..., Path]) -> Path:
+    """``mix.yaml`` of a small demo mixture."""
+    return kept_demo(datasets=6, scale=0.02, seed=1)
 
 
 @pytest.fixture(scope="session")

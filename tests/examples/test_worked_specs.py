@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.demo.build import demo_directory, ensure_demo
 from autoloader.errors import SpecError
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -19,17 +18,13 @@ from autoloader.validation import validation_specs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("octo", "openvla", "droid", "stage2", "validation", "transforms")
-SMALL = {"datasets": 29, "scale": 0.01, "seed": 0}
 
 
 @pytest.fixture(scope="module")
-def folder(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(kept_demo: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The specs as they are, beside a small demo mixture as ``data``."""
-    cache = getattr(pytestconfig, "cache", None)
-    kept = tmp_path_factory.mktemp("demo") if cache is None else cache.mkdir("demo")
-    name = f"{demo_directory(**SMALL).name}-{os.getuid()}"
     place = tmp_path_factory.mktemp("examples")
-    (place / "data").symlink_to(ensure_demo(kept / name, **SMALL).parent)
+    (place / "data").symlink_to(kept_demo(datasets=29, scale=0.01, seed=0).parent)
     for path in (*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*.py")):
         (place / path.name).write_text(path.read_text())
     return place

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,15 +11,14 @@ from leftovers import loader_children
 sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import PipelineSpec
-from autoloader.demo.build import ensure_demo
 from autoloader.probes.oom import memory_cgroup
 from autoloader.supervision.vitals import LIMITS_S, Kind
 
 
 @pytest.fixture(scope="session")
-def small_mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_mix(kept_demo: Callable[..., Path]) -> Path:
     """The spec file of a mixture of four small datasets."""
-    return ensure_demo(tmp_path_factory.mktemp("demo") / "four", datasets=4, scale=0.02)
+    return kept_demo(datasets=4, scale=0.02)
 
 
 @pytest.fixture(scope="session")
