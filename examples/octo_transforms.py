@@ -26,12 +26,17 @@ def reached(trajectory: Trajectory) -> Trajectory:
 
 
 def absolute_gripper(trajectory: Trajectory) -> Trajectory:
-    """One action of 7 from a dictionary; the gripper holds what it was last told, 1 is open."""
+    """One action of 7 from a dictionary; the gripper holds what it was last told, 1 is open.
+
+    Before it is told anything, it has the state opposite to what it is told first: the rule of the
+    op ``rel2abs``.
+    """
     told = trajectory["action"]["gripper_closedness_action"]
+    open_or_not = tf.where(told < -0.1, 1.0, tf.where(told > 0.1, 0.0, 0.5))  # 0.5: no command
+    commands = tf.boolean_mask(open_or_not, open_or_not != 0.5)
+    start = tf.cond(tf.size(commands) > 0, lambda: 1.0 - commands[0], lambda: 1.0)
     opened = tf.scan(
-        lambda last, now: tf.where(tf.abs(now) > 0.5, 0.5 - 0.5 * tf.sign(now), last),
-        told,
-        initializer=tf.constant(1.0),
+        lambda last, now: tf.where(now == 0.5, last, now), open_or_not, initializer=start
     )
     trajectory["action"] = tf.concat(
         [
