@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import optuna
@@ -22,14 +21,6 @@ from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
 START = Knobs.build({"decode_threads": 1})
-
-
-@pytest.fixture
-def tmp_path() -> Iterator[Path]:
-    """A folder in memory where there is one: SQLite waits for the disk at each step of a trial."""
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        yield Path(folder)
 
 
 class Recorder:
