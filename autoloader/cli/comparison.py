@@ -162,7 +162,8 @@ class Comparer:
         from autoloader.cli.reference_values import normalised_rows
         from autoloader.spec.ops import WIDTHS
 
-        got, mask = row[name], row[f"{name}_mask"]
+        width = row[name].shape[-1]
+        got, mask = row[name].reshape(-1, width), row[f"{name}_mask"].reshape(-1, width)
         found = expected.rows(name)
         wanted = np.zeros(got.shape)
         inside = np.zeros(got.shape, dtype=bool)

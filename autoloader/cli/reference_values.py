@@ -55,21 +55,38 @@ class ReferenceSample:
         return (None if zero else self._steps[row]), (offset if zero else row - self._t), inside
 
     def rows(self, name: str) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]] | None:
-        """(values [R, width], inside [R], zeroed [R]) of a field before normalisation."""
+        """(values [R, width], inside [R], zeroed [R]) of a field before normalisation.
+
+        Chunks of several steps of the window are one behind the other.
+        """
         expression = self._fields[name]
         if expression is None:
             return None
+        sample = self._sample
+        if name == "action" and sample.action_per == "step":
+            chunks = [
+                self._rows(name, expression, *self._row(offset)) for offset in sample.frame_offsets
+            ]
+            values, inside, zeroed = (np.concatenate(part) for part in zip(*chunks, strict=True))
+            return values, inside, zeroed
+        return self._rows(name, expression, self._t, True, False)
+
+    def _rows(
+        self, name: str, expression: FieldExpression, at: int, real: bool, blank: bool
+    ) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The rows that count from step ``at``, which may stand for one outside the episode."""
         sample = self._sample
         offsets = list(sample.state_offsets)
         if name == "action":
             offsets = [sample.action_start + k for k in range(sample.action_horizon)]
         values, insides, zeros = [], [], []
         for offset in offsets:
-            row, inside, zero = self._row(offset)
+            row, inside, zero = self._row(offset, at)
+            inside, zero = inside and real, zero or blank
             value = numbers(self._steps[row], expression)
             state = self._fields["state"]
             if name == "action" and sample.action_relative_to_state and state is not None:
-                base = numbers(self._steps[self._t], state)
+                base = numbers(self._steps[at], state)
                 for dim in sample.action_relative_to_state:
                     value[dim] -= base[dim]
             values.append(np.zeros_like(value) if zero else value)
@@ -105,9 +122,9 @@ class ReferenceSample:
             for one in values
         ], insides
 
-    def _row(self, offset: int) -> tuple[int, bool, bool]:
+    def _row(self, offset: int, at: int | None = None) -> tuple[int, bool, bool]:
         """(step within the episode, whether it was asked for, whether zero stands for it)."""
-        wanted, last = self._t + offset, len(self._steps) - 1
+        wanted, last = (self._t if at is None else at) + offset, len(self._steps) - 1
         if wanted < 0:
             return 0, False, self._sample.edges.start == "zero"
         if wanted > last:

@@ -280,8 +280,9 @@ class Assembler:
         """
         shown = slice(pending.batch.rows)
         odd = {
-            name: ~np.isfinite(pending.views[name][shown]).all(axis=(1, 2))
+            name: ~np.isfinite(view).all(axis=tuple(range(1, view.ndim)))
             for name in ("action", "state")
+            for view in [pending.views[name][shown]]
         }
         rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
         pending.batch.non_finite = rows

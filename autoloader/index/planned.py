@@ -29,7 +29,7 @@ from autoloader.index.episodes import GatheredEpisodes, VideoPlace
 from autoloader.index.planned_features import gather_features
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
-from autoloader.samples.block import Encoded, SampleBlock, field_offsets
+from autoloader.samples.block import Encoded, SampleBlock, by_sample, field_windows
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
     PURPOSE_LANGUAGE,
@@ -212,33 +212,40 @@ class RunPlanner:
         """A field's final rows for the samples ``rows``, whose settings are the same."""
         layout = self._layout
         width = layout.action_width if name == "action" else layout.state_width
-        t = work.ledger[rows, 4]
-        window = windows.rows(t, field_offsets(sample, name), work.steps[rows, None], sample)
-        raw, raw_t = window.index * work.stride[rows, None], (t * work.stride[rows])[:, None]
-        values = np.zeros((*raw.shape, width), np.float32)
+        t, stride = work.ledger[rows, 4], work.stride[rows, None]
+        at, window = field_windows(sample, name, t, work.steps[rows, None])
+        chunks = len(at) // max(1, len(t))
+        # Gathered by sample; put together, and finished, by chunk.
+        raw = window.index.reshape(len(t), -1) * stride
+        raw_at = at.reshape(len(t), -1) * stride
+        values = np.zeros((*window.index.shape, width), np.float32)
         mask = np.zeros(values.shape, np.bool_)
         dims, base = sample.action_relative_to_state if name == "action" else (), None
         if dims:
-            base = np.zeros((len(t), max(width, layout.state_width)), np.float32)
+            base = np.zeros((len(at), max(width, layout.state_width)), np.float32)
         for part in parts:
             own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
+            each = slice(own.start * chunks, own.stop * chunks)
             field, state = part.dataset.bound(name), part.dataset.state
             if field is None:
                 continue
-            values[own, :, : field.width] = _evaluated(field, part.episodes, raw[own])
-            mask[own, :, : field.width] = window.inside[own, :, None]
+            found = _evaluated(field, part.episodes, raw[own])
+            values[each, :, : field.width] = found.reshape(-1, *values.shape[1:2], field.width)
+            mask[each, :, : field.width] = window.inside[each, :, None]
             if base is not None and state is not None:
-                base[own, : state.width] = _evaluated(state, part.episodes, raw_t[own])[:, 0]
+                found = _evaluated(state, part.episodes, raw_at[own])
+                base[each, : state.width] = found.reshape(-1, state.width)
         summed = name == "action" and sample.action_reduce == "sum"
         values, mask = windows.finished_values(
             values, mask, window, dims=dims, base=base, summed=summed
         )
         for part in parts:
             if name in part.dataset.scaling:
-                own = slice(part.rows.start - rows.start, part.rows.stop - rows.start)
+                start, stop = part.rows.start - rows.start, part.rows.stop - rows.start
+                own = slice(start * chunks, stop * chunks)
                 nothing = ~mask[own, :, 0] if summed else window.zeroed[own]
                 part.dataset.scaling[name].apply(values[own], nothing)
-        return values, mask
+        return by_sample(sample, name, values), by_sample(sample, name, mask)
 
     def _in_order(
         self,

@@ -253,9 +253,8 @@ def _field(
     columns: Mapping[str, NDArray[np.float32]],
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     width = layout.action_width if name == "action" else layout.state_width
-    rows = layout.action_rows if name == "action" else layout.state_rows
     if dataset.bound(name) is None:
-        shape = (len(t), rows, width)
+        shape = (len(t), *layout.arrays[name].shape[1:])
         return np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.bool_)
     return field_rows(dataset, name, t, steps, columns, width)
 
@@ -270,6 +269,8 @@ def field_rows(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """A field's final rows [n, R, width] float32 and their mask, for the samples at ``t`` [n].
 
+    With a chunk of actions per step of the window [n, W, R, width].
+
     Args:
         dataset: has the field.
         name: which one.
@@ -282,15 +283,31 @@ def field_rows(
     bound = dataset.bound(name)
     assert bound is not None
     values = bound.evaluate(columns, steps)
-    window = windows.rows(t, field_offsets(sample, name), steps, sample)
+    at, window = field_windows(sample, name, t, steps)
     dims, base = sample.action_relative_to_state if name == "action" else (), None
     if dims and dataset.state is not None:
-        base = dataset.state.evaluate(columns, steps)[t]
+        base = dataset.state.evaluate(columns, steps)[at]
     summed = name == "action" and sample.action_reduce == "sum"
     found, mask = windows.window_values(values, window, width, dims=dims, base=base, summed=summed)
     if name in dataset.scaling:
         dataset.scaling[name].apply(found, ~mask[..., 0] if summed else window.zeroed)
-    return found, mask
+    return by_sample(sample, name, found), by_sample(sample, name, mask)
+
+
+def field_windows(
+    sample: SampleSpec, name: FieldName, t: NDArray[np.int64], steps: int | NDArray[np.int64]
+) -> tuple[NDArray[np.int64], windows.WindowRows]:
+    """The steps that a field's rows count from, and the rows; see ``windows.action_rows``."""
+    if name == "action":
+        return windows.action_rows(t, steps, sample)
+    return t, windows.rows(t, field_offsets(sample, name), steps, sample)
+
+
+def by_sample(sample: SampleSpec, name: FieldName, values: NDArray[Any]) -> NDArray[Any]:
+    """``values`` of every chunk [n · k, …], with an axis for a sample's chunks if it may have k."""
+    if name == "state" or not sample.action_steps:
+        return values
+    return values.reshape(-1, sample.action_steps, *values.shape[1:])
 
 
 def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:

@@ -49,6 +49,7 @@ class BatchLayout:
         cameras: camera → (height, width).
         frames: frames of a sample (F).
         action_rows, action_width: H and A of ``action`` [B, H, A].
+        action_steps: W, where it is [B, W, H, A]: a chunk for each step of the window; else 0.
         state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
         features: what else samples hold.
     """
@@ -61,19 +62,22 @@ class BatchLayout:
     state_rows: int
     state_width: int
     features: Mapping[str, FeatureForm] = field(default_factory=dict)
+    action_steps: int = 0
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
         b, f = self.batch_size, self.frames
+        chunks = (self.action_steps,) if self.action_steps else ()
+        action = (b, *chunks, self.action_rows, self.action_width)
         wanted: list[tuple[str, str, tuple[int, ...]]] = []
         for camera, (height, width) in self.cameras.items():
             wanted.append((f"images/{camera}", "uint8", (b, f, height, width, 3)))
         wanted += [(f"frame_mask/{camera}", "bool", (b, f)) for camera in self.cameras]
         wanted += [
             ("frame_offset", "int32", (b, f)),
-            ("action", "float32", (b, self.action_rows, self.action_width)),
-            ("action_mask", "bool", (b, self.action_rows, self.action_width)),
+            ("action", "float32", action),
+            ("action_mask", "bool", action),
             ("state", "float32", (b, self.state_rows, self.state_width)),
             ("state_mask", "bool", (b, self.state_rows, self.state_width)),
             *self._features(),

@@ -228,6 +228,7 @@ def resolve(spec: PipelineSpec, split: str = "train") -> ResolvedMixture:
         action_width=_width(spec, datasets, "action"),
         state_rows=len(first.state_offsets),
         state_width=_width(spec, datasets, "state"),
+        action_steps=first.action_steps,
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
     )
     return ResolvedMixture(spec, split, tuple(datasets), layout)

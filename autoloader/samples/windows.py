@@ -6,8 +6,12 @@ for the tf.data front door; a property test holds the two together.
 A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)
 or zero (``zero``); with ``drop`` no such sample exists. A sum adds the rows inside only.
 
+With ``action_per: step`` each step of the window (``frame_offsets``) has a chunk of actions, which
+starts at that step as realised. The chunk of a step outside of the episode is masked.
+
 An action relative to the state is taken row by row, and before rows are zeroed or summed: from
-every row of the window, the state *at t* is taken away.
+every row of the window, the state *at t* is taken away; with a chunk per step, the state at that
+step.
 
 A goal is one more frame behind those of the offsets: g uniform in t+1 … T−1 by a keyed hash of t,
 or t itself where t is the last. It lies in the episode, so no edge holds for it and no t is lost.
@@ -46,11 +50,13 @@ class WindowRows:
 
 def dropped_edges(sample: SampleSpec) -> tuple[int, int]:
     """How many t at the start and at the end of an episode have no sample."""
+    # A step that an edge moved inside has a chunk that reaches as far as that of t, at most.
+    chunked = {0, *sample.frame_offsets} if sample.action_per == "step" else {0}
+    first = sample.action_start
     offsets = (
         *sample.frame_offsets,
         *sample.state_offsets,
-        sample.action_start,
-        sample.action_start + sample.action_horizon - 1,
+        *(step + row for step in chunked for row in (first, first + sample.action_horizon - 1)),
     )
     start = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
     return start, max(0, max(offsets)) if sample.edges.end == "drop" else 0
@@ -91,6 +97,35 @@ def rows(
     zeroed = (before & (sample.edges.start == "zero")) | (after & (sample.edges.end == "zero"))
     realised = np.where(zeroed, wanted, index) - t[:, None]
     return WindowRows(index, ~(before | after), zeroed, realised.astype(np.int32))
+
+
+def action_rows(
+    t: NDArray[np.int64], steps: int | NDArray[np.int64], sample: SampleSpec
+) -> tuple[NDArray[np.int64], WindowRows]:
+    """The rows of every chunk of actions, and the step that each chunk starts from.
+
+    A sample has k chunks, one behind the other: k is the window's steps, or 1.
+
+    Args:
+        t: [n] int64.
+        steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
+        sample: window, horizon and edges.
+
+    Returns:
+        [n · k] int64 steps, and rows [n · k, horizon].
+    """
+    offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+    if sample.action_per == "sample":
+        return t, rows(t, offsets, steps, sample)
+    frame = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
+    at = frame.index.ravel()
+    if not isinstance(steps, int):
+        steps = np.repeat(steps, len(sample.frame_offsets), axis=0)
+    window = rows(at, offsets, steps, sample)
+    inside, zeroed = frame.inside.reshape(-1, 1), frame.zeroed.reshape(-1, 1)
+    return at, WindowRows(
+        window.index, window.inside & inside, window.zeroed | zeroed, window.offset
+    )
 
 
 def frame_rows(

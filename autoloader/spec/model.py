@@ -59,6 +59,10 @@ class SampleSpec(Block):
     action_reduce: Literal["none", "sum"] = Field(
         "none", description="sum: one row, the sum over the rows that lie in the episode"
     )
+    action_per: Literal["sample", "step"] = Field(
+        "sample",
+        description="step: a chunk for each of frame_offsets, [B, window, horizon, A]",
+    )
     action_relative_to_state: tuple[Dim, ...] = Field(
         (), description="dims of action from which the same dims of the state at t are taken away"
     )
@@ -74,6 +78,11 @@ class SampleSpec(Block):
     def action_rows(self) -> int:
         """Rows of the batch's ``action``: the horizon, or 1 where it is summed."""
         return 1 if self.action_reduce == "sum" else self.action_horizon
+
+    @property
+    def action_steps(self) -> int:
+        """Steps of the window that have a chunk of their own; 0 where the sample has one."""
+        return len(self.frame_offsets) if self.action_per == "step" else 0
 
     @property
     def frames(self) -> int:
@@ -94,6 +103,7 @@ class SampleOverride(Block):
     action_start: Offset | None = None
     action_horizon: int | None = Field(None, ge=1, le=10_000)
     action_reduce: Literal["none", "sum"] | None = None
+    action_per: Literal["sample", "step"] | None = None
     action_relative_to_state: tuple[Dim, ...] | None = None
     edges: EdgesSpec | None = None
     goal: Literal["none", "uniform"] | None = None
@@ -353,6 +363,7 @@ class PipelineSpec(Block):
                 "goal": sample.frames - len(sample.frame_offsets),
                 "state_offsets": len(sample.state_offsets),
                 "action_horizon": sample.action_rows,
+                "action_per: step": sample.action_steps,
             }
 
         first = shape(self.datasets[0])

@@ -35,7 +35,7 @@ from autoloader.errors import SpecError
 from autoloader.index import DatasetIndex
 from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
-from autoloader.samples.block import field_offsets, field_rows
+from autoloader.samples.block import field_rows, field_windows
 from autoloader.samples.counts import samples_per_episode
 from autoloader.samples.resolve import FieldName, ResolvedDataset
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
@@ -179,7 +179,7 @@ def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> 
             found = values[mask[..., 0]]
             weights.append(np.ones(len(found), np.int64))
         else:
-            window = windows.rows(t, field_offsets(dataset.sample, name), steps, dataset.sample)
+            _, window = field_windows(dataset.sample, name, t, steps)
             times = np.bincount(window.index[window.inside], minlength=steps)
             used = np.flatnonzero(times)
             found = bound.evaluate(columns, steps)[used]

@@ -122,6 +122,12 @@ def as_dataset(
 def _check_told(mixture: ResolvedMixture) -> None:
     """Refuse what the loader's batches hold and these elements do not yet."""
     for dataset in mixture.datasets:
+        if dataset.sample.action_steps:
+            raise UnsupportedError(
+                "sample.action_per: step: as_dataset gives one chunk a sample",
+                remedy="set action_per: sample, or read it with AutoLoader",
+                path="sample.action_per",
+            )
         for name in dataset.held:
             field = f"datasets[{dataset.name}].features.{name}"
             raise UnsupportedError(

@@ -65,6 +65,7 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
         "sample": {
             "frame_offsets": [-2, 0, 5], "state_offsets": [-1, 0], "action_start": -1,
             "action_horizon": 3, "edges": {"start": "zero", "end": "repeat"}, "goal": "uniform",
+            "action_per": "step" if reader == "stream" else "sample",
         },
         "normalize": {
             "action": {"method": "q01_q99", "dims": "[:-1]", "clip": True},

@@ -132,7 +132,10 @@ def _window(sample: Mapping[str, Any]) -> tuple[list[int], list[int], list[int]]
 
 
 def _fits(t: int, steps: int, sample: Mapping[str, Any]) -> bool:
-    for offset in chain(*_window(sample)):
+    frames, states, horizon = _window(sample)
+    if sample.get("action_per") == "step":
+        horizon = [start + row for start in [0, *frames] for row in horizon]
+    for offset in chain(frames, states, horizon):
         if t + offset < 0 and sample["edges"]["start"] == "drop":
             return False
         if t + offset >= steps and sample["edges"]["end"] == "drop":
@@ -144,9 +147,9 @@ def _sample(episode: Episode, sample: Mapping[str, Any], t: int, key: int) -> Sa
     steps = len(episode.action)
     frames, states, horizon = _window(sample)
 
-    def row(offset: int) -> tuple[int | None, bool, int]:
+    def row(offset: int, at: int = t) -> tuple[int | None, bool, int]:
         """(row of the episode or None for zeros, whether it lies inside, realised offset)."""
-        wanted = t + offset
+        wanted = at + offset
         if 0 <= wanted < steps:
             return wanted, True, offset
         edge = sample["edges"]["start" if wanted < 0 else "end"]
@@ -162,23 +165,38 @@ def _sample(episode: Episode, sample: Mapping[str, Any], t: int, key: int) -> Sa
         rows.append((goal, True, goal - t))
 
     def numbers(
-        values: np.ndarray, offsets: list[int], base: np.ndarray
+        values: np.ndarray, offsets: list[int], base: np.ndarray, at: int = t
     ) -> tuple[np.ndarray, np.ndarray]:
         found, mask = [], []
-        for index, inside, _ in map(row, offsets):
+        for index, inside, _ in (row(offset, at) for offset in offsets):
             found.append(np.zeros_like(base) if index is None else values[index] - base)
             mask.append(np.full(len(base), inside))
         return np.stack(found), np.stack(mask)
 
-    base = np.zeros_like(episode.action[t])
-    for dim in sample["action_relative_to_state"]:
-        base[dim] = episode.state[t, dim]
-    action, action_mask = numbers(episode.action, horizon, base)
-    if sample["action_reduce"] == "sum":
-        total = np.zeros_like(base)
+    def chunk(at: int) -> tuple[np.ndarray, np.ndarray]:
+        """The actions from a step on, and their mask."""
+        base = np.zeros_like(episode.action[at])
+        for dim in sample["action_relative_to_state"]:
+            base[dim] = episode.state[at, dim]
+        return numbers(episode.action, horizon, base, at)
+
+    def reduced(action: np.ndarray, action_mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if sample["action_reduce"] != "sum":
+            return action, action_mask
+        total = np.zeros_like(action[0])
         for values, mask in zip(action, action_mask, strict=True):
             total = np.where(mask, total + values, total)
-        action, action_mask = total[None], action_mask.any(axis=0)[None]
+        return total[None], action_mask.any(axis=0)[None]
+
+    if sample.get("action_per") == "step":
+        chunks = []
+        for index, inside, _ in map(row, frames):
+            found, there = chunk(0 if index is None else index)
+            found = np.zeros_like(found) if index is None else found
+            chunks.append(reduced(found, there & inside))
+        action, action_mask = (np.stack(part) for part in zip(*chunks, strict=True))
+    else:
+        action, action_mask = reduced(*chunk(t))
     state, state_mask = numbers(episode.state, states, np.zeros_like(episode.state[t]))
     return Sample(
         frames={

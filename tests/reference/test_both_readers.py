@@ -101,6 +101,7 @@ def samples(draw: st.DrawFn) -> dict[str, Any]:
         "action_start": draw(st.integers(-3, 3)),
         "action_horizon": draw(st.integers(1, 4)),
         "action_reduce": draw(st.sampled_from(["none", "sum"])),
+        "action_per": draw(st.sampled_from(["sample", "sample", "step"])),
         "action_relative_to_state": draw(st.sampled_from([[], [1], [0, 1]])),
         "edges": {"start": draw(EDGES), "end": draw(EDGES)},
         "goal": draw(st.sampled_from(["none", "uniform"])),
@@ -270,7 +271,8 @@ def test_files_of_tfds_give_what_plain_tfds_reads(
     spec, data = kitchen
     sample = {
         "frame_offsets": [-1, 0, 3], "state_offsets": [0, -2], "action_start": -1,
-        "action_horizon": 4, "action_reduce": "none", "action_relative_to_state": [0, 1, 5],
+        "action_horizon": 4, "action_reduce": "none", "action_per": "step",
+        "action_relative_to_state": [0, 1, 5],
         "edges": {"start": "zero", "end": "repeat"}, "goal": "uniform", "per_episode": "all",
     }  # fmt: skip
     names = [one.metadata[FILE_PATH] for one in data.episodes.values()]

@@ -1,0 +1,129 @@
+"""``action_per: step``: a chunk of actions for each step of the window, as Octo takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader
+from autoloader.errors import SpecError, UnsupportedError
+from autoloader.layouts import octo
+from autoloader.statistics import statistics_of
+
+OCTO = {"frame_offsets": [-1, 0], "state_offsets": [-1, 0], "action_horizon": 4,
+        "action_per": "step"}  # fmt: skip
+LENGTHS = (10, 1, 3)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    records = [episode(number, steps, encode=png) for number, steps in enumerate(LENGTHS)]
+    return write_dataset(tmp_path_factory.mktemp("chunks"), [records])
+
+
+def batches(written: Written | dict[str, Any], output: str = "numpy", **top: Any) -> list[Any]:
+    how: dict[str, Any] = {
+        "sample": OCTO, "mixing": {"epoch": "pass"}, "batch": {"size": 4, "drop_last": False}, **top
+    }  # fmt: skip
+    with AutoLoader(
+        spec_of(written, **how), isolation="thread", ram_floor=0, controller=False,
+        output=output,  # type: ignore[arg-type]
+    ) as loader:  # fmt: skip
+        return [
+            {
+                name: one.clone() if isinstance(one, torch.Tensor) else one.copy()
+                for name, one in batch.items()
+                if name in ("action", "action_mask", "provenance")
+            }
+            for batch in loader
+        ]
+
+
+@pytest.mark.parametrize("reader", ["stream", "indexed"])
+@pytest.mark.parametrize("output", ["numpy", "torch"])
+def test_each_step_of_the_window_has_the_chunk_that_starts_at_it(
+    written: Written, reader: str, output: str
+) -> None:
+    seen = 0
+    for batch in batches(written, output, reader=reader):
+        assert batch["action"].shape[1:] == (2, 4, 2)
+        assert batch["action_mask"].shape[1:] == (2, 4, 2)
+        for k, (_, _, _, number, t) in enumerate(batch["provenance"].tolist()):
+            last = LENGTHS[number] - 1
+            for w, start in enumerate((max(t - 1, 0), t)):
+                rows = [min(start + h, last) for h in range(4)]
+                wanted = np.asarray([[number + r / 100, r] for r in rows], np.float32)
+                np.testing.assert_array_equal(np.asarray(batch["action"][k][w]), wanted)
+                real = t - 1 + w >= 0
+                inside = [[real and start + h <= last] * 2 for h in range(4)]
+                assert batch["action_mask"][k][w].tolist() == inside
+                seen += 1
+    assert seen == 2 * sum(LENGTHS)
+
+
+def test_chunks_are_normalised_alike_in_both_readers(written: Written) -> None:
+    normalize = {"action": {"method": "min_max"}}
+    dataset = dataset_of(written, state=["observation/state[:2]"])
+    own = {**OCTO, "action_relative_to_state": [0], "edges": {"start": "zero", "end": "zero"}}
+    found = []
+    for reader in ("stream", "indexed"):
+        every = batches(dataset, reader=reader, normalize=normalize, sample=own)
+        places = np.concatenate([one["provenance"][:, 2:] for one in every])
+        action = np.concatenate([one["action"] for one in every])
+        found.append(action[np.lexsort(places.T)])
+    np.testing.assert_array_equal(found[0], found[1])
+    # Differences to the state at the step itself, to [-1, 1].
+    assert found[0][..., 0].max() == pytest.approx(1)
+    assert found[0][..., 0].min() == pytest.approx(-1)
+
+
+def test_statistics_of_samples_count_the_rows_of_every_chunk(written: Written) -> None:
+    normalize = {"action": {"method": "min_max"}, "statistics_of": "samples"}
+    found = statistics_of(spec_of(written, sample=OCTO, normalize=normalize))
+    assert found is not None
+    rows = [
+        start + h
+        for steps in LENGTHS
+        for t in range(steps)
+        for start in (t - 1, t)
+        for h in range(4)
+        if start >= 0 and start + h < steps
+    ]
+    assert found["robot"].action is not None
+    assert found["robot"].action.mean[1] == pytest.approx(np.mean(rows))
+
+
+def test_octos_layout_takes_them(written: Written) -> None:
+    spec = spec_of(written, sample=OCTO, metadata="full")
+    with AutoLoader(
+        spec, isolation="thread", ram_floor=0, controller=False, output="numpy"
+    ) as loader:
+        batch = octo(next(iter(loader)), loader.dataset_names)
+    assert batch["action"].shape == batch["action_pad_mask"].shape == (4, 2, 4, 2)
+    assert batch["observation"]["task_completed"].shape == (4, 2, 4)
+
+
+def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:
+    other = dataset_of(written, name="other", sample={"action_per": "sample"})
+    with pytest.raises(SpecError, match="'other' has 0 entries of action_per: step, 'robot' has 2"):
+        spec_of(written, other, sample=OCTO)
+
+
+def test_the_graph_says_that_it_has_no_such_chunks(written: Written) -> None:
+    from autoloader.tfdata import as_dataset
+
+    with pytest.raises(UnsupportedError, match="action_per: step"):
+        as_dataset(spec_of(written, sample=OCTO))
+
+
+def test_the_graph_says_that_it_has_no_features(written: Written) -> None:
+    from autoloader.tfdata import as_dataset
+
+    dataset = dataset_of(written, features={"pose": "observation/state"})
+    with pytest.raises(UnsupportedError, match=r"datasets\[robot\].features.pose"):
+        as_dataset(spec_of(dataset))
