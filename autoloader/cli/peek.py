@@ -108,10 +108,13 @@ def _samples(
         names, mixture = loader.dataset_names, loader.plan.mixture
         wanted, done = samples * len(names), 0
         for batch in loader:
-            pictures = augment(batch)["images"]
             indices = batch["dataset_index"].tolist()
+            missing = [
+                k for k in indices if len(seen.setdefault(names[k], _Seen()).shown) < most_shown
+            ]
+            pictures = augment(batch)["images"] if missing else {}
             for k, index in enumerate(indices):
-                one = seen.setdefault(names[index], _Seen())
+                one = seen[names[index]]
                 _take(batch, k, one)
                 if len(one.shown) < most_shown:
                     sample = mixture.datasets[index].sample

@@ -62,6 +62,9 @@ _SCALED = "natural_scaled            # shares are weight × samples, as these we
 _BALANCED = (
     "natural_scaled            # weight × samples; there × the steps of all splits, so a little off"
 )
+_ENDLESS = (
+    "mixing: {epoch: forever}          # as there; a number makes epochs of so many samples\n"
+)
 _COPIES = (
     "The project trained on copies whose frames were stretched to 256×256 and encoded anew as "
     "JPEG; of the public files frames differ a little. See docs/from-other-loaders.md."
@@ -108,7 +111,7 @@ STYLES: Mapping[StyleName, Style] = {
         },
         rest="normalize:\n"
         '  action: {method: mean_std, dims: "[:-1]"}   # the gripper passes through\n'
-        "batch: {size: 48}                 # samples per batch and rank\n",
+        "batch: {size: 48}                 # samples per batch and rank\n" + _ENDLESS,
         project="octo",
         only_cameras=True,
         state=False,
@@ -132,7 +135,7 @@ STYLES: Mapping[StyleName, Style] = {
         augmented="as its finetune.py; its train.py has image_aug off: take the block away",
         rest="normalize:\n"
         '  action: {method: q01_q99, dims: "[:-1]", clip: true}   # BOUNDS_Q99\n'
-        "batch: {size: 48}                 # samples per batch and rank\n",
+        "batch: {size: 48}                 # samples per batch and rank\n" + _ENDLESS,
         project="openvla",
         only_cameras=True,
         state=False,
@@ -163,7 +166,7 @@ STYLES: Mapping[StyleName, Style] = {
         "  state: {method: q01_q99}\n"
         "  statistics_of: samples          # a row counts once per chunk that it lies in\n"
         "pad_to: {action: 32, state: 32}   # pi0 and pi0.5; pi0-FAST is not padded\n"
-        "batch: {size: 32}                 # samples per batch and rank\n",
+        "batch: {size: 32}                 # samples per batch and rank\n" + _ENDLESS,
         project="openpi",
     ),
     StyleName.stage2: Style(
