@@ -15,7 +15,7 @@ from typing import Any
 
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
-from autoloader.controller.observation import Reading
+from autoloader.controller.observation import CacheReading, Reading
 from autoloader.decode.activity import PipelineActivity
 from autoloader.knobs import Knobs
 from autoloader.probes.gpu import GpuProbe, GpuReading
@@ -108,6 +108,9 @@ class Observer:
         held, pressure = self._held_bytes, self._probes.pressure.read()
         gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
         found: dict[str, Any] = {"prices": self.prices}
+        if knobs.reader == "indexed" and knobs.decode_processes == 1:
+            wanting = activity.cache.burden is not None
+            found["cache"] = CacheReading(activity.cache.held_bytes, wanting)
         if held is not None:
             found["loader_bytes"] = Reading(held, at_s - self._held_at_s)
         if pressure is not None:

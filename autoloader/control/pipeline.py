@@ -37,6 +37,7 @@ from autoloader.controller.proposals import margin
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
 from autoloader.controller.request import ControlRequest
 from autoloader.controller.states import ControllerState
+from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.pipeline.launch import open_pipeline
@@ -153,6 +154,8 @@ class ControlledPipeline:
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
         """See ``Governed.reflex``."""
         before = self._reflex
+        if headroom_bytes is not None:
+            headroom_bytes += self._give_frames_back(headroom_bytes, growth_bytes)
         below = headroom_bytes is not None and headroom_bytes < self._limits.ram_floor_bytes
         # A consumer that keeps many batches and wants one more has none, whatever lies with it.
         wanting = self._observer.wanting and not self._parked
@@ -182,6 +185,18 @@ class ControlledPipeline:
             self._drop(at_s)
         if reaction.action is Action.RESTART and self._restart is not None:
             self._restart("below the RAM floor and still too large: starting again small")
+
+    def _give_frames_back(self, headroom_bytes: int, growth_bytes: int) -> int:
+        """Have the frame cache give what is missing above the floor; bytes that it gave."""
+        floor, margin_bytes = self._limits.ram_floor_bytes, self._limits.margin_bytes
+        missing = missing_bytes(headroom_bytes, floor, max(margin_bytes, growth_bytes))
+        if not missing or not self.pipeline.knobs.cache_bytes:
+            return 0
+        with self._applying:
+            held = self.pipeline.frames_held().held_bytes
+            self.pipeline.retune(lowered_cache(self.pipeline.knobs, held, missing))
+            self._tell()
+            return max(0, held - self.pipeline.frames_held().held_bytes)
 
     def _drop(self, at_s: float) -> None:
         self._counted["drops"] += 1

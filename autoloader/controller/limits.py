@@ -44,6 +44,7 @@ class ControllerLimits:
         silence_s: a consumer that neither takes nor wants a batch for so long is silent.
         pressure_percent: PSI ``memory some avg10`` that counts as pressure.
         gpu_busy_ratio: load from which on the GPU is the bottleneck.
+        most_cache_bytes: what decoded frames grow to; ``None``: what the floor leaves.
     """
 
     ram_floor_bytes: int
@@ -59,6 +60,7 @@ class ControllerLimits:
     silence_s: float = 5.0
     pressure_percent: float = 20.0
     gpu_busy_ratio: float = 0.95
+    most_cache_bytes: int | None = None
 
     def least(self, knobs: Knobs) -> Knobs:
         """The knobs that hold the least memory, of those that are nowhere above ``knobs``.

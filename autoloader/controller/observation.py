@@ -55,6 +55,14 @@ class StageReading:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheReading:
+    """The frame cache: bytes that it holds, and whether it left out frames that are shown again."""
+
+    held_bytes: int
+    wanting: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """Everything ``decide`` sees of the world.
 
@@ -83,6 +91,7 @@ class Observation:
         pressure_percent: PSI ``memory some avg10``.
         gpu_busy_ratio: SM activity, or utilisation where the device has no better.
         gpu_shared: other processes use the device, so its load says little about this one.
+        cache: the frame cache; ``None`` where there can be none.
         prices: bytes of one unit of each knob.
     """
 
@@ -109,4 +118,5 @@ class Observation:
     pressure_percent: Reading | None = None
     gpu_busy_ratio: Reading | None = None
     gpu_shared: bool = False
+    cache: CacheReading | None = None
     prices: Prices = field(default_factory=Prices)

@@ -12,7 +12,8 @@ Invariants:
     1. Missing or stale evidence never raises a knob.
     2. No knobs leave ``decide`` that ``KnobLimits`` refuses, nor any that were not admitted.
     3. At most one change is under way.
-    4. Below the floor the knobs are the minimum at once, whatever else holds.
+    4. Below the floor the frame cache goes at once, and where there is none the knobs are the
+       minimum at once, whatever else holds.
     5. A silent consumer moves nothing.
 
 Not here: the transitions (``states``), which change (``proposals``), whether it paid
@@ -46,6 +47,7 @@ from autoloader.controller.states import (
     State,
     Trial,
 )
+from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.controller.verification import MINIMUM_RATES, Verdict, judge
 from autoloader.knobs import Knobs
 
@@ -104,6 +106,8 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
     event = event_of(state, seen, limits)
     name = TRANSITIONS[state.name, event]
     now = _advanced(state, name, event, seen, limits)
+    if seen.knobs.cache_bytes and event in (Event.BELOW_FLOOR, Event.PRESSURE):
+        return _go(now, seen, event, _fewer_frames(seen, limits), "the frame cache goes first")
     if name is State.EMERGENCY:
         return _go(now, seen, event, limits.least(seen.knobs), "below the floor: minimum knobs")
     if name is State.SHRINK:
@@ -234,6 +238,15 @@ def _shrink(
     )
 
 
+def _fewer_frames(seen: Observation, limits: ControllerLimits) -> Knobs:
+    """Half of the frame cache at least, and what is missing above the floor and the margin."""
+    headroom = fresh(seen.headroom_bytes, limits.oldest_s)
+    held, missing = seen.knobs.cache_bytes, 0
+    if headroom is not None:
+        missing = missing_bytes(int(headroom), limits.ram_floor_bytes, margin(seen, limits))
+    return lowered_cache(seen.knobs, held, max(missing, held // 2))
+
+
 def _go(now: ControllerState, seen: Observation, event: Event, knobs: Knobs, rule: str) -> Decision:
     changed = {key: pair[0] for key, pair in knobs.changed(seen.knobs).items()}
     if not changed:
@@ -251,6 +264,9 @@ def _grow(
         return Decision(now, event, "training pauses")
     if len(now.rates) < MINIMUM_RATES:
         return Decision(now, event, "too few rates to compare with")
+    frames = grown_cache(seen, limits, margin(seen, limits))
+    if frames is not None and admitted(seen, frames, limits):
+        return _go(now, seen, event, frames, "training waits: more frames are held")
     change = best_growth(now, seen, limits)
     if change is not None:
         return _try(now, seen, event, change, growing=True, hungry=True)

@@ -323,6 +323,10 @@ class Pipeline:
             builder.drop()
         self._slots.punch_free()
 
+    def frames_held(self) -> CacheCounts:
+        """What is held of decoded frames, by all pipelines over this mixture."""
+        return self._reader.held()
+
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far."""
         return self._quarantine.records()
@@ -346,7 +350,7 @@ class Pipeline:
             processes=[one.pid for one in builders if one.pid],
             gather_s=done.gather_s,
             gathered=done.gathered,
-            cache=self._reader.held(),
+            cache=self.frames_held(),
         )
 
     def _builder_activity(self) -> BuilderActivity:

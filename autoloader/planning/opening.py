@@ -57,6 +57,7 @@ def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> Contro
             minimum=minimum_knobs(mixing.block_length),
             order_fixed=mixing.waits,
             budget_ratio=1 / ranks_here,
+            most_cache_bytes=plan.most_cache_bytes,
         ),
         moves=moves,
         decisions=str(log_path(wanted, "decisions", run).absolute()) if wanted else "",

@@ -66,6 +66,8 @@ class LoaderPlan:
         limits: what the knobs were held against.
         reader_reason: why the reader is the one it is.
         world_size: how many trainers share the order.
+        most_cache_bytes: what the controller may hold of decoded frames; ``None`` where nobody said
+            (``cache_bytes: auto``): what the floor leaves.
     """
 
     mixture: ResolvedMixture
@@ -78,6 +80,7 @@ class LoaderPlan:
     limits: KnobLimits
     reader_reason: str
     world_size: int = 1
+    most_cache_bytes: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -217,6 +220,8 @@ def plan_loader(
         floor = parse_bytes(ram_floor, name="ram_floor")
     base = _profile_knobs(found, mixture, changes)
     given = dict(knobs or {})
+    if given.get("cache_bytes") == "auto":
+        del given["cache_bytes"]
     if "reader" in given:
         asked: str = Knobs.build({"reader": given["reader"]}).reader
     else:
@@ -261,7 +266,17 @@ def plan_loader(
         statistics = statistics_of(spec, split, cached_only=probe_only)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
     return LoaderPlan(
-        mixture, counts, order, found, floor, chosen, tuple(changes), limits, why, world_size
+        mixture,
+        counts,
+        order,
+        found,
+        floor,
+        chosen,
+        tuple(changes),
+        limits,
+        why,
+        world_size,
+        most_cache_bytes=chosen.cache_bytes if "cache_bytes" in given else None,
     )
 
 

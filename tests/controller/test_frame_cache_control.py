@@ -1,0 +1,181 @@
+"""The frame cache under control: the first to go, grown while training waits, judged by no rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rlds_files import Written, episode, write_dataset
+from situations import FLOOR
+from streams import spec_of
+
+import autoloader.loader
+from autoloader import AutoLoader
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.loop import ControlLoop
+from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
+from autoloader.controller.policy import decide
+from autoloader.controller.states import ControllerState, State
+from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
+from autoloader.knobs import KnobLimits, Knobs
+from autoloader.probes.headroom import FakeHeadroom
+from autoloader.units import GIB, MIB
+
+MARGIN = 256 * MIB
+
+
+def limits(**own: Any) -> ControllerLimits:
+    knobs = KnobLimits(cpus=4, shards={"a": 2}, cache_bytes=own.pop("room", 8 * GIB))
+    least = Knobs.build({"reader": "indexed", "ring_slots": 4, "read_ahead": 1, "io_threads": 1})
+    return ControllerLimits(FLOOR, knobs, least, **own)
+
+
+def hungry(cache: CacheReading | None, cache_bytes: int = 0, **own: Any) -> Observation:
+    knobs = Knobs.build({"reader": "indexed", "cache_bytes": cache_bytes, "ring_slots": 16})
+    return Observation(
+        at_s=100.0,
+        knobs=knobs,
+        batches=100,
+        rate_per_s=Reading(100.0),
+        wait_ratio=Reading(0.5),
+        headroom_bytes=own.pop("headroom", Reading(FLOOR + MARGIN + 4 * GIB)),
+        idle_cpus=Reading(0.0),
+        stages=(StageReading("decode", "", 1.0, 2, Reading(0.02), Reading(1.0)),),
+        cache=cache,
+        **own,
+    )
+
+
+GROWING = ControllerState(State.GROW, 90.0, rates=(100.0,) * 8)
+
+
+def test_a_loader_that_waits_holds_frames_step_by_step_each_once_the_last_is_full() -> None:
+    first = decide(GROWING, hungry(CacheReading(0, False)), limits())
+    assert first.changes == {"cache_bytes": 256 * MIB}
+    assert first.state.trial is None  # it pays a pass later: the next rates say nothing of it
+    filling = hungry(CacheReading(100 * MIB, False), 256 * MIB)
+    assert "cache_bytes" not in decide(GROWING, filling, limits()).changes
+    full = hungry(CacheReading(250 * MIB, True), 256 * MIB)
+    assert decide(GROWING, full, limits()).changes == {"cache_bytes": 512 * MIB}
+    whole = hungry(CacheReading(250 * MIB, False), 256 * MIB)  # all that is shown again is held
+    assert "cache_bytes" not in decide(GROWING, whole, limits()).changes
+
+
+def test_it_does_not_grow_while_training_does_not_wait_and_is_not_taken_back_either() -> None:
+    calm = replace(hungry(CacheReading(250 * MIB, True), 256 * MIB), wait_ratio=Reading(0.0))
+    state = ControllerState(State.HOLD, 10.0, rates=(100.0,) * 8)
+    for _ in range(50):
+        answer = decide(state, calm, limits())
+        assert "cache_bytes" not in answer.changes
+        state = answer.state
+        calm = replace(
+            calm, at_s=calm.at_s + 1, knobs=answer.knobs or calm.knobs, occupancy_ratio=Reading(1.0)
+        )
+
+
+@pytest.mark.parametrize(
+    "blind",
+    [
+        hungry(None),
+        hungry(CacheReading(0, True), headroom=None),
+        hungry(CacheReading(0, True), headroom=Reading(FLOOR + 4 * GIB, 60.0)),
+        hungry(CacheReading(0, True), headroom=Reading(FLOOR + MARGIN + 20 * MIB)),
+    ],
+)
+def test_without_evidence_or_room_nothing_is_held(blind: Observation) -> None:
+    assert grown_cache(blind, limits(), MARGIN) is None
+
+
+def test_it_grows_to_what_was_asked_for_and_what_the_floor_left() -> None:
+    full = hungry(CacheReading(1000 * MIB, True), 1000 * MIB)
+    for own in ({"most_cache_bytes": 1100 * MIB}, {"room": 1100 * MIB}):
+        grown = grown_cache(full, limits(**own), MARGIN)
+        assert grown is not None
+        assert grown.cache_bytes == 1100 * MIB
+    assert grown_cache(full, limits(most_cache_bytes=0), MARGIN) is None
+
+
+@pytest.mark.parametrize("short", [MIB, 100 * MIB, 255 * MIB, 300 * MIB, 2 * GIB])
+def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_are_held(
+    short: int,
+) -> None:
+    seen = hungry(CacheReading(GIB, True), GIB, headroom=Reading(FLOOR + MARGIN - short))
+    answer = decide(GROWING, seen, limits())
+    assert set(answer.changes) == {"cache_bytes"}
+    assert answer.changes["cache_bytes"] <= max(0, GIB - short)
+    assert answer.changes["cache_bytes"] <= GIB // 2
+    after = replace(seen, knobs=Knobs.build({"cache_bytes": 0}, base=seen.knobs))
+    assert decide(answer.state, after, limits()).changes.get("ring_slots", 16) < 16
+
+
+def test_what_is_missing_comes_back_and_no_more() -> None:
+    assert missing_bytes(FLOOR + MARGIN, FLOOR, MARGIN) == 0
+    missing = missing_bytes(FLOOR + MARGIN - MIB, FLOOR, MARGIN)
+    assert missing == 65 * MIB  # reads are admitted again at a quarter of the margin more
+    knobs = Knobs.build({"cache_bytes": 2 * GIB})
+    assert lowered_cache(knobs, GIB, missing).cache_bytes == GIB - missing
+    assert lowered_cache(knobs, 80 * MIB, missing).cache_bytes == 0
+
+
+# --- a loader that runs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
+    """The loader's headroom, told by the test; its threads of control do not run by themselves."""
+    fake = FakeHeadroom(FLOOR + 4 * GIB)
+    monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
+    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
+    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    number = iter(range(1000))
+    shards = [[episode(next(number), 40) for _ in range(4)] for _ in range(2)]
+    return write_dataset(tmp_path_factory.mktemp("frames"), shards, name="a")
+
+
+def load(written: Written, **knobs: Any) -> AutoLoader:
+    spec = spec_of(
+        written,
+        mixing={"epoch": "forever"},
+        reader="indexed",
+        cameras={"primary": {"size": [256, 256]}},
+    )
+    values = {"ring_slots": 8, "decode_threads": 2, "read_ahead": 2, **knobs}
+    return AutoLoader(spec, isolation="thread", ram_floor=FLOOR, knobs=values, output="numpy")
+
+
+def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written, cache_bytes="500MiB") as loader:
+        batches: Iterator[Any] = iter(loader)
+        loop = loader._pipeline._control._loop
+        for _ in range(120):
+            next(batches)
+        held = loader.statistics().cache.held_bytes
+        assert held > 40 * MIB
+        headroom.headroom_bytes = FLOOR + MARGIN - 2 * MIB
+        loop.react_once()
+        assert loader.knobs.cache_bytes == 0  # less than a step would be left
+        assert loader.knobs.ring_slots == 8
+        assert loader.knobs.read_ahead == 2
+        for _ in range(60):
+            next(batches)
+        assert loader.statistics().cache.held_bytes == 0
+
+
+def test_auto_is_what_the_floor_leaves_and_a_number_is_the_most(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written, cache_bytes="auto") as loader:
+        assert loader.knobs.cache_bytes == 0
+        assert loader.plan.most_cache_bytes is None
+    with load(written, cache_bytes="64MiB") as loader:
+        assert loader.knobs.cache_bytes == 64 * MIB
+        assert loader.plan.most_cache_bytes == 64 * MIB
