@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from recipe_files import Files, leaves_of, picture, write
 from recipe_trees import TREES
-from recipe_values import wanted
+from recipe_values import Wanted, wanted
 from test_both_readers import read_from_index, read_from_stream
 
 from autoloader import recipes
@@ -22,6 +22,7 @@ from autoloader.spec import PipelineSpec
 
 pytestmark = pytest.mark.slow
 
+HORIZON = 3
 STYLES = ("octo", "openvla", "oft", "openpi")
 UNTESTED = {
     "gnm_dataset", "aloha_static_dataset", "aloha_dagger_dataset", "droid_wipe", "roboset", "rh20t",
@@ -46,11 +47,23 @@ def test_every_dataset_has_a_known_tree_or_says_that_it_is_untested() -> None:
             assert recipes.recipe(name, style).tree_known == (name not in UNTESTED)
 
 
-def mixture_with(found: recipes.Recipe, path: Path, **own: Any) -> ResolvedMixture:
-    dataset = {"name": found.name, "path": str(path), **found.dataset, **own}
-    dataset.pop("sample", None)
+def mixture_with(found: recipes.Recipe, path: Path) -> ResolvedMixture:
+    """Chunks of three rows; the reward goes along as a feature."""
+    dataset = {"name": found.name, "path": str(path), **found.dataset}
+    dataset["features"] = {"reward": "reward"}
     cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
-    return resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+    raw = {"datasets": [dataset], "cameras": cameras, "sample": {"action_horizon": HORIZON}}
+    return resolve(PipelineSpec.from_mapping(raw))
+
+
+def chunk(one: Wanted, style: str, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """(rows [3, A] from t on, the last one again behind the end; which lie inside)."""
+    last = len(one.action) - 1
+    rows = np.stack([one.action[min(t + h, last)] for h in range(HORIZON)])
+    if style == "openpi":  # joints relative to the joints at t, the gripper absolute
+        assert one.state is not None
+        rows[:, :7] -= one.state[t, :7]
+    return rows, np.asarray([t + h <= last for h in range(HORIZON)])
 
 
 def held(name: str, style: str, files: Files, read: Any) -> int:
@@ -70,9 +83,12 @@ def held(name: str, style: str, files: Files, read: Any) -> int:
         came.append((record, t))
         one = expected[record, t]
         where = f"{name}, {style}, record {record}, t {t}"
-        rows = {field: block.columns[field][k] for field in ("action", "action_mask")}
-        np.testing.assert_allclose(rows["action"][0], one.action[t], atol=1e-6, err_msg=where)
-        assert rows["action_mask"].all()
+        rows, inside = chunk(one, style, t)
+        action, action_mask = block.columns["action"][k], block.columns["action_mask"][k]
+        np.testing.assert_allclose(action, rows, atol=1e-6, err_msg=where)
+        np.testing.assert_array_equal(action_mask, np.repeat(inside[:, None], rows.shape[1], 1))
+        reward = files.episodes[record]["reward"][one.steps[t]]
+        assert block.columns["features/reward"][k].tolist() == reward.tolist(), where
         if one.state is None:
             assert block.columns["state"].shape[-1] == 0
         else:
