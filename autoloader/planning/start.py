@@ -167,7 +167,12 @@ def _size_notes(
 def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     """What transforms cost, for people."""
     when = "once, when its index is built" if reader == "indexed" else "in every pass"
-    return [
+    own = [
+        f"{dataset.name}: {found.derivation}; worked out over whole episodes {when}"
+        for dataset in mixture.datasets
+        if (found := dataset.transform) is not None and found.derivation is not None
+    ]
+    return own + [
         f"{dataset.name}: transform {found.spec.call} ({found.spec.framework}) took "
         f"{found.cost_s * 1e3:.1f} ms for an episode and left {found.kept_ratio:.0%} of its steps; "
         f"it runs {when}"

@@ -35,6 +35,7 @@ from autoloader.transforms.rlds import Transformed, nothing
 ARITHMETIC = 1
 """Raised where what the pass gives changes, so that indexes of another one are not taken."""
 _PREFIX = "autoloader"
+_AS_IT_IS = StepsSpec().model_dump()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,16 @@ class Derivation:
     steps: StepsSpec
     columns: tuple[DerivedColumns, ...]
     moving: tuple[MovingSpec, FieldTerm, Feature] | None = None
+
+    def __str__(self) -> str:
+        """What it does, for people."""
+        said = [f"{key} {value}" for key, value in self.steps if value != _AS_IT_IS[key]]
+        names: list[str] = [op.name for one in self.columns for op in one.term.ops if op.whole]
+        if any(one.source.encoding in PACKED for one in self.columns):
+            names.append("unpacked tensors")
+        if self.moving is not None:
+            names.append("keep.moving")
+        return ", ".join([*said, *dict.fromkeys(names)])
 
     @property
     def plain(self) -> dict[str, Any]:

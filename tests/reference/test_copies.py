@@ -12,6 +12,7 @@ from streams import Running, mixture_of
 
 from autoloader import recipes
 from autoloader.errors import SpecError
+from autoloader.planning.start import plan_loader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
 
@@ -165,3 +166,17 @@ def test_a_camera_with_an_op_is_written_as_it_was_read(tmp_path: Path) -> None:
         assert plain["datasets"][0]["images"]["primary"] == camera
         assert PipelineSpec.from_mapping(plain) == spec
         assert np.all([one.images["primary"].flip for one in spec.datasets])
+
+
+def test_a_plan_says_what_files_were_taken_for_and_what_is_worked_out(tmp_path: Path) -> None:
+    files = written(tmp_path, "robot", image(240, 320))
+    action = [{"path": "action", "ops": ["relabel"]}]
+    raw = dataset(files, PUBLIC_ONLY, steps={"drop_first": 1, "drop_last": 1}) | {"action": action}
+    plan = plan_loader(mixture_of(raw, reader="stream").spec, ram_floor=0)
+    notes = "\n".join(plan.notes)
+    assert "robot: taken for public files (observation/image is 240×320)" in notes
+    assert "red and blue of primary change places" in notes
+    assert (
+        "robot: drop_first 1, drop_last 1, relabel; worked out over whole episodes in every"
+        in notes
+    )
