@@ -152,15 +152,16 @@ ctypes.PyDLL(None).sleep(600)  # like any call that never returns and keeps the 
 def running(*codes: str) -> Iterator[list[int]]:
     """Process ids of programs that have begun; they end with the block."""
     with ExitStack() as started:
-        pids = []
+        every = []
         for code in codes:
             command = [sys.executable, "-S", "-c", code]
             process = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
             started.callback(process.kill)
-            pids.append(process.pid)
+            every.append(process)
+        for process in every:
             assert process.stdout is not None
             process.stdout.readline()
-        yield pids
+        yield [process.pid for process in every]
 
 
 def kinds(*pids: int, pieces: int = 3) -> list[set[Kind]]:
