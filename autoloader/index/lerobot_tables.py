@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from autoloader.catalog.lerobot.episodes import Episode, EpisodeList, read_episodes, tasks
 from autoloader.catalog.lerobot.metadata import INFO_FILE, TASK, read_info
 from autoloader.catalog.lerobot.packets import PacketTable, UnreadableVideoError, read_packets
-from autoloader.extras import needs
+from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
@@ -128,33 +128,29 @@ class _Rows:
     """The rows of a Parquet file: columns as the schema wants them."""
 
     def __init__(self, path: str, schema: RecordSchema, texts: Mapping[int, bytes]) -> None:
-        with needs("a LeRobot dataset", extra="lerobot"):
-            import pyarrow
-            import pyarrow.parquet as parquet
         self.texts = texts
         numeric = [one for one in schema.features if one.role in NUMBERS]
         strings = [one for one in schema.features if one.role == "text" and one.key != TASK]
         wanted = ["episode_index", "frame_index", "timestamp", *(["task_index"] if texts else [])]
         names = list(dict.fromkeys([*wanted, *(one.key for one in (*numeric, *strings))]))
+
+        def there(columns: Sequence[str]) -> list[str]:
+            lost = [name for name in names if name not in columns and name != "timestamp"]
+            if lost:
+                raise _DamagedError(f"its Parquet file has no column {lost[0]!r}")
+            return [name for name in names if name in columns]
+
         try:
-            with parquet.ParquetFile(path, memory_map=False) as file:
-                there = set(file.schema_arrow.names)
-                missing = [name for name in names if name not in there and name != "timestamp"]
-                if missing:
-                    raise _DamagedError(f"its Parquet file has no column {missing[0]!r}")
-                table = file.read(columns=[name for name in names if name in there])
-        except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-            if isinstance(error, (FileNotFoundError, PermissionError)):
-                raise
-            raise _DamagedError(f"its Parquet file cannot be read: {error}"[:200]) from error
-        self.count = table.num_rows
+            table = read_columns(path, there)
+        except UnreadableParquetError as error:
+            raise _DamagedError(f"its Parquet file cannot be read: {error}") from error
         self.numbers = {one.key: _flat(table.column(one.key), one) for one in numeric}
         self.strings = {one.key: table.column(one.key).to_pylist() for one in strings}
         self.episode = _whole(table.column("episode_index"))
         self.frame = _whole(table.column("frame_index"))
         self.task = _whole(table.column("task_index")) if texts else None
         self.time_s = None
-        if "timestamp" in there:
+        if "timestamp" in table.column_names:
             self.time_s = table.column("timestamp").to_numpy().astype(np.float64)
 
     def first_of(self, one: Episode, fps: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
+from rlds_files import episode, write_dataset
+from streams import spec_of as rlds_spec_of
 
 from autoloader import AutoLoader
-from autoloader.errors import AutoloaderError, SourceError, SpecError, UnsupportedError
+from autoloader.errors import (
+    AutoloaderError,
+    MissingExtraError,
+    SourceError,
+    SpecError,
+    UnsupportedError,
+)
 
 BEARS = {"max_corrupt_ratio": 0.9}
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
@@ -221,3 +230,19 @@ def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: P
     ) as loader:  # fmt: skip
         rows = sum(len(batch["action"]) for batch in loader)
     assert rows == sum(files.lengths)
+
+
+def test_without_the_extra_lerobot_data_asks_for_it_and_rlds_data_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    for name in ("av", "pyarrow"):  # as if they were not installed
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingExtraError, match="pyarrow") as caught:
+        AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
+    assert "autoloader-rlds[lerobot]" in caught.value.remedy
+    rlds = write_dataset(tmp_path, [[episode(0, 5)]])
+    with AutoLoader(
+        rlds_spec_of(rlds), ram_floor="200MB", isolation="thread", controller=False
+    ) as loader:
+        assert next(iter(loader))["action"].shape[0] == 4

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files
+from autoloader.catalog.lerobot.parquet import read_columns
 from autoloader.errors import SourceError
-from autoloader.extras import needs
 
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
 MOST_EPISODES = 10**7
@@ -116,9 +116,7 @@ def tasks(root: Path, info: Mapping[str, Any]) -> dict[int, str]:
     if not _several(info):
         rows = list(_lines(root / "meta" / "tasks.jsonl"))
         return {int(row["task_index"]): str(row["task"]) for row in rows}
-    with needs("a LeRobot dataset", extra="lerobot"):
-        import pyarrow.parquet as parquet
-    table = parquet.read_table(root / "meta" / "tasks.parquet")
+    table = read_columns(root / "meta" / "tasks.parquet", lambda names: names)
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     texts = next(name for name in table.column_names if name != "task_index")
     numbers = table.column("task_index").to_pylist()
@@ -189,12 +187,11 @@ def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _table(folder: Path) -> Iterator[Mapping[str, Any]]:
-    with needs("a LeRobot dataset", extra="lerobot"):
-        import pyarrow.parquet as parquet
     found = sorted(folder.glob("*/*.parquet"))
     if not found:
         raise FileNotFoundError(2, "No Parquet file", str(folder))
     for file in found:
-        table = parquet.ParquetFile(file)
-        kept = [name for name in table.schema_arrow.names if not name.startswith("stats/")]
-        yield from table.read(columns=kept).to_pylist()
+        table = read_columns(
+            file, lambda names: [name for name in names if not name.startswith("stats/")]
+        )
+        yield from table.to_pylist()

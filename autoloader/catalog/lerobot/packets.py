@@ -9,6 +9,7 @@ Not here: decoding (``decode.video``), which frame an episode's step is (``index
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,10 +66,10 @@ def read_packets(path: str) -> PacketTable:
             if not container.streams.video:
                 raise UnreadableVideoError("it has no video track")
             stream = container.streams.video[0]
-            codec, setup = stream.codec_context.codec.canonical_name, stream.codec_context.extradata
-            base = stream.time_base
-            if base is None:
-                raise UnreadableVideoError("its video track has no time base")
+            context, base = stream.codec_context, stream.time_base
+            if context is None or base is None:
+                raise UnreadableVideoError("its video track has no known codec or time base")
+            codec, setup = context.codec.canonical_name, context.extradata
             rows = []
             for packet in container.demux(stream):
                 if not packet.size:
@@ -84,6 +85,8 @@ def read_packets(path: str) -> PacketTable:
         raise UnreadableVideoError(f"{type(error).__name__}: {error}"[:200]) from error
     if not rows:
         raise UnreadableVideoError("it has no frame")
+    if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
+        raise UnreadableVideoError("it is cut off")
     offset, size, time, key = (np.asarray(column, np.int64) for column in zip(*rows, strict=True))
     return _table(codec, bytes(setup or b""), offset, size, time, key != 0, float(base))
 
