@@ -98,7 +98,8 @@ STYLES: Mapping[StyleName, Style] = {
         sample="sample:\n"
         "  frame_offsets: [-1, 0]          # window_size: 2\n"
         "  state_offsets: [-1, 0]          # the proprio of the same steps, where it is read\n"
-        "  action_horizon: 4               # action_horizon: 4, of the window's last step\n"
+        "  action_horizon: 4               # action_horizon: 4\n"
+        "  action_per: step                # a chunk for each step of the window\n"
         "  goal: uniform                   # from t + 1 on; Octo's may be t itself\n"
         "  per_episode: 100                # subsample_length: 100\n",
         cameras={

@@ -53,10 +53,9 @@ def octo(
         action, mask = action[:, None], mask[:, None]
     if action.shape[1] != window.size:
         raise UsageError(
-            f"{action.shape[1]} chunk of actions a sample for a window of {window.size} frames: "
+            f"{action.shape[1]} chunks of actions a sample for a window of {window.size} frames: "
             "the Octo layout has one for each",
-            remedy="take one frame (frame_offsets: [0]), or a chunk for each of the window's steps "
-            "where the spec language has action_per",
+            remedy="write action_per: step in the spec's sample",
         )
     horizon = action.shape[2]
     inside = mask[:, -1].any(-1)

@@ -304,7 +304,7 @@ def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
     assert plain["weights"] == "natural_scaled"
     assert plain["sample"] == {
         "frame_offsets": [-1, 0], "state_offsets": [-1, 0], "action_horizon": 4,
-        "goal": "uniform", "per_episode": 100,
+        "action_per": "step", "goal": "uniform", "per_episode": 100,
     }  # fmt: skip
     assert plain["cameras"] == {
         "primary": {"size": [256, 256], "resize": "lanczos3"},

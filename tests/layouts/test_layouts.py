@@ -111,13 +111,11 @@ def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(
 ) -> None:
     window = {"frame_offsets": [-2, -1, 0], "state_offsets": [-2, -1, 0]}
     batch, _ = batches(written, sample=window)
-    chunks = {
-        **batch,
-        "action": np.repeat(batch["action"][:, None], 3, axis=1),
-        "action_mask": np.repeat(batch["action_mask"][:, None], 3, axis=1),
-    }
+    own = {"action_per": "step", "action_horizon": HORIZON}
+    chunks, _ = batches(written, sample={**window, **own})
     found = layouts.octo(chunks)["observation"]
     vla = layouts.openvla(batch)["observation"]
+    assert (chunks["provenance"] == batch["provenance"]).all()
     for t, steps, real in ((0, [0, 0, 0], [0, 0, 1]), (1, [0, 0, 1], [0, 1, 1]),
                            (5, [3, 4, 5], [1, 1, 1])):  # fmt: skip
         k = at(batch, t)
@@ -130,6 +128,26 @@ def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(
     without = layouts.octo({**chunks, "frame_mask": missing})["observation"]
     assert not without["pad_mask_dict"]["image_primary"].any()
     assert without["timestep_pad_mask"].any()
+
+
+def test_each_step_of_octos_window_has_the_chunk_that_starts_there(written: Written) -> None:
+    window = {"frame_offsets": [-1, 0], "state_offsets": [-1, 0]}
+    own = {"action_per": "step", "action_horizon": HORIZON}
+    batch, _ = batches(written, sample={**window, **own})
+    found = layouts.octo(batch)
+    assert found["action"].shape == found["action_pad_mask"].shape == (STEPS, 2, HORIZON, WIDTH)
+    last = STEPS - 1
+    for t in range(STEPS):
+        k = at(batch, t)
+        for w in range(2):
+            first = t - 1 + w  # of a row before the episode, too
+            rows = [min(max(first, 0) + h, last) for h in range(HORIZON)]
+            assert found["action"][k, w, :, 1].tolist() == rows, (t, w)
+            kept = [first + h < last + 2 for h in range(HORIZON)]
+            assert found["action_pad_mask"][k, w, :, 0].tolist() == kept, (t, w)
+            assert found["observation"]["task_completed"][k, w].tolist() == [
+                not one for one in kept
+            ]
 
 
 def test_a_narrow_dataset_has_no_mask_beyond_its_columns(written: Written, other: Written) -> None:
@@ -228,7 +246,7 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(
         wrong(call, batch, {}, "1 states for 2 frames")
         with pytest.raises(UsageError, match="for batches of 2 frames and no goal"):
             call(batch, frame_offsets=[-4, -2, 0])
-    with pytest.raises(UsageError, match="1 chunk of actions a sample for a window of 2"):
+    with pytest.raises(UsageError, match="1 chunks of actions a sample for a window of 2"):
         layouts.octo({**batch, "state": batch["state"][..., :0]})
     wrong(layouts.openpi, batch, {}, "openpi takes one of each")
     one, _ = batches(written)
