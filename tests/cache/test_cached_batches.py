@@ -224,3 +224,16 @@ def test_frames_that_cannot_be_decoded_are_never_held(
     decoded = sum(one.frames for one in cached.pipeline.activity().datasets.values())
     assert 23 <= decoded < 30 * 6 // 2
     assert cached.counts.misses > 23 + 5  # the broken one is tried again in every pass
+
+
+def test_with_decode_processes_nothing_is_held_that_nobody_asks_for(
+    written: list[Written], play: Play
+) -> None:
+    playing = play(mixture(written), cache_bytes=1000 * FRAME)
+    playing.batches(30)
+    assert playing.counts.slots > 0
+    playing.knobs = Knobs.build({"decode_processes": 2}, base=playing.knobs)
+    playing.pipeline.retune(playing.knobs)
+    assert playing.counts.budget_bytes == 0
+    playing.batches(40)
+    assert playing.counts.slots == 0
