@@ -10,11 +10,11 @@ import contextlib
 import logging
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from autoloader.batch import Batch
 from autoloader.catalog import tensorflow_process
@@ -29,8 +29,9 @@ from autoloader.checkpoint.state import (
 from autoloader.decode.quarantine import BadRecord
 from autoloader.delivery import Delivery
 from autoloader.errors import PipelineError, UsageError
+from autoloader.extras import needs
 from autoloader.host.interrupts import Interrupts
-from autoloader.host.owner import Owner
+from autoloader.host.owner import OfOneProcess, Owner
 from autoloader.knobs import Knobs
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.planning.arguments import check_arguments, check_retune
@@ -57,7 +58,7 @@ _POLL_S = 0.5
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
 
 
-class AutoLoader:
+class AutoLoader(OfOneProcess):
     """Streams a mixture's batches.
 
     Args:
@@ -297,6 +298,12 @@ class AutoLoader:
         self._check_open()
         return self._delivery.transfer(device)
 
+    def as_torch_dataloader(self, collate_fn: Callable[[Batch], Any] | None = None) -> Any:
+        """A torch ``DataLoader`` of these batches, or of what ``collate_fn`` makes of each."""
+        with needs("a torch DataLoader"):
+            from autoloader.device.dataloader import LoaderAsDataLoader
+        return LoaderAsDataLoader(self, collate_fn)
+
     def _take_back(self) -> None:
         # Where it is suspended nobody fills the ring.
         release = self._pipeline.release if self._started else self._delivery.memory.punch
@@ -423,13 +430,6 @@ class AutoLoader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        del protocol
-        raise TypeError(
-            "an AutoLoader cannot be copied, pickled or sent to another process\n"
-            "  → send its spec, and make an AutoLoader in the process that iterates it"
-        )
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):

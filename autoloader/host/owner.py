@@ -10,6 +10,7 @@ Not here: what a fork sees of batches that it got (``ring.forks``).
 from __future__ import annotations
 
 import os
+from typing import Any, NoReturn
 
 from autoloader.errors import UsageError
 
@@ -43,3 +44,14 @@ class Owner:
                 remedy="make an AutoLoader in the process that iterates it; do not wrap it in a "
                 "torch DataLoader (it reads ahead by itself), or give that num_workers=0",
             )
+
+
+class OfOneProcess:
+    """Base of what is neither copied, pickled nor sent to another process."""
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        del protocol
+        raise TypeError(
+            "an AutoLoader cannot be copied, pickled or sent to another process\n"
+            "  → send its spec, and make an AutoLoader in the process that iterates it"
+        )

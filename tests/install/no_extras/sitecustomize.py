@@ -4,6 +4,6 @@ import sys
 
 ABSENT = (
     "torch", "kornia", "lightning", "tensorflow", "tensorflow_datasets", "optuna", "sqlalchemy",
-    "matplotlib", "jax",
+    "matplotlib", "pyarrow", "av", "jax",
 )  # fmt: skip
 sys.modules.update(dict.fromkeys(ABSENT))

@@ -1,0 +1,72 @@
+"""A loader in the shape of torch's ``DataLoader``, for trainers that insist on one.
+
+Such a trainer asks for the length, iterates once an epoch, and may save ``state_dict``. The loader
+reads ahead by itself and belongs to the process that made it, so there are no workers here, and
+nothing is shuffled, sharded or collated again: an item of the dataset is a whole batch.
+
+Not here: the loader (``loader``); Lightning needs none of this (``lightning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from autoloader.batch import Batch
+
+
+class Resumable(Protocol):
+    """What is needed of an ``AutoLoader``."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+    def __len__(self) -> int: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class _Batches(IterableDataset[Batch]):
+    """A loader's batches as items; its length is the epoch's, in batches."""
+
+    def __init__(self, loader: Resumable) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+class LoaderAsDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` without workers whose items are a loader's batches.
+
+    Args:
+        loader: opened and closed by the caller.
+        collate_fn: makes of each batch what the trainer wants.
+    """
+
+    def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
+        self._loader = loader
+        super().__init__(
+            _Batches(loader),
+            batch_size=None,
+            num_workers=0,
+            collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The loader's place, to the sample."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was saved."""
+        self._loader.load_state_dict(state)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

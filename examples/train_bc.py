@@ -1,0 +1,80 @@
+"""Behaviour cloning in plain torch: chunks of normalised actions from a frame and the state.
+
+    python train_bc.py mix.yaml --steps 1000     # Ctrl-C saves; the same command goes on exactly
+    torchrun --nproc-per-node 2 train_bc.py mix.yaml
+
+The spec has a camera "primary", a state, a split "val", and says how both are normalised.
+"""
+
+import argparse
+import itertools
+import os
+import signal
+from pathlib import Path
+
+import torch
+from torch import Tensor, distributed, nn
+
+from autoloader import AutoLoader, Batch, validation_loaders
+
+
+class Policy(nn.Module):
+    """Predicts [B, horizon, A] actions; gives the mean error of those that are there."""
+
+    def __init__(self, state: int, action: int) -> None:
+        super().__init__()
+        self.eye = nn.Sequential(nn.Conv2d(3, 16, 8, 8), nn.GELU(), nn.Conv2d(16, 32, 4, 4))
+        self.head = nn.Sequential(nn.Linear(32 + state, 128), nn.GELU(), nn.Linear(128, action))
+
+    def forward(self, batch: Batch) -> Tensor:
+        frames = batch["images"]["primary"][:, -1].permute(0, 3, 1, 2) / 255
+        seen = torch.cat([self.eye(frames).mean(dim=(2, 3)), batch["state"][:, -1]], dim=1)
+        error: Tensor = (self.head(seen).view_as(batch["action"]) - batch["action"]).abs()
+        return error[batch["action_mask"]].mean()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("spec")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--every", type=int, default=200, help="steps between validations")
+    parser.add_argument("--checkpoint", type=Path, default=Path("policy.pt"))
+    given, step, stop = parser.parse_args(), 0, torch.zeros(1)
+    if several := "RANK" in os.environ:  # torchrun
+        distributed.init_process_group("gloo")
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda *_: stop.fill_(1))
+    (held,) = validation_loaders(given.spec).values()
+    with held, AutoLoader(given.spec) as loader:  # both know their rank and world size
+        layout = loader.plan.mixture.layout
+        torch.manual_seed(0)
+        policy = Policy(layout.state_width, layout.action_rows * layout.action_width)
+        model = nn.parallel.DistributedDataParallel(policy) if several else policy
+        adam = torch.optim.AdamW(policy.parameters())
+        if given.checkpoint.exists():
+            saved = torch.load(given.checkpoint, weights_only=True)
+            policy.load_state_dict(saved["policy"])
+            adam.load_state_dict(saved["adam"])
+            loader.load_state_dict(saved["loader"])  # exactly behind the last batch
+            step = saved["step"]
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
+        while step < given.steps and not stop:
+            loss = model(next(batches))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            step += 1
+            if several:  # where one rank is told to stop, all do
+                distributed.all_reduce(stop)
+            if step % given.every == 0:
+                with torch.no_grad():
+                    error = torch.stack([policy(batch) for batch in held]).mean()
+                print(f"step {step}: training {loss:.4f}, validation {error:.4f}", flush=True)
+        if loader.rank == 0:  # local data is read by index: any rank's place is that of all
+            state = {"policy": policy.state_dict(), "adam": adam.state_dict(), "step": step}
+            state |= {"loader": loader.state_dict(), "normalization": loader.normalization}
+            torch.save(state, given.checkpoint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""``as_torch_dataloader``: a loader for trainers that insist on torch's ``DataLoader``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rlds_files import episode, png, write_dataset
+from streams import spec_of
+from torch.utils.data import DataLoader
+
+from autoloader import AutoLoader, Batch, PipelineSpec
+
+HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB"}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
+    shards = [[episode(number, 8, encode=png) for number in range(4)]]
+    return spec_of(write_dataset(tmp_path_factory.mktemp("one"), shards))
+
+
+def places(batches: Any) -> list[Any]:
+    return [batch["provenance"].tolist() for batch in batches]
+
+
+def test_it_gives_the_loaders_batches_epoch_after_epoch(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, **HELD) as loader:
+        plain = [places(loader), places(loader)]
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        assert isinstance(wrapped, DataLoader)
+        assert (len(wrapped), wrapped.num_workers) == (len(plain[0]), 0)
+        assert [places(wrapped), places(wrapped)] == plain
+
+
+def test_its_state_is_the_loaders_and_resumes_another_one(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        batches = iter(wrapped)
+        for _ in range(3):
+            next(batches)
+        state = wrapped.state_dict()
+        rest = places(batches)
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        wrapped.load_state_dict(state)
+        assert places(wrapped) == rest != []
+
+
+def test_a_function_of_the_users_makes_what_the_trainer_wants(spec: PipelineSpec) -> None:
+    def inputs(batch: Batch) -> dict[str, Any]:
+        return {"pixel_values": batch["images"]["primary"], "labels": batch["action"]}
+
+    with AutoLoader(spec, **HELD) as loader:
+        first = next(iter(loader.as_torch_dataloader(inputs)))
+        assert set(first) == {"pixel_values", "labels"}
+        assert first["pixel_values"].shape == (4, 1, 12, 16, 3)
