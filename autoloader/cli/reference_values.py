@@ -200,12 +200,14 @@ def normalised_rows(
         if not found["mask"][column]:
             continue
         x = values[:, column]
-        low, high = found["q01"][column], found["q99"][column]
         if how.method == "min_max":
             low, high = found["min"][column], found["max"][column]
-        if how.method == "mean_std":
+        elif how.method == "mean_std":
             low, high = found["mean"][column], found["mean"][column] + found["std"][column]
-        if found["min"][column] == found["max"][column] or not high > low:
+        else:
+            low, high = found["q01"][column], found["q99"][column]
+        still = "min" in found and found["min"][column] == found["max"][column]
+        if still or not high > low:
             done[:, column] = 0.0
         elif how.method == "mean_std":
             done[:, column] = (x - low) / (high - low)

@@ -14,6 +14,7 @@ import typer
 
 from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split, read_remote_here
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note, progress_bar
+from autoloader.errors import UsageError, nearest
 
 
 def stats(
@@ -21,6 +22,12 @@ def stats(
     out: Annotated[
         Path | None, typer.Option(help="Where to write them, for normalize.statistics.")
     ] = None,
+    layout: Annotated[
+        str,
+        typer.Option(
+            "--format", help="The file's layout: autoloader, octo, openvla, openpi or lerobot."
+        ),
+    ] = "autoloader",
     split: Split = "train",
     _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
@@ -29,7 +36,11 @@ def stats(
     from autoloader.samples.resolve import normalised, resolve
     from autoloader.spec import PipelineSpec
     from autoloader.statistics import statistics_document, statistics_of
+    from autoloader.statistics.formats import FORMATS, written
 
+    how = next((one for one in FORMATS if one == layout), None)
+    if how is None:
+        raise UsageError(f"--format {layout}: no such layout", remedy=nearest(layout, FORMATS))
     declared = PipelineSpec.from_yaml(spec)
     remote = read_remote_here(declared)
     mixture = resolve(declared, split)
@@ -45,12 +56,15 @@ def stats(
     if declared.normalize is not None:
         normalised(mixture, found)
     document = statistics_document(declared, found, mixture.names)
+    files = written(_by_group(declared, document, how), how)
     if out is not None:
-        with file_errors("--out", out):
-            out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        note(f"written to {out}")
+        for place, content in _places(out, files, how):
+            with file_errors("--out", place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            note(f"written to {place}")
     if as_json:
-        emit_json(document)
+        emit_json(files.get("", files))
     elif out is not None:
         emit(str(out))
     else:
@@ -58,6 +72,32 @@ def stats(
             ("dataset", "field", "column", "mean", "std", "min", "q01", "q99", "max", "mask"),
             _rows(document),
         )
+
+
+def _by_group(declared: Any, document: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    """In a format of one robot a file: by group, where datasets share statistics."""
+    if layout != "openpi" or declared.normalize is None:
+        return dict(document)
+    return {declared.normalize.group_of(name) or name: entry for name, entry in document.items()}
+
+
+def _places(out: Path, files: Mapping[str, Any], layout: str) -> Iterator[tuple[Path, Any]]:
+    """Where each file goes: ``out``, or below it in a folder of its own."""
+    from autoloader.statistics.formats import FILE_OF
+
+    if layout not in FILE_OF:
+        yield out, files[""]
+    elif len(files) == 1 and out.suffix == ".json":
+        yield out, *files.values()
+    elif out.suffix == ".json":
+        raise UsageError(
+            f"--out {out}: {layout} has a file for each of {', '.join(files)}",
+            remedy=f"give a folder: --out statistics writes statistics/{next(iter(files))}/"
+            f"{FILE_OF[layout]}",
+        )
+    else:
+        for name, content in files.items():
+            yield out / name / FILE_OF[layout], content
 
 
 def _is_there(statistics: str | None) -> bool:
@@ -79,7 +119,7 @@ def _rows(document: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             found = entry.get(field)
             for column in range(len(found["mean"]) if found else 0):
                 numbers = (
-                    f"{found[key][column]:.5g}"
+                    f"{found[key][column]:.5g}" if key in found else ""
                     for key in ("mean", "std", "min", "q01", "q99", "max")
                 )
                 yield (name, field, column, *numbers, "yes" if found["mask"][column] else "")

@@ -29,7 +29,7 @@ from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import PipelineSpec
-from autoloader.statistics import statistics_of
+from autoloader.statistics import file_differences, statistics_of
 from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,8 @@ class LoaderPlan:
         profile: where the knobs come from.
         ram_floor_bytes: what must stay free.
         knobs: the values to begin with.
-        changes: what of the profile had to be clamped or left out, for people.
+        changes: what of the profile had to be clamped or left out, and where a statistics file
+            differs from the data (a quick plan looks), for people.
         limits: what the knobs were held against.
         reader_reason: why the reader is the one it is.
         world_size: how many trainers share the order.
@@ -270,6 +271,7 @@ def plan_loader(
     if spec.normalize is not None:
         statistics = statistics_of(spec, split, cached_only=probe_only)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
+        changes += file_differences(mixture, spec, split) if probe_only else ()
     return LoaderPlan(
         mixture,
         counts,

@@ -398,11 +398,16 @@ def normalised(
     Raises:
         SpecError: a dataset has no statistics, or they do not fit it.
     """
+    fitted = dict(statistics)
+    for dataset in mixture.datasets:
+        if dataset.name in fitted:
+            widths = [bound.width if bound else 0 for bound in (dataset.action, dataset.state)]
+            fitted[dataset.name] = fitted[dataset.name].fitted(*widths)
     datasets = tuple(
-        replace(dataset, scaling=_scaling(mixture.spec, dataset, statistics))
+        replace(dataset, scaling=_scaling(mixture.spec, dataset, fitted))
         for dataset in mixture.datasets
     )
-    return replace(mixture, datasets=datasets, statistics=statistics)
+    return replace(mixture, datasets=datasets, statistics=fitted)
 
 
 def _scaling(

@@ -67,7 +67,8 @@ def scaling_of(
         dataset: its name, for messages.
 
     Raises:
-        SpecError: the statistics are of another width, or dims take no column.
+        SpecError: the statistics are of another width, or lack what the method needs; dims take no
+            column, or the statistics' mask is of another width.
     """
     if len(found.mean) != width:
         raise SpecError(
@@ -85,14 +86,25 @@ def scaling_of(
             remedy="name columns that every dataset has, counted from the front or the end",
             path=f"normalize.{field}.dims",
         ) from error
-    low, high = np.asarray(found.q01), np.asarray(found.q99)
-    if how.method == "min_max":
-        low, high = np.asarray(found.minimum), np.asarray(found.maximum)
     if how.method == "mean_std":
         centre, unit = np.asarray(found.mean), np.asarray(found.std)
     else:
+        bounds = (found.q01, found.q99)
+        if how.method == "min_max":
+            bounds = (found.minimum, found.maximum)
+        if bounds[0] is None or bounds[1] is None:
+            raise SpecError(
+                f"normalize.{field}.method: {how.method}, but the statistics of dataset "
+                f"{dataset!r} have no {'extremes' if how.method == 'min_max' else 'quantiles'}",
+                remedy="choose a method that they have numbers for, such as mean_std, or compute "
+                "them: autoloader stats --spec SPEC --out FILE",
+                path=f"normalize.{field}.method",
+            )
+        low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
         centre, unit = (low + high) / 2, (high - low) / 2
-    constant = (np.asarray(found.minimum) == np.asarray(found.maximum)) | ~(unit > 0)
+    constant = ~(unit > 0)
+    if found.minimum is not None and found.maximum is not None:
+        constant |= np.asarray(found.minimum) == np.asarray(found.maximum)
     factor = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, unit))
     return Scaling(
         centre.astype(np.float32),

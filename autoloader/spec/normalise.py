@@ -102,7 +102,8 @@ class NormalizeSpec(Block):
     state: FieldNormalizeSpec | None = Field(None, description="absent passes through")
     statistics: str | None = Field(
         None,
-        description="a statistics file, used as it is; null computes exact ones and caches them",
+        description="a statistics file (or a folder of them), used as it is; null computes exact "
+        "ones and caches them",
     )
     statistics_of: Literal["steps", "samples"] = Field(
         "steps",

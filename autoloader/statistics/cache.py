@@ -20,7 +20,7 @@ from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec
 from autoloader.statistics.compute import StatisticsOf, is_of_samples
 
-_cache = JsonCache("statistics", version=3)
+_cache = JsonCache("statistics", version=4)
 _IRRELEVANT = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
      "sample", "num_samples")

@@ -136,8 +136,8 @@ def is_of_samples(dataset: ResolvedDataset, name: FieldName) -> bool:
 def field_statistics(values: NDArray[np.float32], weights: NDArray[np.int64]) -> FieldStatistics:
     """Statistics of rows [n, width], row i counted ``weights[i]`` times."""
     columns = [_column(values[:, number], weights) for number in range(values.shape[1])]
-    mean, std, minimum, maximum, q01, q99 = zip(*columns, strict=True)
-    return FieldStatistics(mean, std, minimum, maximum, q01, q99)
+    mean, std, minimum, maximum, q01, q99, q10, q50, q90 = zip(*columns, strict=True)
+    return FieldStatistics(mean, std, minimum, maximum, q01, q99, q10, q50, q90)
 
 
 def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) -> FieldRows:
@@ -199,22 +199,20 @@ def _noted(index: DatasetIndex, name: FieldName, rows: FieldRows) -> FieldRows:
     return rows
 
 
-def _column(
-    values: NDArray[np.float32], weights: NDArray[np.int64]
-) -> tuple[float, float, float, float, float, float]:
-    """Mean, std, minimum, maximum, q01, q99."""
+def _column(values: NDArray[np.float32], weights: NDArray[np.int64]) -> tuple[float, ...]:
+    """Mean, std, minimum, maximum, q01, q99, q10, q50, q90."""
     finite = np.isfinite(values)
     kept, times = values[finite].astype(np.float64), weights[finite]
     total = int(times.sum())
     if not total:
-        return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        return (0.0,) * 9
     mean = float((kept * times).sum() / total)
     deviation = kept - mean
     std = math.sqrt(float((deviation * deviation * times).sum() / total))
     order = np.argsort(kept, kind="stable")
     kept, upto = kept[order], np.cumsum(times[order])
-    low, high = (_quantile(kept, upto, q) for q in (0.01, 0.99))
-    return mean, std, float(kept[0]), float(kept[-1]), low, high
+    quantiles = (_quantile(kept, upto, q) for q in (0.01, 0.99, 0.1, 0.5, 0.9))
+    return mean, std, float(kept[0]), float(kept[-1]), *quantiles
 
 
 def _quantile(ordered: NDArray[np.float64], upto: NDArray[np.int64], q: float) -> float:

@@ -23,6 +23,7 @@ from autoloader.spec import NormalizeSpec, PipelineSpec
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_rows, shared_statistics
+from autoloader.statistics.formats import EVERY, FILE_OF, read_document
 
 TRAIN = "train"
 
@@ -50,7 +51,7 @@ def statistics_of(
     """
     how = _how(spec)
     if how.statistics is not None:
-        return read_statistics(how.statistics)
+        return read_statistics(how.statistics, spec)
     measured = _measured(spec, split)
     datasets = {dataset.name: dataset for dataset in measured.datasets}
     found: dict[str, NormalizationStatistics] = {}
@@ -99,12 +100,38 @@ def _needs_file(dataset: ResolvedDataset) -> SpecError:
     )
 
 
-def read_statistics(path: str | Path) -> dict[str, NormalizationStatistics]:
-    """The statistics in a file, by dataset name.
+def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, NormalizationStatistics]:
+    """The statistics that a file, or a folder of them, has for the datasets of a spec, by name.
+
+    A dataset has those under its own name, else its group's (``normalize.group``), else those of a
+    file that names none. What the file says of other datasets is left out.
+
+    Args:
+        path: a file of one of the ``formats``; or a folder with one for each dataset, below its
+            name, as openpi and LeRobot keep them.
+        spec: whose datasets.
 
     Raises:
-        SpecError: it cannot be read, or is no statistics file.
+        SpecError: a file cannot be read, or is no statistics file.
     """
+    folder = Path(path)
+    by_file = None if folder.is_dir() else _read_file(path)
+    found = {}
+    for dataset in spec.datasets:
+        group = _how(spec).group_of(dataset.name)
+        names = [name for name in (dataset.name, group) if name is not None]
+        own = by_file
+        if own is None:
+            files = (_in_folder(folder, name) for name in names)
+            file = next((one for one in files if one is not None), None)
+            own = {} if file is None else _read_file(file)
+        entry = next((own[name] for name in (*names, EVERY) if name in own), None)
+        if entry is not None:
+            found[dataset.name] = entry
+    return found
+
+
+def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
     where = "normalize.statistics"
     remedy = "write one with: autoloader stats --spec SPEC --out FILE"
     try:
@@ -118,15 +145,16 @@ def read_statistics(path: str | Path) -> dict[str, NormalizationStatistics]:
         ) from error
     if not isinstance(document, Mapping):
         raise SpecError(f"{where}: {path} holds no mapping", remedy=remedy, path=where)
-    found = {}
-    for name, entry in document.items():
-        try:
-            found[str(name)] = NormalizationStatistics.from_plain(entry)
-        except ValueError as error:
-            raise SpecError(
-                f"{where}: {path}: dataset {name!r}: {error}", remedy=remedy, path=where
-            ) from error
-    return found
+    try:
+        return read_document(document)
+    except ValueError as error:
+        raise SpecError(f"{where}: {path}: {error}", remedy=remedy, path=where) from error
+
+
+def _in_folder(folder: Path, name: str) -> Path | None:
+    """The file of a dataset, or of a robot, in a folder of its own."""
+    asked = (folder / name / place for place in ("stats.json", *FILE_OF.values()))
+    return next((path for path in asked if path.is_file()), None)
 
 
 def statistics_document(

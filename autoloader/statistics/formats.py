@@ -1,0 +1,141 @@
+"""Statistics files as other tools lay them out: which one a document is, and how to write one.
+
+| format | layout |
+| --- | --- |
+| autoloader | by dataset; every key, with masks of action and proprio |
+| octo | by dataset; ``p01`` and ``p99``; ``action`` has a mask |
+| openvla | by dataset; ``q01`` and ``q99``; ``action`` has a mask; proprio is zeros if missing |
+| openpi | one robot's ``norm_stats.json``: ``{"norm_stats": {"state", "actions"}}``, no extremes |
+| lerobot | one dataset's ``meta/stats.json``: by feature, with counts and five quantiles |
+
+A document of one dataset holds for every dataset that it is used for. Octo's and OpenVLA's cache
+files, of one dataset each, are read too, and OpenVLA's ``norm_stats`` within a ``config.json``.
+
+Not here: finding and reading files (``mixture``), what the numbers mean (``samples.statistics``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from autoloader.samples.statistics import NormalizationStatistics
+
+Format = Literal["autoloader", "octo", "openvla", "openpi", "lerobot"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+EVERY = "*"
+"""The name of statistics that hold for every dataset."""
+FILE_OF: Mapping[str, str] = {"openpi": "norm_stats.json", "lerobot": "meta/stats.json"}
+"""Formats of one dataset: the file's place in the dataset's (or robot's) own folder."""
+
+_MOMENTS = ("mean", "std")
+_OPENPI = ("mean", "std", "q01", "q99")
+_LEROBOT = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
+_LEROBOT_FIELDS = {"action": "action", "proprio": "observation.state"}
+
+
+def read_document(document: Mapping[str, Any]) -> dict[str, NormalizationStatistics]:
+    """The statistics in a parsed file of any of the formats, by dataset or for ``EVERY``.
+
+    Raises:
+        ValueError: an entry is none; says which and why.
+    """
+    inner = document.get("norm_stats")
+    if isinstance(inner, Mapping):
+        if any(_has_moments(inner.get(name)) for name in ("actions", "state")):
+            entry = {"action": inner.get("actions"), "proprio": inner.get("state")}
+            return {EVERY: NormalizationStatistics.from_plain(entry, padded=True)}
+        document = inner
+    if "observation.state" in document or _has_moments(document.get("action")):
+        return {EVERY: NormalizationStatistics.from_plain(_one_dataset(document))}
+    found = {}
+    for name, entry in document.items():
+        try:
+            found[str(name)] = NormalizationStatistics.from_plain(entry)
+        except ValueError as error:
+            raise ValueError(f"dataset {name!r}: {error}") from error
+    return found
+
+
+def _has_moments(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and all(key in entry for key in _MOMENTS)
+
+
+def _one_dataset(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Of LeRobot's features, or of a cache file of Octo's or OpenVLA's."""
+    action, state = document.get("action"), document.get("observation.state")
+    count = next((one["count"][0] for one in (action, state) if one and "count" in one), None)
+    return {
+        "action": action,
+        "proprio": state if state is not None else document.get("proprio"),
+        "num_transitions": document.get("num_transitions") if count is None else count,
+        "num_trajectories": document.get("num_trajectories"),
+    }
+
+
+def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
+    """What a format's files hold: one of all datasets by the name "", or one by dataset.
+
+    Args:
+        document: of ``mixture.statistics_document``.
+        how: the format.
+    """
+    if how in FILE_OF:
+        make = _openpi if how == "openpi" else _lerobot
+        return {name: make(entry) for name, entry in document.items()}
+    if how == "octo":
+        return {"": {name: _octo(entry) for name, entry in document.items()}}
+    if how == "openvla":
+        return {"": {name: _openvla(entry) for name, entry in document.items()}}
+    return {"": dict(document)}
+
+
+def _counts(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: entry[key] for key in ("num_transitions", "num_trajectories")}
+
+
+def _part(entry: Mapping[str, Any], names: Mapping[str, str], *, mask: bool) -> dict[str, Any]:
+    """Some of a field's statistics under other names."""
+    found = {theirs: entry[ours] for theirs, ours in names.items() if ours in entry}
+    return {**found, "mask": entry["mask"]} if mask else found
+
+
+def _octo(entry: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: key for key in ("mean", "std", "max", "min")} | {"p99": "q99", "p01": "q01"}
+    fields = {key: entry[key] for key in ("action", "proprio") if key in entry}
+    return {
+        key: _part(found, names, mask=key == "action") for key, found in fields.items()
+    } | _counts(entry)
+
+
+def _openvla(entry: Mapping[str, Any]) -> dict[str, Any]:
+    names = {key: key for key in ("mean", "std", "max", "min", "q01", "q99")}
+    fields = {key: entry[key] for key in ("action", "proprio") if key in entry}
+    found = {key: _part(one, names, mask=key == "action") for key, one in fields.items()}
+    if "action" in found and "proprio" not in found:
+        found["proprio"] = {key: [0.0] * len(found["action"]["mean"]) for key in names}
+    return found | _counts(entry)
+
+
+def _openpi(entry: Mapping[str, Any]) -> dict[str, Any]:
+    fields = {"state": entry.get("proprio"), "actions": entry.get("action")}
+    return {
+        "norm_stats": {
+            theirs: {key: found.get(key) for key in _OPENPI}
+            for theirs, found in fields.items()
+            if found is not None
+        }
+    }
+
+
+def _lerobot(entry: Mapping[str, Any]) -> dict[str, Any]:
+    count = [entry["num_transitions"]]
+    return {
+        theirs: {
+            key: count if key == "count" else entry[ours][key]
+            for key in _LEROBOT
+            if key == "count" or key in entry[ours]
+        }
+        for ours, theirs in _LEROBOT_FIELDS.items()
+        if ours in entry
+    }
