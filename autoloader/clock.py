@@ -29,26 +29,3 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
-
-
-class ManualClock:
-    """A clock that moves only when told to; ``sleep`` moves it."""
-
-    def __init__(self, start_s: float = 0.0) -> None:
-        self._now_s = start_s
-
-    def now_s(self) -> float:
-        return self._now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-    def advance(self, seconds: float) -> None:
-        """Move ``seconds`` forward.
-
-        Raises:
-            ValueError: ``seconds`` is negative.
-        """
-        if seconds < 0:
-            raise ValueError("a monotonic clock does not go back")
-        self._now_s += seconds

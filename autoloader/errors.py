@@ -158,7 +158,10 @@ def shortened(text: str, most: int) -> str:
 
 def shown(value: Any) -> str:
     """A value as a message quotes it: escaped, and not too long to read."""
-    return shortened(repr(value), MAX_VALUE_CHARACTERS)
+    try:
+        return shortened(repr(value), MAX_VALUE_CHARACTERS)
+    except (RecursionError, ValueError):  # an integer of more digits than Python writes
+        return f"a {type(value).__name__}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError
 
+from autoloader.errors import shown
 from autoloader.read.mixer import MAX_DEBT, MAX_DEBTS
 
 STATE_VERSION = 2
@@ -113,15 +114,6 @@ class _State(_Part):
     taken: dict[str, _Count]
     rebased: _Rebased | None = None
     checksum: str = ""
-
-
-def shown(value: object) -> str:
-    """A value in a message, cut where it is long."""
-    try:
-        text = repr(value)
-    except (RecursionError, ValueError):  # an integer of more digits than Python writes
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def faults(plain: Mapping[str, Any]) -> list[str]:
@@ -230,11 +222,7 @@ def _rules_of_reader(state: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         own = parts.get(str(rank))
         yield (
             f"parts.{rank}: differs from the cursors and the mixer beside it",
-            own
-            == {
-                "cursors": state["cursors"],
-                "mixer": mixer,
-            },
+            own == {"cursors": state["cursors"], "mixer": mixer},
         )
 
 

@@ -21,8 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults, shown
-from autoloader.errors import UsageError
+from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults
+from autoloader.errors import UsageError, shown
 from autoloader.order.mixture import MixtureOrder
 from autoloader.planning.start import LoaderPlan
 from autoloader.read.mixer import rename_datasets

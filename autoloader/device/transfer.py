@@ -35,6 +35,7 @@ import torch
 
 from autoloader.errors import UsageError
 from autoloader.host.owner import Owner
+from autoloader.ring.memory import RingMemory
 
 logger = logging.getLogger(__name__)
 
@@ -68,29 +69,6 @@ class Device(Protocol):
 
     def event(self, copies: list[torch.Tensor]) -> CopyEvent:
         """Reached when all copies begun so far are done; what uses ``copies`` waits for it."""
-        ...
-
-
-class Slots(Protocol):
-    """What a transfer needs of the ring's memory."""
-
-    @property
-    def address(self) -> int:
-        """Where slot 0 lies in this process."""
-        ...
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes from one slot to the next; whole pages."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """How many there is address space for."""
-        ...
-
-    def note_pinned(self, slot: int, pinned: bool) -> None:
-        """Tell everybody who maps the ring."""
         ...
 
 
@@ -169,7 +147,7 @@ class Transfer:
         active: whether it is the loader's consumer; while false, batches come in pageable memory.
     """
 
-    def __init__(self, device: Device, slots: Slots) -> None:
+    def __init__(self, device: Device, slots: RingMemory) -> None:
         self._device = device
         self._slots = slots
         self._lock = threading.RLock()

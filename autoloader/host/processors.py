@@ -21,7 +21,6 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from autoloader.host.cgroups import ROOT, Cgroup, KernelFile, ancestry, number, number_after
 
@@ -61,24 +60,6 @@ class Processors:
         if self.quota is not None:
             whole = min(whole, math.ceil(self.quota))
         return max(1, min(self.allowed, whole // max(1, processes)))
-
-
-class ProcessorSource(Protocol):
-    """Who knows how many processors may be used."""
-
-    def read(self) -> Processors:
-        """A fresh reading; never fails."""
-        ...
-
-
-class FakeProcessors:
-    """Processors that are told, for tests."""
-
-    def __init__(self, processors: Processors) -> None:
-        self.processors = processors
-
-    def read(self) -> Processors:
-        return self.processors
 
 
 class CgroupProcessors:

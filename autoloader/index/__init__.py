@@ -6,14 +6,13 @@ Not here: the order in which samples come (``order.plan``), reading and decoding
 from __future__ import annotations
 
 from autoloader.index.dataset import DamagedRecord, DatasetIndex
-from autoloader.index.episodes import EpisodeView, GatheredEpisodes
+from autoloader.index.episodes import GatheredEpisodes
 from autoloader.index.opening import find_indexes, open_dataset_index, open_indexes
 from autoloader.index.valid import count_indexed
 
 __all__ = [
     "DamagedRecord",
     "DatasetIndex",
-    "EpisodeView",
     "GatheredEpisodes",
     "count_indexed",
     "find_indexes",

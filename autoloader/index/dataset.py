@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.episodes import EpisodeView, FeatureNumbers, GatheredEpisodes
+from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import (
     REST_OF_FILE,
     Front,
@@ -116,11 +116,16 @@ class DatasetIndex:
         """Bytes of the index files."""
         return sum(shard.nbytes for shard in self._by_path.values())
 
-    def episode(self, e: int) -> EpisodeView:
-        """Episode ``e``, from 0 to ``episodes``."""
-        number = int(self.slice_of[e])
-        shard, record = self._shards[number], int(self.record_of[e])
-        return EpisodeView(shard, number, record, int(self.steps[e]), self._numbers)
+    def column(self, e: int, feature_path: str) -> NDArray[np.float32]:
+        """[T, width] float32 values of a numeric feature in episode ``e``, read-only.
+
+        Raises:
+            KeyError: the spec names no such numeric feature.
+        """
+        shard, number = self._shards[self.slice_of[e]], self._numbers["column", feature_path]
+        first = int(shard.section(Section.FIRST_ROWS)[self.record_of[e]])
+        found: NDArray[np.float32] = shard.section(Section.COLUMN, number)[first:]
+        return found[: self.steps[e]]
 
     def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
         """Episodes ``numbers`` [n], which ascend; any may come more than once."""
@@ -146,12 +151,6 @@ class DatasetIndex:
         """The quarantined records, for people."""
         slices = self.dataset.slices
         return tuple(f"{slices[d.slice].path}, record {d.record}: {d.reason}" for d in self.damaged)
-
-    def find(self, slice_: int, record: int) -> int | None:
-        """The episode that is a record of a slice; ``None`` where that cannot be read."""
-        first, stop = int(self._first[slice_]), int(self._first[slice_ + 1])
-        e = first + int(np.searchsorted(self.record_of[first:stop], record))
-        return e if e < stop and self.record_of[e] == record else None
 
     def check_unchanged(self, paths: Set[str] | None) -> None:
         """See ``ShardIndex.check_unchanged``; of the indexes of these shard files, or of all.

@@ -86,27 +86,6 @@ def headroom_or_none(source: HeadroomSource) -> int | None:
         return None
 
 
-class FakeHeadroom:
-    """Headroom that is told, for tests: set ``headroom_bytes``, or let ``take`` lower it."""
-
-    def __init__(self, headroom_bytes: int, *, total_bytes: int | None = None) -> None:
-        self.headroom_bytes = headroom_bytes
-        self.reads = 0
-        self._total_bytes = headroom_bytes if total_bytes is None else total_bytes
-
-    def take(self, count: int) -> None:
-        """Some process took ``count`` bytes (negative: gave back)."""
-        self.headroom_bytes -= count
-
-    def read(self) -> Headroom:
-        self.reads += 1
-        free = max(0, self.headroom_bytes)
-        return Headroom(free, "fake", host_available_bytes=free, limit_bytes=None)
-
-    def total_bytes(self) -> int:
-        return self._total_bytes
-
-
 class HeadroomProbe:
     """The real thing, from ``/proc`` and the cgroup file systems.
 

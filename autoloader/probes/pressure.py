@@ -28,7 +28,7 @@ from pathlib import Path
 import psutil
 
 from autoloader.host.cgroups import KernelFile
-from autoloader.host.processors import CgroupProcessors, Processors, ProcessorSource
+from autoloader.host.processors import CgroupProcessors, Processors
 
 _WORTH_A_LOOK = 0.2
 """Processors of others, from which on the children are asked what they had of it."""
@@ -90,7 +90,7 @@ class ProcessorProbe:
         source: says how many may be used.
     """
 
-    def __init__(self, source: ProcessorSource | None = None) -> None:
+    def __init__(self, source: CgroupProcessors | None = None) -> None:
         self._source = source or CgroupProcessors()
         self._before = self._times()
         self._children_before: Mapping[int, float] | None = None

@@ -32,21 +32,6 @@ class Probe(Protocol[T_co]):
         ...
 
 
-class FakeProbe(Generic[T]):
-    """A probe that is told: set ``value``, or ``error`` to have it fail."""
-
-    def __init__(self, value: T | None = None) -> None:
-        self.value = value
-        self.error: Exception | None = None
-        self.reads = 0
-
-    def read(self) -> T | None:
-        self.reads += 1
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
 class Watched(Generic[T]):
     """A probe's last answer, its age, and the patience with it.
 

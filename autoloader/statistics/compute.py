@@ -147,8 +147,7 @@ def _step_rows(index: DatasetIndex, name: FieldName, remain: NDArray[np.bool_]) 
     assert bound is not None
     rows = [np.empty((0, bound.width), np.float32)]
     for number in np.flatnonzero(remain).tolist():
-        episode = index.episode(number)
-        columns = {path: episode.column(path)[:: dataset.stride] for path in bound.paths()}
+        columns = {path: index.column(number, path)[:: dataset.stride] for path in bound.paths()}
         rows.append(bound.evaluate(columns, int(index.strided[number])))
     values = np.concatenate(rows)
     return FieldRows(values, np.ones(len(values), np.int64))
@@ -172,8 +171,7 @@ def _sample_rows(index: DatasetIndex, name: FieldName, valid: Ranges | None) -> 
             t = valid.numbers(number)
         if not len(t):
             continue
-        episode = index.episode(number)
-        columns = {path: episode.column(path)[:: dataset.stride] for path in paths}
+        columns = {path: index.column(number, path)[:: dataset.stride] for path in paths}
         if by_t:  # every t has rows of its own
             values, mask = field_rows(dataset, name, t, steps, columns, bound.width)
             found = values[mask[..., 0]]

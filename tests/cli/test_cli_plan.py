@@ -12,11 +12,12 @@ import platformdirs
 import pytest
 import rlds_files
 import simplejpeg
+from doubles import ManualClock
 
 from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
-from autoloader.clock import ManualClock, SystemClock
+from autoloader.clock import SystemClock
 from autoloader.decode.probe import probe_decode
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from doubles import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.clock import ManualClock, SystemClock
+from autoloader.clock import SystemClock
 from autoloader.errors import UsageError
 from autoloader.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from doubles import FakeHeadroom, ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 from situations import FLOOR, limits
 
-from autoloader.clock import ManualClock
 from autoloader.controller.budget import (
     OPENING_S,
     PROMISED_S,
@@ -20,7 +20,6 @@ from autoloader.controller.budget import (
 )
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
-from autoloader.probes.headroom import FakeHeadroom
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import GIB, MIB
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from doubles import FakeHeadroom
 from leftovers import no_thread_left_behind
 from rlds_files import Written, episode, jpeg, write_dataset
 from situations import FLOOR
@@ -25,7 +26,6 @@ from autoloader.controller.request import DECISIONS_VARIABLE
 from autoloader.controller.states import ControllerState, Event, State
 from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
-from autoloader.probes.headroom import FakeHeadroom
 from autoloader.units import GIB, MIB
 
 

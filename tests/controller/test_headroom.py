@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from doubles import FakeHeadroom, ManualClock
 
-from autoloader.clock import ManualClock
 from autoloader.errors import PipelineError
-from autoloader.probes.headroom import FakeHeadroom, HeadroomProbe, HeadroomSource
+from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.units import GIB, MIB
 
 NO_LIMIT_V1 = 9223372036854771712

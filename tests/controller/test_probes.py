@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from doubles import FakeProbe, ManualClock
 
-from autoloader.clock import ManualClock
 from autoloader.probes.gpu import GpuProbe
 from autoloader.probes.pressure import (
     PressureProbe,
@@ -18,7 +18,7 @@ from autoloader.probes.pressure import (
     ProcessorReading,
     _Times,
 )
-from autoloader.probes.probe import FakeProbe, Probe, Watched
+from autoloader.probes.probe import Probe, Watched
 
 PSI = "some avg10=12.50 avg60=1.00 avg300=0.10 total=5\nfull avg10=3.00 avg60=0 avg300=0 total=1\n"
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from doubles import FakeHeadroom
 
 from autoloader.errors import PipelineError
-from autoloader.probes.headroom import FakeHeadroom, Headroom
+from autoloader.probes.headroom import Headroom
 from autoloader.probes.process_memory import (
     PeakSampler,
     descendants,
@@ -23,6 +24,7 @@ from autoloader.units import MIB
 
 HOLDER = """
 import mmap, os, sys
+from doubles import FakeHeadroom
 kind, count = sys.argv[1], int(sys.argv[2])
 if kind == "private":
     held = bytearray(b"x") * count

@@ -9,14 +9,14 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from doubles import FakeProcessors
 
 from autoloader.host.processors import (
     CgroupProcessors,
-    FakeProcessors,
     Processors,
-    ProcessorSource,
     usable_processors,
 )
 from autoloader.probes.pressure import ProcessorProbe, ProcessorReading, _Times
@@ -57,7 +57,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def real(machine: Machine, quota: float | None) -> ProcessorSource:
+def real(machine: Machine, quota: float | None) -> Any:
     machine.member("0::/job\n", V2)
     limit = "max" if quota is None else str(round(quota * 100_000))
     machine.file("job/cpu.max", f"{limit} 100000\n")
@@ -65,7 +65,7 @@ def real(machine: Machine, quota: float | None) -> ProcessorSource:
     return CgroupProcessors(machine.proc, machine.cgroup)
 
 
-def fake(machine: Machine, quota: float | None) -> ProcessorSource:
+def fake(machine: Machine, quota: float | None) -> Any:
     del machine
     if quota is None:
         return FakeProcessors(Processors(ALLOWED))
@@ -74,7 +74,7 @@ def fake(machine: Machine, quota: float | None) -> ProcessorSource:
 
 @pytest.mark.parametrize("make", [real, fake])
 def test_every_source_answers_alike(
-    make: Callable[[Machine, float | None], ProcessorSource], machine: Machine
+    make: Callable[[Machine, float | None], Any], machine: Machine
 ) -> None:
     assert make(machine, None).read() == Processors(ALLOWED)
     half = make(machine, 0.5).read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from index_views import EpisodeView
 from rlds_files import Written, episode, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
@@ -26,7 +27,7 @@ def open_index(written: Written, **own: object) -> DatasetIndex:
 def whole(index: DatasetIndex) -> list[tuple[int, int]]:
     """Slice and record of every episode, its frames held to what was written."""
     for e in range(index.episodes):
-        view = index.episode(e)
+        view = EpisodeView(index, e)
         number = 4 * view.slice + view.record
         offsets, lengths = view.frames("observation/image")
         frames = [read_record(view.path, *at) for at in zip(offsets, lengths, strict=True)]

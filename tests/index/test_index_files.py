@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from index_views import EpisodeView
 from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset
 from streams import dataset_of, mixture_of
 
@@ -79,7 +80,7 @@ def check(index: DatasetIndex) -> None:
     """All values of ``written``."""
     assert index.steps.tolist() == [3, 4] * 3
     for e in range(6):
-        view = index.episode(e)
+        view = EpisodeView(index, e)
         offsets, lengths = view.frames("observation/image")
         with Path(view.path).open("rb") as file:
             for step in range(view.steps):
@@ -173,8 +174,8 @@ def test_sets_of_features_live_side_by_side(tmp_path: Path, cache: Path, builds:
     one = mixture_of(written).datasets[0]
     other = mixture_of(dataset_of(written, images={"primary": "observation/wrist"})).datasets[0]
     for _ in range(2):
-        open_dataset_index(one, cache_dir=cache).episode(0).frames("observation/image")
-        open_dataset_index(other, cache_dir=cache).episode(0).frames("observation/wrist")
+        EpisodeView(open_dataset_index(one, cache_dir=cache), 0).frames("observation/image")
+        EpisodeView(open_dataset_index(other, cache_dir=cache), 0).frames("observation/wrist")
     assert builds.count() == len(index_files(cache)) == 2
 
 
@@ -199,10 +200,10 @@ def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
         index = open_dataset_index(dataset, cache_dir=cache)
         found: list[object] = [index.steps.tolist(), index.damaged]
         for e in range(index.episodes):
-            view = index.episode(e)
+            view = EpisodeView(index, e)
             found += [part.tolist() for part in view.frames("observation/image")]
             found += [view.column(path).tolist() for path in ("action", "observation/state")]
-            found += [view.language("language_instruction", np.arange(view.steps)), view.payload()]
+            found += [view.language("language_instruction", np.arange(view.steps))]
         return found
 
     good = values()
@@ -277,7 +278,7 @@ def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_go
         place.unlink()
     os.utime(written.files[0], ns=(0, 0))
     with pytest.raises(SourceError, match="written to while it was indexed or read"):
-        index.episode(0).column("action")
+        index.column(0, "action")
 
 
 def test_data_that_are_written_while_they_are_indexed_are_an_error(
@@ -313,7 +314,7 @@ def test_at_most_so_many_files_are_mapped_and_views_outlive_their_map(
         maps = Path("/proc/self/maps").read_text()
         return sum(str(place) in maps for place in index_files(cache))
 
-    kept = index.episode(0).column("action")
+    kept = index.column(0, "action")
     wanted = kept.copy()
     check(index)
     check(index)
@@ -433,6 +434,7 @@ def test_the_same_data_give_the_same_bytes(dataset: ResolvedDataset, tmp_path: P
 
 _BUILDER = """
 import json, sys
+import numpy as np
 from pathlib import Path
 from autoloader.index import open_indexes
 from autoloader.samples.resolve import resolve
@@ -447,11 +449,12 @@ indexes = open_indexes(mixture.datasets, cache_dir=cache, progress=lambda *at: t
 sums = []
 for index in indexes:
     for e in range(index.episodes):
-        view = index.episode(e)
+        one = index.episodes_at(np.array([e]))
+        steps = np.arange(index.steps[e])[None]
         for path in index.dataset.numeric_features():
-            sums.append(float(view.column(path).astype("float64").sum()))
+            sums.append(float(index.column(e, path).astype("float64").sum()))
         for feature in next(iter(index.dataset.cameras.values())):
-            sums.append(int(sum(part.sum() for part in view.frames(feature.path))))
+            sums.append(int(sum(part.sum() for part in one.frames(feature.path, steps))))
 assert "tensorflow" not in sys.modules and "torch" not in sys.modules
 print(json.dumps([sums, told]))
 """

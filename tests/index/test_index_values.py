@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from index_views import EpisodeView, number_of
 from rlds_files import PLAIN, TEXT, episode, image, jpeg, numbers, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
@@ -40,16 +41,15 @@ def check_against_parses(index: DatasetIndex, dataset: ResolvedDataset) -> int:
     assert index.damaged == ()
     assert (index.steps.dtype, index.slice_of.dtype, index.record_of.dtype) == ("i4", "i4", "i8")
     compared = 0
-    for e, (number, record, offset, payload) in enumerate(records):
-        view = index.episode(e)
+    for e, (number, record, _, payload) in enumerate(records):
+        view = EpisodeView(index, e)
         assert (view.path, view.slice, view.record) == (dataset.slices[number].path, number, record)
         assert (index.slice_of[e], index.record_of[e], index.steps[e]) == (
             number,
             record,
             view.steps,
         )
-        assert index.find(number, record) == e
-        assert view.payload() == (offset, len(payload))
+        assert number_of(index, number, record) == e
         values = parse_example(payload)
         with Path(view.path).open("rb") as file:
             for feature in (one for choices in dataset.cameras.values() for one in choices):
@@ -75,7 +75,8 @@ def check_against_parses(index: DatasetIndex, dataset: ResolvedDataset) -> int:
                 rows = value.values.astype(np.int64).reshape(-1, int(feature.shape[0] or 1))
                 texts = [text_of_points(row) for row in rows]
             steps = np.arange(view.steps)
-            assert view.language(feature.path, steps) == texts
+            whole = texts if feature.per_step else texts * view.steps
+            assert view.language(feature.path, steps) == whole
             if feature.per_step:
                 assert view.language(feature.path, steps[::-2]) == texts[::-2]
     return compared
@@ -141,9 +142,9 @@ def test_samples_built_from_the_index_equal_those_of_the_plain_reader(
         index = open_dataset_index(dataset, cache_dir=tmp_path)
         (choices,) = dataset.cameras.values()
         for number, record, _, payload in records_of(dataset)[:3]:
-            e = index.find(number, record)
+            e = number_of(index, number, record)
             assert e is not None
-            view = index.episode(e)
+            view = EpisodeView(index, e)
             place = Place(dataset.index, 0, number, record)
             at, samples = reference(mixture, payload, place)
             offsets, lengths = view.frames(choices[0].path)
@@ -189,7 +190,7 @@ def test_numbers_of_every_kind_become_float32_columns(tmp_path: Path) -> None:
     dataset = one_dataset(
         tmp_path, record, features=features, state=["double", "flag", "grid", "big"]
     )
-    view = open_dataset_index(dataset).episode(0)
+    view = EpisodeView(open_dataset_index(dataset), 0)
     assert view.column("flag").tolist() == [[1], [0], [1]]
     assert view.column("grid").tolist() == [[-1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
     assert view.column("big").tolist() == [[2**40], [-5], [0]]
@@ -201,7 +202,7 @@ def test_only_features_that_the_spec_names_are_indexed(tmp_path: Path) -> None:
     features = {**PLAIN, "observation/wrist": image()}
     record = episode(0, 2, **{"observation/wrist": [jpeg(5, 0), jpeg(5, 1)]})
     dataset = one_dataset(tmp_path, record, features=features)
-    view = open_dataset_index(dataset).episode(0)
+    view = EpisodeView(open_dataset_index(dataset), 0)
     with pytest.raises(KeyError, match=r"indexed are \['observation/image'\]"):
         view.frames("observation/wrist")
     with pytest.raises(KeyError, match="is not indexed as column"):
@@ -219,8 +220,9 @@ def test_a_text_of_the_episode_is_one_and_an_absent_one_is_empty(tmp_path: Path)
     ]
     dataset = one_dataset(tmp_path, *records, features=features, language="episode_metadata/task")
     index = open_dataset_index(dataset)
-    texts = [index.episode(e).language("episode_metadata/task", np.arange(2)) for e in range(3)]
-    assert texts == [[b"stack the bowls"], [b""], ["größer".encode()]]
+    views = [EpisodeView(index, e) for e in range(3)]
+    texts = [view.language("episode_metadata/task", np.arange(2)) for view in views]
+    assert texts == [[b"stack the bowls"] * 2, [b""] * 2, ["größer".encode()] * 2]
 
 
 def test_a_text_is_stored_once_however_often_it_comes(tmp_path: Path) -> None:
@@ -234,8 +236,8 @@ def test_a_text_is_stored_once_however_often_it_comes(tmp_path: Path) -> None:
 def test_an_episode_without_steps_is_an_episode(tmp_path: Path) -> None:
     index = open_dataset_index(one_dataset(tmp_path, episode(0, 0), episode(1, 2)))
     assert index.steps.tolist() == [0, 2]
-    assert index.episode(0).frames("observation/image")[0].shape == (0,)
-    assert index.episode(1).column("action")[1].tolist() == [np.float32(1.01), 1]
+    assert EpisodeView(index, 0).frames("observation/image")[0].shape == (0,)
+    assert EpisodeView(index, 1).column("action")[1].tolist() == [np.float32(1.01), 1]
 
 
 def test_slices_of_one_file_share_its_index_and_keep_their_places(tmp_path: Path) -> None:
@@ -246,15 +248,14 @@ def test_slices_of_one_file_share_its_index_and_keep_their_places(tmp_path: Path
     assert index.steps.tolist() == [6, 7, 2, 3]
     assert index.slice_of.tolist() == [0, 0, 1, 1]
     assert index.record_of.tolist() == [1, 2, 1, 2]
-    assert [index.find(1, record) for record in range(4)] == [None, 2, 3, None]
-    assert index.episode(3).column("observation/state")[2].tolist() == [2, 2, -2]
+    assert [number_of(index, 1, record) for record in range(4)] == [None, 2, 3, None]
+    assert EpisodeView(index, 3).column("observation/state")[2].tolist() == [2, 2, -2]
 
 
 def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path) -> None:
-    view = open_dataset_index(one_dataset(tmp_path, episode(0, 2))).episode(0)
-    for values in (*view.frames("observation/image"), view.column("action")):
-        with pytest.raises(ValueError, match="read-only"):
-            values[0] = 0
+    index = open_dataset_index(one_dataset(tmp_path, episode(0, 2)))
+    with pytest.raises(ValueError, match="read-only"):
+        index.column(0, "action")[0] = 0
 
 
 def test_the_index_refuses_exactly_what_the_plain_reader_refuses(tmp_path: Path) -> None:
@@ -278,6 +279,6 @@ def test_the_index_refuses_exactly_what_the_plain_reader_refuses(tmp_path: Path)
             samples_of_record(dataset, mixture.layout, Place(0, 0, number, record), payload)
         except MalformedRecordError:
             assert bad.pop(record)
-            assert index.find(number, record) is None
+            assert number_of(index, number, record) is None
     assert bad == {}
     assert index.episodes == 1

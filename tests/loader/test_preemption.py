@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from doubles import ManualClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.clock import ManualClock
 from autoloader.planning.preemption import OpenLoaders
 
 

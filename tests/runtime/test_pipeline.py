@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doubles import ManualClock
 from leftovers import no_thread_left_behind
 from record_source import RecordSource, record_sources
 from rlds_files import episode, png, write_dataset
 from streams import Running, dataset_of, every_sample, mixture_of
 
-from autoloader.clock import ManualClock
 from autoloader.decode import assembler as assembler_module
 from autoloader.decode.frames import FrameDecoder
 from autoloader.errors import PipelineError, SourceError

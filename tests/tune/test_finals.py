@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from doubles import ManualClock
 
-from autoloader.clock import ManualClock
 from autoloader.knobs import Knobs
 from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.trial import Outcome, TrialResult

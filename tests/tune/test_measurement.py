@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from doubles import ManualClock
 
-from autoloader.clock import ManualClock
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.measurement import REPORT_BATCHES, Measurement, measure_loader

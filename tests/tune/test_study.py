@@ -8,8 +8,8 @@ from pathlib import Path
 
 import optuna
 import pytest
+from doubles import ManualClock
 
-from autoloader.clock import ManualClock
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.tune.finals import Contender

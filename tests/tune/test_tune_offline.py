@@ -9,12 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
-from autoloader.clock import ManualClock
 from autoloader.errors import UsageError
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.probes.headroom import FakeHeadroom
 from autoloader.profile import find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline

@@ -1,0 +1,79 @@
+"""A clock, headroom, probes and processors that a test tells what to say."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from autoloader.host.processors import Processors
+from autoloader.probes.headroom import Headroom
+
+T = TypeVar("T")
+
+
+class ManualClock:
+    """A clock that moves only when told to; ``sleep`` moves it."""
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self._now_s = start_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
+
+    def advance(self, seconds: float) -> None:
+        """Move ``seconds`` forward.
+
+        Raises:
+            ValueError: ``seconds`` is negative.
+        """
+        if seconds < 0:
+            raise ValueError("a monotonic clock does not go back")
+        self._now_s += seconds
+
+
+class FakeHeadroom:
+    """Headroom that is told, for tests: set ``headroom_bytes``, or let ``take`` lower it."""
+
+    def __init__(self, headroom_bytes: int, *, total_bytes: int | None = None) -> None:
+        self.headroom_bytes = headroom_bytes
+        self.reads = 0
+        self._total_bytes = headroom_bytes if total_bytes is None else total_bytes
+
+    def take(self, count: int) -> None:
+        """Some process took ``count`` bytes (negative: gave back)."""
+        self.headroom_bytes -= count
+
+    def read(self) -> Headroom:
+        self.reads += 1
+        free = max(0, self.headroom_bytes)
+        return Headroom(free, "fake", host_available_bytes=free, limit_bytes=None)
+
+    def total_bytes(self) -> int:
+        return self._total_bytes
+
+
+class FakeProbe(Generic[T]):
+    """A probe that is told: set ``value``, or ``error`` to have it fail."""
+
+    def __init__(self, value: T | None = None) -> None:
+        self.value = value
+        self.error: Exception | None = None
+        self.reads = 0
+
+    def read(self) -> T | None:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+class FakeProcessors:
+    """Processors that are told, for tests."""
+
+    def __init__(self, processors: Processors) -> None:
+        self.processors = processors
+
+    def read(self) -> Processors:
+        return self.processors
