@@ -104,7 +104,8 @@ class _Sampler:
     def samples_of(self, pass_: Any, shard: Any, record: Any, key: Any, raw: Any) -> dict[str, Any]:
         """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
         parsed = self._episodes.parse(pass_, shard, record, key, raw)
-        t, steps = parsed["t"], parsed["steps"]
+        t = parsed["t"]
+        steps = tf.maximum(parsed["steps"], 0)  # -1 where a transform dropped the episode
         count = tf.size(t, out_type=tf.int64)
         columns = {
             path: as_columns(parsed[f"column/{path}"], width)

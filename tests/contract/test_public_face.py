@@ -85,8 +85,8 @@ def test_the_arguments_of_the_front_door_are_the_designs() -> None:
 @pytest.mark.parametrize(
     "module",
     ["autoloader", "autoloader.spec", "autoloader.controller", "autoloader.knobs",
-     "autoloader.profile", "autoloader.catalog", "autoloader.samples", "autoloader.order",
-     "autoloader.pipeline",
+     "autoloader.profile", "autoloader.catalog", "autoloader.recipes", "autoloader.samples",
+     "autoloader.order", "autoloader.pipeline",
      "autoloader.telemetry", "autoloader.loader", "autoloader.cli.app"],
 )  # fmt: skip
 def test_importing_brings_no_framework(module: str) -> None:

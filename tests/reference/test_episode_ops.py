@@ -415,3 +415,21 @@ def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path) -> None
 def test_a_spec_with_ops_is_written_as_it_was_read(data: Data) -> None:
     spec = mixture_of(dataset_of(data.written, **FIELDS, steps={"drop_last": 1})).spec
     assert PipelineSpec.from_mapping(spec.model_dump(mode="json")) == spec
+
+
+@pytest.mark.slow
+def test_the_tf_data_front_door_gives_the_same(data: Data) -> None:
+    from autoloader.tfdata import as_dataset
+
+    steps = {"drop_first": 1, "every": 2, "drop_last": 1}
+    mixture = mixture_of(dataset_of(data.written, **FIELDS, steps=steps), sample=SAMPLE)
+    wanted = wanted_of(data, mixture, steps, SAMPLE)
+    came = []
+    for row in as_dataset(mixture.spec, passes=1).as_numpy_iterator():
+        key = tuple(row["provenance"][1:].tolist())
+        came.append(key)
+        np.testing.assert_array_equal(row["action"], wanted[key].action)
+        np.testing.assert_array_equal(row["action_mask"], wanted[key].action_mask)
+        np.testing.assert_array_equal(row["state"], wanted[key].state)
+        assert row["language"].decode() == wanted[key].language
+    assert sorted(came) == sorted(key for key in wanted if key[0] == 0)
