@@ -7,8 +7,10 @@ READY := $(VENV)/.ready
 PROFILE ?= local_dev
 RAM_FLOOR ?= 5GB
 WORKERS ?= 2
-# Files in their order, each by one of so many processes; WORKERS=0 runs all in one.
-PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Files in their order, each by one of so many processes; WORKERS=0 runs all in one. One that ends by
+# itself, as where a test hangs, ends the run.
+PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder \
+  --max-worker-restart 0
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
