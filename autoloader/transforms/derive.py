@@ -113,6 +113,11 @@ class Derivation:
         moving = set() if self.moving is None else {self.moving[2].key}
         return {own.get(key, key) for key in only} | moving
 
+    @property
+    def has_domain(self) -> bool:
+        """Whether an op refuses some values."""
+        return any(one.has_domain for one in self.columns)
+
     def left_of(self, frames: int) -> int:
         """Steps that it leaves of so many."""
         strided = -(-max(0, frames - self.steps.drop_first) // self.steps.every)

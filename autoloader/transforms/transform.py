@@ -271,8 +271,10 @@ def with_derivation(
     try:
         key = ("derived", identity, slices[0], *files.version_of(slices[0].path))
         with _binding:
-            if key not in _checked_domains:
-                _check_domain(found, derivation, slices)
+            if derivation.has_domain and key not in _checked_domains:
+                if _cache.load(key) is None:  # once for a host: its other processes need not look
+                    _check_domain(found, derivation, slices)
+                    _cache.save(key, {"checked": MOST_CHECKED_EPISODES})
                 _checked_domains.add(key)
     except OSError as error:
         path = error.filename or slices[0].path
@@ -284,8 +286,6 @@ def _check_domain(
     transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
 ) -> None:
     keys = {one.source.key for one in derivation.columns if one.has_domain}
-    if not keys:
-        return
     for count, (place, payload) in enumerate(records(slices)):
         if count == MOST_CHECKED_EPISODES:
             return

@@ -22,7 +22,7 @@ from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec import PipelineSpec
 from autoloader.spec.ops import FieldOp
-from autoloader.transforms import episode_ops
+from autoloader.transforms import episode_ops, transform
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}
@@ -433,3 +433,15 @@ def test_the_tf_data_front_door_gives_the_same(data: Data) -> None:
         np.testing.assert_array_equal(row["state"], wanted[key].state)
         assert row["language"].decode() == wanted[key].language
     assert sorted(came) == sorted(key for key in wanted if key[0] == 0)
+
+
+def test_only_the_first_process_of_a_host_looks_at_what_ops_take(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = dataset_of(data.written, action={"path": "relative", "ops": ["rel2abs", "invert"]})
+    mixture_of(declared)
+    monkeypatch.setattr(transform, "_checked_domains", set())  # as in another process
+    monkeypatch.setattr(transform, "_check_domain", None)  # nothing is looked at again
+    mixture_of(declared)
+    with pytest.raises(TypeError):
+        mixture_of({**declared, "steps": {"drop_first": 1}})
