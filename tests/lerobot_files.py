@@ -7,6 +7,7 @@ tells which one it is, but where an encoder saves on it; ``decoded`` says what t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,12 +51,17 @@ def write_video(
     """One MP4 file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {**OPTIONS[codec], "g": str(gop)}
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=round(fps), options=options)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
+    scheduled = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream(codec, rate=round(fps), options=options)
+            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+            for frame in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            container.mux(stream.encode())
+    finally:
+        # For root SVT-AV1 makes the thread that opens it real-time, and so all that it starts.
+        os.sched_setscheduler(0, *scheduled)
 
 
 def decoded(path: Path) -> list[NDArray[np.uint8]]:
