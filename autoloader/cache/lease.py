@@ -5,7 +5,7 @@ Not here: who decides it (``cache.table``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,13 +16,17 @@ from autoloader.cache.slab import FrameSlab
 
 Ints = NDArray[np.int64]
 
+FILE_BITS = 44
+"""Room for an offset in a file: 16 TiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class CameraFrames:
     """The frames of one camera that a run shows.
 
     Attributes:
-        key: [m] int64, equal where the encoded frame is; −1 where there is none.
+        key: [m] int64, where the encoded frame lies: the number of its file among those that the
+            run reads, above ``FILE_BITS`` bits of its place there; −1 where there is none.
         next_use: [m] int64, the position after the run at which it is shown again, or ``NEVER``.
         dataset: [m] int64, whose costs count.
     """
@@ -79,8 +83,10 @@ class FrameCache(Protocol):
         """What it may hold; with 0 there is nothing to ask."""
         ...
 
-    def ask(self, frames: Mapping[str, CameraFrames], now: int, rows: int) -> Lease:
-        """What a run of so many samples from position ``now`` on may use."""
+    def ask(
+        self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
+    ) -> Lease:
+        """What a run of so many samples from position ``now`` on may use; it reads ``files``."""
         ...
 
     def forget(self) -> None:

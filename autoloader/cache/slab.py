@@ -39,6 +39,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 
+def machine_bytes() -> int:
+    """Bytes of the machine's memory: what a camera has room for."""
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE
+
+
 class FrameSlab:
     """Slots for decoded frames.
 

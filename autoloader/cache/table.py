@@ -26,18 +26,17 @@ Not here: when a frame is shown next (``order``), the memory (``cache.slab``), t
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.lease import CameraFrames, Ints, Lease
+from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
-from autoloader.cache.slab import FrameSlab
+from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.order.next_use import NEVER
 
@@ -96,12 +95,13 @@ class FrameTable:
     ) -> None:
         self.costs: FrameCosts | None = None
         self._cameras = cameras
-        self._room = room_bytes or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._room = room_bytes or machine_bytes()
         self._slab: FrameSlab | None = None
         self._shelves: dict[str, Shelf] = {}
         self._lock = threading.Lock()
         self._budget = 0
         self._claims: dict[object, int] = {}
+        self._files: dict[str, int] = {}
         self._saved_s = np.ones(datasets, np.float64)
         self._costs_at_s = float("-inf")
         self._limit = float("inf")
@@ -121,12 +121,15 @@ class FrameTable:
                 self._shelves[camera] = Shelf(size, self._room // size)
         return self._slab
 
-    def ask(self, frames: Mapping[str, CameraFrames], now: int, rows: int) -> Lease:
+    def ask(
+        self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
+    ) -> Lease:
         """See ``FrameCache.ask``."""
         self._refresh_costs()
         lease, wanted = Lease(self.slab, rows, self._settle), dict[str, Ints]()
         with self._lock:
             self._now = max(self._now, now)
+            frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
             for camera, one in frames.items():
                 shelf = self._shelves[camera]
                 slots = shelf.find(one.key)
@@ -218,13 +221,26 @@ class FrameTable:
                 None if self._limit == float("inf") else self._limit,
             )
 
+    def shared_slab(self) -> FrameSlab | None:
+        """The memory, for a process that shares it; ``None`` where the kernel refuses it."""
+        with self._lock:
+            return self.slab if self._has_memory() else None
+
     def _has_memory(self) -> bool:
-        """Whether there is a slab; it is made where there is none."""
+        """Whether there is a slab; it is made where there is none; under the lock."""
         try:
             return self.slab is not None
         except (PipelineError, OSError, ValueError) as error:
             logger.warning("decoded frames are not held: %s", error)
             return False
+
+    def _numbered(self, files: Sequence[str], one: CameraFrames) -> CameraFrames:
+        """With the files numbered as they are for all who ask; under the lock."""
+        known = self._files
+        numbers = [known.setdefault(path, len(known)) for path in files] or [0]
+        place = one.key & ((1 << FILE_BITS) - 1)
+        key = (np.asarray(numbers, np.int64)[one.key >> FILE_BITS] << FILE_BITS) + place
+        return replace(one, key=np.where(one.key >= 0, key, -1))
 
     def _refresh_costs(self) -> None:
         """Read what a decode costs, now and then; without the lock."""

@@ -108,7 +108,7 @@ class Observer:
         held, pressure = self._held_bytes, self._probes.pressure.read()
         gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
         found: dict[str, Any] = {"prices": self.prices}
-        if knobs.reader == "indexed" and knobs.decode_processes == 1:
+        if knobs.reader == "indexed":
             wanting = activity.cache.burden is not None
             found["cache"] = CacheReading(activity.cache.held_bytes, wanting)
         if held is not None:

@@ -9,7 +9,8 @@ was killed, and later write into a slot that the next child uses.
 
 Invariants:
     1. Batches come in the order in which they were assigned, each once.
-    2. A slot is filled by one process at a time: the dead one is waited for before another starts.
+    2. A slot is filled by one process at a time: the dead one is waited for before another starts,
+       and before the frame cache has back what it had lent to it.
 
 Not here: the process's side (``pipeline.decode_process``), whether it hangs, and when it is given
 up (``supervision``).
@@ -25,11 +26,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from autoloader.cache.lease import Lease
+from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
+from autoloader.pipeline.frame_messages import answered, frames_of, note_stored
 from autoloader.process import messages
 from autoloader.process.messages import Message, Wire
 from autoloader.ring.message import BatchMessage
@@ -46,6 +50,7 @@ class RemoteBuilder:
     Args:
         start: what the process is told first; its knobs are kept up to date here.
         ring: descriptor of the ring's memory.
+        frames: the frame cache; its memory is mapped by the process too.
         datasets: number of datasets.
         bad: told of records to be quarantined; an error that it raises ends this builder.
     """
@@ -54,12 +59,15 @@ class RemoteBuilder:
         self,
         start: messages.BuildStart,
         ring: int,
+        frames: FrameTable,
         *,
         datasets: int,
         bad: Callable[[Place, str], None],
     ) -> None:
         self._start = start
         self._ring = ring
+        self._frames = frames
+        self._leases: dict[int, Lease] = {}
         self._datasets = datasets
         self._bad = bad
         self._condition = threading.Condition()
@@ -162,9 +170,16 @@ class RemoteBuilder:
         """Start the process and ask for everything that has not come; under the lock."""
         ours, theirs = socket.socketpair()
         with theirs:
+            slab = self._frames.shared_slab()
+            held = -1 if slab is None else slab.descriptor
             self._supervisor.start(
-                [f"--socket={theirs.fileno()}", f"--ring={self._ring}", f"--parent={os.getpid()}"],
-                descriptors=(theirs.fileno(), self._ring),
+                [
+                    f"--socket={theirs.fileno()}",
+                    f"--ring={self._ring}",
+                    f"--frames={held}",
+                    f"--parent={os.getpid()}",
+                ],
+                descriptors=(theirs.fileno(), self._ring, *([held] if slab else [])),
             )
         self._wire = Wire(ours)
         self._send(self._start)
@@ -192,6 +207,7 @@ class RemoteBuilder:
                 self._condition.notify_all()
         finally:
             self._supervisor.end()
+            self._give_up_leases()
             if self._wire is not None:
                 self._wire.close()
             self._supervisor.close()
@@ -231,10 +247,26 @@ class RemoteBuilder:
                 self._condition.notify_all()
         elif isinstance(message, messages.Activity):
             self._now = BuilderActivity.from_plain(message.activity)
+        elif isinstance(message, messages.AskFrames):
+            lease = self._frames.ask(message.files, frames_of(message), message.now, message.rows)
+            self._leases[message.number] = lease
+            self._send(answered(message.number, lease))
+        elif isinstance(message, messages.FramesStored):
+            lease = self._leases.pop(message.number)
+            note_stored(lease, message)
+            lease.give_up()
+        elif isinstance(message, messages.ForgetFrames):
+            self._frames.forget()
         elif isinstance(message, messages.Bad):
             self._bad(Place(*message.place), message.reason)
         elif isinstance(message, messages.Failed):
             raise message.to_error()
+
+    def _give_up_leases(self) -> None:
+        """The process has ended: nobody reads or writes its slots; what it was filling is lost."""
+        leases, self._leases = self._leases, {}
+        for lease in leases.values():
+            lease.give_up()
 
     def _restart_after(self, reason: str) -> None:
         """End the process for good; what it was asked for is asked of the next one.
@@ -243,6 +275,7 @@ class RemoteBuilder:
             WorkerError: it has failed too often in a row.
         """
         self._supervisor.end()
+        self._give_up_leases()
         with self._condition:
             if self._closed:
                 return

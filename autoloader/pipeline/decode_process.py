@@ -1,6 +1,7 @@
 """A decode process: a light process that builds batches for the loader's child.
 
-Started by ``supervision`` with two inherited descriptors: its end of a socket pair, and the ring.
+Started by ``supervision`` with inherited descriptors: its end of a socket pair, the ring, and the
+memory of the frame cache, which decides in the child (``pipeline.frame_messages``).
 It imports neither TensorFlow nor torch, opens the indexes that the child has built, and ends when
 its socket does; where it cannot even see that, the kernel ends it with the thread that started it.
 
@@ -21,12 +22,14 @@ import sys
 import time
 from pathlib import Path
 
+from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.frame_messages import RemoteFrames
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.process import messages
 from autoloader.process.messages import Message, Wire
@@ -56,11 +59,14 @@ class DecodeProcess:
     Args:
         connection: to the child.
         ring: descriptor of the ring's memory.
+        frames: descriptor of the frame cache's memory; −1: nothing is held.
     """
 
-    def __init__(self, connection: socket.socket, ring: int) -> None:
+    def __init__(self, connection: socket.socket, ring: int, frames: int) -> None:
         self._wire = Wire(connection)
         self._ring = ring
+        self._slab = frames
+        self._frames: RemoteFrames | None = None
         self._builder: BatchBuilder | None = None
 
     def send(self, message: Message) -> None:
@@ -89,19 +95,31 @@ class DecodeProcess:
             elif isinstance(message, messages.BuildSlot):
                 self._builder.give(message.slot)
             elif isinstance(message, messages.BuildKnobs):
-                self._builder.retune(Knobs.build(message.knobs))
+                knobs = Knobs.build(message.knobs)
+                if self._frames is not None:
+                    self._frames.budget_bytes = knobs.cache_bytes
+                self._builder.retune(knobs)
+            elif isinstance(message, messages.HeldFrames) and self._frames is not None:
+                self._frames.told(message)
             elif isinstance(message, messages.Park):
                 self._builder.park(message.parked)
 
     def _start(self, message: messages.BuildStart) -> None:
         mixture = resolve_plain(message.mixture)
-        reader = IndexedReader(mixture, MixtureOrder.from_plain(message.order))
+        knobs = Knobs.build(message.knobs)
+        if self._slab >= 0:
+            slab = FrameSlab(
+                mixture.layout.cameras, room_bytes=machine_bytes(), descriptor=self._slab
+            )
+            self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
+        order = MixtureOrder.from_plain(message.order)
+        reader = IndexedReader(mixture, order, frames=self._frames)
         bad = _ReportingQuarantine(mixture, self)
         reader.open(bad)
         self._builder = BatchBuilder(
             mixture,
             reader.source,
-            Knobs.build(message.knobs),
+            knobs,
             RingMemory(mixture.layout, descriptor=self._ring),
             bad,
         )
@@ -126,6 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="autoloader.pipeline.decode_process")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--ring", type=int, required=True)
+    parser.add_argument("--frames", type=int, default=-1)
     parser.add_argument("--parent", type=int, required=True)
     chosen = parser.parse_args(arguments)
     _end_with(chosen.parent)
@@ -134,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
         Path("/proc/self/comm").write_text("autoloader-fill")
     sys.setswitchinterval(0.001)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
-    DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring).run()
+    DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring, chosen.frames).run()
 
 
 def _end_with(parent: int) -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 
+from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
 from autoloader.index.dataset import DatasetIndex
@@ -37,6 +38,7 @@ class IndexedReader(MixtureReader):
         order: its order.
         ranks_here: ranks whose pipelines share this process, and its memory.
         compiled: keeps the open indexes for the next pipeline.
+        frames: the frame cache, where it is another process's.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class IndexedReader(MixtureReader):
         *,
         ranks_here: int = 1,
         compiled: CompiledMixture | None = None,
+        frames: FrameCache | None = None,
     ) -> None:
         self._mixture = mixture
         self._order = order
@@ -54,6 +57,7 @@ class IndexedReader(MixtureReader):
         self._sample_bytes = 0.0
         self._plan: SamplePlan
         self._indexes: Sequence[DatasetIndex] = ()
+        self._others_frames = frames
         self._frames: FrameTable | None = None
         self._held: HeldFrames | None = None
 
@@ -66,7 +70,7 @@ class IndexedReader(MixtureReader):
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
         self._frames = opened.frames
-        self._held = HeldFrames(opened.frames, opened.next_use)
+        self._held = HeldFrames(self._others_frames or opened.frames, opened.next_use)
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
         """See ``MixtureReader.hold``."""
@@ -110,6 +114,7 @@ class IndexedReader(MixtureReader):
 
     def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
         """See ``MixtureReader.remote``."""
+        assert self._frames is not None
         return RemoteBuilder(
             BuildStart(
                 0,
@@ -118,6 +123,7 @@ class IndexedReader(MixtureReader):
                 knobs=knobs.flat(),
             ),
             memory.descriptor,
+            self._frames,
             datasets=len(self._mixture.datasets),
             bad=quarantine.add,
         )

@@ -166,9 +166,7 @@ class Pipeline:
             self._fail(error)
 
     def _hold(self) -> None:
-        """Have the reader hold what the knobs say, where the batches are built in this process."""
-        here = self._reader.processes(self._knobs) == 1
-        self._reader.hold(self._knobs.cache_bytes if here else 0, self._frame_costs)
+        self._reader.hold(self._knobs.cache_bytes, self._frame_costs)
 
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""

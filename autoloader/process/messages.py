@@ -190,6 +190,42 @@ class BuildKnobs(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class AskFrames(Message):
+    """Decode process → child: which frames of a run of so many rows, from ``now`` on, are held?
+
+    ``frames`` is camera → [keys, next uses, datasets], see ``cache.lease.CameraFrames``.
+    """
+
+    number: int
+    files: list[str]
+    frames: dict[str, list[list[int]]]
+    now: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFrames(Message):
+    """Child → decode process: camera → slots to show frames from, and slots to fill (−1: none)."""
+
+    number: int
+    held: dict[str, list[int]]
+    kept: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FramesStored(Message):
+    """Decode process → child: a run is filled; camera → which of its frames lie in their slots."""
+
+    number: int
+    stored: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetFrames(Message):
+    """Decode process → child: what is held is of files that are not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Bad(Message):
     """Decode process → child: a record is to be quarantined."""
 

@@ -8,20 +8,15 @@ Not here: what is held (``cache.table``), reading the rest (``read.planned``).
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 
-from autoloader.cache.lease import CameraFrames, FrameCache
+from autoloader.cache.lease import FILE_BITS, CameraFrames, FrameCache
 from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
 from autoloader.order.next_use import NEVER, NextUse
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples.block import SampleBlock
-
-FILE_BITS = 44
-"""Room for an offset in a file: 16 TiB."""
 
 
 class HeldFrames:
@@ -36,8 +31,6 @@ class HeldFrames:
         self._cache = cache
         self._next_use = next_use
         self._built = ShardIndex.rebuilt
-        self._numbering = threading.Lock()
-        self._number_of: dict[str, int] = {}
 
     def lease(
         self,
@@ -74,18 +67,14 @@ class HeldFrames:
         np.maximum.at(next_use, at[seen], shown.ravel()[seen])
         dataset = np.empty(frames, np.int64)
         dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
-        with self._numbering:
-            known = self._number_of
-            numbers = [known.setdefault(path, len(known)) for path in reads.files]
-        number = np.asarray(numbers or [0], np.int64)
         asked = {}
         for camera, ranges in reads.ranges.items():
-            key = (number[ranges.file] << FILE_BITS) + ranges.offset + ranges.length
+            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.offset + ranges.length
             wanted = (ranges.file >= 0) & (next_use >= 0)
             asked[camera] = CameraFrames(
                 np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset
             )
-        block.lease = lease = self._cache.ask(asked, int(position[0]), len(block))
+        block.lease = lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
         for camera, ranges in reads.ranges.items():
             lease.held[camera][ranges.file < 0] = 0  # such a dataset has no such camera
             ranges.file[lease.held[camera] > 0] = -1

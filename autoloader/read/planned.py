@@ -35,6 +35,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from autoloader.cache.lease import FILE_BITS
 from autoloader.catalog.descriptors import (
     OUT_OF_DESCRIPTORS,
     OpenFile,
@@ -50,7 +51,7 @@ from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
-from autoloader.read.held import FILE_BITS, HeldFrames
+from autoloader.read.held import HeldFrames
 from autoloader.read.run_memory import RunMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Encoded, FrameLease, SampleBlock

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -226,14 +228,22 @@ def test_frames_that_cannot_be_decoded_are_never_held(
     assert cached.counts.misses > 23 + 5  # the broken one is tried again in every pass
 
 
-def test_with_decode_processes_nothing_is_held_that_nobody_asks_for(
+def test_decode_processes_share_what_is_held_and_survive_kills_and_retunes(
     written: list[Written], play: Play
 ) -> None:
-    playing = play(mixture(written), cache_bytes=1000 * FRAME)
-    playing.batches(30)
-    assert playing.counts.slots > 0
-    playing.knobs = Knobs.build({"decode_processes": 2}, base=playing.knobs)
-    playing.pipeline.retune(playing.knobs)
-    assert playing.counts.budget_bytes == 0
-    playing.batches(40)
-    assert playing.counts.slots == 0
+    mixed = mixture(written)
+    plain = play(mixed)
+    batches = plain.batches(150)
+    plain.close()
+    cached = play(mixed, cache_bytes=1000 * FRAME, decode_processes=2, ring_slots=6)
+    for number, batch in enumerate(batches):
+        assert_same(batch, cached.batch())
+        if number == 50:
+            assert cached.counts.hits > 0
+            os.kill(cached.pipeline.activity().processes[0], signal.SIGKILL)
+        elif number == 80:
+            cached.hold(40 * FRAME)
+        elif number == 110:
+            cached.knobs = Knobs.build({"decode_processes": 1}, base=cached.knobs)
+            cached.hold(1000 * FRAME)
+    assert cached.counts.hits > cached.counts.misses

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autoloader.cache.lease import CameraFrames, Lease
+from autoloader.cache.lease import FILE_BITS, CameraFrames, Lease
 from autoloader.cache.slab import FrameSlab
 from autoloader.cache.table import FrameTable
 from autoloader.order.next_use import NEVER
@@ -54,7 +54,7 @@ class Player:
     def begin(self) -> None:
         rows = slice(self.at, self.at + self.run)
         keys = self.order[rows]
-        lease = self.table.ask({"primary": frames(keys, self.next_use[rows])}, self.at, 1)
+        lease = self.table.ask(["file"], {"primary": frames(keys, self.next_use[rows])}, self.at, 1)
         self.under_way.append((lease, keys))
         self.at += self.run
 
@@ -137,14 +137,17 @@ def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
 ) -> None:
     table.resize(200 * FRAME)
     keys = np.arange(200)
-    lease = table.ask({"primary": frames(keys, 1000 + keys)}, 0, 1)
+    lease = table.ask(["file"], {"primary": frames(keys, 1000 + keys)}, 0, 1)
     assert (lease.kept["primary"] > 0).all()
     for key, slot in zip(keys.tolist(), lease.kept["primary"].tolist(), strict=True):
         table.slab.put("primary", slot, picture(key))
     lease.stored["primary"][:] = True
     lease.give_up()
     table.resize(100 * FRAME)
-    held = table.ask({"primary": frames(keys, np.full(200, NEVER))}, 0, 1).held["primary"] >= 0
+    held = (
+        table.ask(["file"], {"primary": frames(keys, np.full(200, NEVER))}, 0, 1).held["primary"]
+        >= 0
+    )
     kept = int(held.sum())
     assert 90 <= kept <= 100
     assert held[:kept].all()
@@ -153,15 +156,15 @@ def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
 
 def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTable) -> None:
     table.resize(50 * FRAME)
-    lease = table.ask({"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
+    lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
     assert (lease.kept["primary"] >= 0).all()
     lease.stored["primary"][:5] = True
-    again = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 5, 1)
+    again = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 90))}, 5, 1)
     assert (again.held["primary"] < 0).all()  # it is still on its way
     assert (again.kept["primary"] < 0).all()
     lease.give_up()
     again.give_up()
-    third = table.ask({"primary": frames(np.arange(10), np.full(10, 90))}, 9, 1)
+    third = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 90))}, 9, 1)
     assert ((third.held["primary"] >= 0) == (np.arange(10) < 5)).all()
     assert table.counts().slots == 10
 
@@ -170,7 +173,7 @@ def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) 
     table.costs = lambda: np.asarray([1e-3, 10e-3])
     table.resize(20 * FRAME)
     keys = np.arange(40)
-    lease = table.ask({"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0, 1)
+    lease = table.ask(["file"], {"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0, 1)
     kept = lease.kept["primary"] >= 0
     assert kept[1::2].sum() >= 18
     assert not kept[::2].any()
@@ -179,12 +182,12 @@ def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) 
 def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
     table.resize(20 * FRAME)
     keys = np.arange(10)
-    first = table.ask({"primary": frames(keys, np.full(10, 100))}, 0, 1)
+    first = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 0, 1)
     first.stored["primary"][:] = True
     first.give_up()
-    reading = table.ask({"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
+    reading = table.ask(["file"], {"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
     table.forget()
-    new = table.ask({"primary": frames(keys, np.full(10, 100))}, 10, 1)
+    new = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 10, 1)
     assert (new.held["primary"] < 0).all()
     assert not set(new.kept["primary"].tolist()) & set(reading.held["primary"].tolist())
     reading.give_up()
@@ -226,11 +229,11 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
 
 def test_two_cameras_share_one_budget(table: FrameTable) -> None:
     table.resize(10 * FRAME)
-    first = table.ask({"primary": frames(np.arange(10), np.full(10, 500))}, 0, 1)
+    first = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 500))}, 0, 1)
     first.stored["primary"][:] = True
     first.give_up()
     assert table.counts().held_bytes == 10 * FRAME
-    second = table.ask({"wrist": frames(np.arange(20), np.full(20, 50))}, 1, 1)
+    second = table.ask(["file"], {"wrist": frames(np.arange(20), np.full(20, 50))}, 1, 1)
     assert (second.kept["wrist"] >= 0).all()
     assert table.counts().held_bytes <= 10 * FRAME
 
@@ -245,3 +248,16 @@ def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     other.gather("wrist", np.asarray([7, 0]), out)
     np.testing.assert_array_equal(out[0], picture(3, "wrist").reshape(-1))
     assert not out[1].any()
+
+
+def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
+    table: FrameTable,
+) -> None:
+    table.resize(20 * FRAME)
+    keys = np.asarray([5, (1 << FILE_BITS) + 5])
+    first = table.ask(["a", "b"], {"primary": frames(keys, np.asarray([70, 80]))}, 0, 1)
+    first.stored["primary"][:] = True
+    first.give_up()
+    second = table.ask(["b", "c"], {"primary": frames(keys, np.asarray([170, 180]))}, 9, 1)
+    assert second.held["primary"].tolist() == [first.kept["primary"][1], -1]
+    second.give_up()
