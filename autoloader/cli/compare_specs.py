@@ -10,6 +10,7 @@ Not here: values against plain TFDS (``cli.comparison``).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -252,6 +253,9 @@ def _read(
                     row[f"images/{camera}"] = frames[k].copy()
                     row[f"frame_mask/{camera}"] = batch["frame_mask"][camera][k].copy()
                 row["language"] = batch["language"][k]
+                for name, values in batch.get("features", {}).items():
+                    row[f"features/{name}"] = copy.copy(values[k])
+                    row[f"feature_mask/{name}"] = batch["feature_mask"][name][k].copy()
                 found[steps.key(provenance, pieces, directories)] = row
             done, total = progress
             advance(min(done + len(found), total), total)
@@ -282,7 +286,7 @@ def _compare(
 
 def _difference(a: Any, b: Any) -> tuple[float | None, list[int], str] | None:
     """(largest difference, columns that differ, both values in words), or ``None``."""
-    if isinstance(a, str):
+    if isinstance(a, (str, list)):
         return None if a == b else (None, [], f"{a!r} here, {b!r} there")
     if a.shape != b.shape:
         return None, [], f"shape {list(a.shape)} here, {list(b.shape)} there"

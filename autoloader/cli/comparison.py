@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -162,8 +163,9 @@ class Comparer:
         from autoloader.cli.reference_values import normalised_rows
         from autoloader.spec.ops import WIDTHS
 
-        width = row[name].shape[-1]
-        got, mask = row[name].reshape(-1, width), row[f"{name}_mask"].reshape(-1, width)
+        *rows, width = row[name].shape
+        shape = (math.prod(rows), width)  # no -1: a mixture without this field has no columns
+        got, mask = row[name].reshape(shape), row[f"{name}_mask"].reshape(shape)
         found = expected.rows(name)
         wanted = np.zeros(got.shape)
         inside = np.zeros(got.shape, dtype=bool)

@@ -109,16 +109,17 @@ def _samples(
         wanted, done = samples * len(names), 0
         for batch in loader:
             indices = batch["dataset_index"].tolist()
-            missing = [
-                k for k in indices if len(seen.setdefault(names[k], _Seen()).shown) < most_shown
-            ]
-            pictures = augment(batch)["images"] if missing else {}
             for k, index in enumerate(indices):
-                one = seen[names[index]]
+                one = seen.setdefault(names[index], _Seen())
                 _take(batch, k, one)
                 if len(one.shown) < most_shown:
-                    sample = mixture.datasets[index].sample
-                    one.shown.append(_shown(batch, pictures, k, goal=sample.goal != "none"))
+                    alone: Any = {
+                        "images": {name: of[k : k + 1] for name, of in batch["images"].items()},
+                        "provenance": batch["provenance"][k : k + 1],
+                    }
+                    pictures = {name: of[0] for name, of in augment(alone)["images"].items()}
+                    goal = mixture.datasets[index].sample.goal != "none"
+                    one.shown.append(_shown(batch, pictures, k, goal=goal))
             done += len(indices)
             advance(min(done, wanted), wanted)
             if done >= wanted:
@@ -152,7 +153,7 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
         labels[-1] = f"goal {labels[-1]}"
     masks = {name: np.asarray(mask[k]) for name, mask in batch["frame_mask"].items()}
     return Shown(
-        cameras={name: np.asarray(of[k]).copy() for name, of in pictures.items()},
+        cameras={name: np.asarray(of).copy() for name, of in pictures.items()},
         labels=labels,
         absent=frozenset(name for name, mask in masks.items() if not mask.any()),
         t=int(batch["provenance"][k][4]),

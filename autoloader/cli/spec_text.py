@@ -48,6 +48,7 @@ def spec_text(
         there, every = len(chosen.present), len(chosen.mix.weights)
         rest = f"; not here: {', '.join(chosen.absent)}" if chosen.absent else ""
         lines += _comment(f"{there} of its {every} datasets{rest}.", "")
+    lines += _comment("What is not used stands as a comment; features: passes it on.", "")
     lines += ["schema_version: 1", "datasets:"]
     for one in entries:
         weight = chosen.mix.weights[one.known_as] if chosen else 1.0

@@ -109,6 +109,22 @@ def test_each_part_that_differs_is_told_with_columns_and_the_first_place(compare
     assert found["datasets"]["hand"]["differing"] == {}
 
 
+def test_features_that_samples_pass_on_are_compared(
+    compare: Compare, plain: dict[str, Any]
+) -> None:
+    plain["datasets"][0]["features"] = {"pose": "observation/state", "words": "other_words"}
+
+    def change(other: dict[str, Any]) -> None:
+        other["datasets"][0]["features"] = {"pose": "action", "words": "language_instruction"}
+
+    code, found = compare(change)
+    assert code == 4
+    told = found["datasets"]["arm"]["differing"]
+    assert told["features/pose"]["first"].endswith("shape [1, 3] here, [1, 2] there")
+    assert told["features/words"]["first"].endswith("['done'] here, ['episode 0'] there")
+    assert found["datasets"]["hand"]["equal"]
+
+
 def test_steps_that_a_rule_removes_are_named(compare: Compare) -> None:
     def change(other: dict[str, Any]) -> None:
         other["datasets"][0]["stride"] = 2
