@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from doubles import FakeHeadroom
 from rlds_files import Written, episode, write_dataset
 from situations import FLOOR
 from streams import spec_of
@@ -20,7 +21,6 @@ from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.probes.headroom import FakeHeadroom
 from autoloader.units import GIB, MIB
 
 MARGIN = 256 * MIB

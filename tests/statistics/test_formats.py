@@ -136,7 +136,7 @@ def open_columns(written: Written) -> np.ndarray:
     from autoloader.index import open_dataset_index
 
     index = open_dataset_index(mixture_of(written).datasets[0])
-    rows = [index.episode(e).column("action") for e in range(index.episodes)]
+    rows = [index.column(e, "action") for e in range(index.episodes)]
     return np.concatenate(rows).astype(np.float64)
 
 
