@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, episode, write_dataset
-from streams import dataset_of, mixture_of
+from streams import dataset_of, mixture_of, spec_of
 
+from autoloader import AutoLoader
 from autoloader.cache.table import CacheCounts
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
@@ -32,11 +33,11 @@ Batch = dict[str, np.ndarray]
 class Playing:
     """A running pipeline whose batches are taken one by one."""
 
-    def __init__(self, mixture: ResolvedMixture, **knobs: Any) -> None:
+    def __init__(self, mixture: ResolvedMixture, ranks: Ranks | None = None, **knobs: Any) -> None:
         order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
         self.mixture, self.memory = mixture, RingMemory(mixture.layout)
         self.knobs = Knobs.build({"ring_slots": 4, "reader": "indexed", "read_ahead": 1, **knobs})
-        deal = Deal.of(order, mixture.spec.batch, Ranks())
+        deal = Deal.of(order, mixture.spec.batch, ranks or Ranks())
         reader = IndexedReader(mixture, order)
         self.pipeline = Pipeline(mixture, reader, self.knobs, self.memory, deal=deal)
         self.pipeline.start()
@@ -247,3 +248,51 @@ def test_decode_processes_share_what_is_held_and_survive_kills_and_retunes(
             cached.knobs = Knobs.build({"decode_processes": 1}, base=cached.knobs)
             cached.hold(1000 * FRAME)
     assert cached.counts.hits > cached.counts.misses
+
+
+def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
+    written: list[Written], play: Play
+) -> None:
+    mixed = mixture(written)
+    both = [Ranks(rank, 2) for rank in (0, 1)]
+    plain = [play(mixed, rank) for rank in both]
+    wanted = [one.batches(60) for one in plain]
+    for one in plain:
+        one.close()
+    first, second = (play(mixed, rank, cache_bytes=500 * FRAME) for rank in both)
+    for number in range(60):
+        assert_same(wanted[0][number], first.batch())
+        assert_same(wanted[1][number], second.batch())
+    assert first.counts.budget_bytes == 1000 * FRAME
+    assert first.counts == second.counts
+    assert first.counts.hits > first.counts.misses
+    second.close()
+    assert first.counts.budget_bytes == 500 * FRAME
+    first.batches(30)
+
+
+def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batches(
+    written: list[Written],
+) -> None:
+    datasets = [dataset_of(one) for one in written]
+    spec = spec_of(
+        *datasets, cameras={"primary": {"size": [24, 32]}}, batch={"size": 7}, reader="indexed"
+    )
+
+    def run(cache_bytes: int, kill_at: int) -> list[Any]:
+        knobs = {"cache_bytes": cache_bytes, "ring_slots": 4, "decode_threads": 2}
+        came: list[Any] = []
+        with AutoLoader(spec, knobs=knobs, ram_floor="1MiB", output="numpy") as loader:
+            while len(came) < 60:
+                for batch in loader:
+                    came.append((batch["provenance"].copy(), batch["images"]["primary"].copy()))
+                    if len(came) == kill_at:
+                        assert loader.statistics().cache.hits > 0
+                        os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+            cache = loader.statistics().cache
+        assert cache.hits > 0 or not cache_bytes
+        return came[:60]
+
+    for plain, cached in zip(run(0, 0), run(2**24, 30), strict=True):
+        np.testing.assert_array_equal(plain[0], cached[0])
+        np.testing.assert_array_equal(plain[1], cached[1])
