@@ -5,9 +5,6 @@ Not here: their form in a batch (``samples.features``), the run itself (``index.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoloader.index.episodes import GatheredEpisodes
 from autoloader.samples import windows
 from autoloader.samples.features import FeatureRows
@@ -20,8 +17,7 @@ def gather_features(
     dataset: ResolvedDataset,
     episodes: GatheredEpisodes,
     own: slice,
-    t: NDArray[np.int64],
-    steps: NDArray[np.int64],
+    window: windows.WindowRows,
 ) -> None:
     """Put the features of a dataset's samples ``own`` into ``found``.
 
@@ -30,13 +26,10 @@ def gather_features(
         dataset: whose.
         episodes: their n episodes.
         own: which of the run's samples they are.
-        t: [n] strided.
-        steps: [n] strided, of their episodes.
+        window: the state's rows of these samples.
     """
     if not dataset.held:
         return
-    offsets = np.asarray(dataset.sample.state_offsets, dtype=np.int64)
-    window = windows.rows(t, offsets, steps[:, None], dataset.sample)
     raw = window.index * dataset.stride
     for name, feature in dataset.held.items():
         role = held_role(feature)
