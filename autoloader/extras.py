@@ -25,6 +25,7 @@ EXTRA_OF: Mapping[str, str] = {
     "matplotlib": "report",
     "pyarrow": "lerobot",
     "av": "lerobot",
+    "jax": "jax",
 }
 """Modules that the core does without: the extra that brings each."""
 

@@ -34,7 +34,7 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ENDLESS = 2**62
 # ``autoloader.tune`` is a command too; what people import is none.
 _COMMAND = re.compile(
-    r"(?:^|[`\s])autoloader(?:\.(?!layouts|lightning|recipes|tfdata)| )([a-z]+)\b"
+    r"(?:^|[`\s])autoloader(?:\.(?!jax|layouts|lightning|recipes|tfdata)| )([a-z]+)\b"
 )
 _VERB = re.compile(r"`make ([a-z-]+)")
 

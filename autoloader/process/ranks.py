@@ -4,11 +4,12 @@ The first of these that is plainly there decides:
 
 1. the arguments ``rank`` and ``world_size``;
 2. an initialised ``torch.distributed`` process group (looked at only where torch is imported);
-3. ``RANK`` and ``WORLD_SIZE``, as torchrun sets them;
-4. ``LOCAL_RANK``, ``NODE_RANK`` and ``WORLD_SIZE``, as Lightning's launcher sets them;
-5. ``SLURM_PROCID`` and ``SLURM_NTASKS`` of a step that srun started (a batch script has them too,
+3. an initialised ``jax.distributed`` (looked at only where JAX is imported);
+4. ``RANK`` and ``WORLD_SIZE``, as torchrun sets them;
+5. ``LOCAL_RANK``, ``NODE_RANK`` and ``WORLD_SIZE``, as Lightning's launcher sets them;
+6. ``SLURM_PROCID`` and ``SLURM_NTASKS`` of a step that srun started (a batch script has them too,
    and is one process);
-6. else this is the only one.
+7. else this is the only one.
 
 Which trainers share the machine is read from the same environment (``LOCAL_RANK`` and
 ``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's), also where ``rank`` and ``world_size`` are given;
@@ -60,6 +61,8 @@ def find_ranks(rank: int | None, world_size: int | None, environment: Mapping[st
         return _checked((rank, world_size), "arguments")
     if (group := _process_group()) is not None:
         return _checked(group, "torch.distributed")
+    if (processes := _jax_processes()) is not None:
+        return _checked(processes, "jax.distributed")
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return _checked(_numbers(environment, "RANK", "WORLD_SIZE"), "RANK and WORLD_SIZE")
     if {"LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"} <= environment.keys():
@@ -118,6 +121,15 @@ def _process_group() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def _jax_processes() -> tuple[int, int] | None:
+    """(process, processes) of an initialised ``jax.distributed``; imports nothing."""
+    jax = sys.modules.get("jax")
+    told = getattr(getattr(jax, "distributed", None), "is_initialized", None)
+    if jax is None or told is None or not told():
+        return None
+    return jax.process_index(), jax.process_count()
 
 
 def _in_slurm_step(environment: Mapping[str, str]) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from autoloader.errors import UsageError
@@ -104,3 +107,16 @@ def test_where_neighbours_are_not_plainly_told_a_process_is_alone(
     ranks: Ranks, environment: dict[str, str]
 ) -> None:
     assert find_neighbours(ranks, environment) == Neighbours()
+
+
+@pytest.mark.parametrize(("initialised", "ranks"), [(True, Ranks(1, 3)), (False, Ranks(5, 8))])
+def test_an_initialised_jax_says_it_before_the_environment_does(
+    initialised: bool, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SimpleNamespace(
+        distributed=SimpleNamespace(is_initialized=lambda: initialised),
+        process_index=lambda: 1,
+        process_count=lambda: 3,
+    )
+    monkeypatch.setitem(sys.modules, "jax", told)  # tests/jax has the real one
+    assert find_ranks(None, None, TORCHRUN) == ranks

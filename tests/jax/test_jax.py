@@ -1,0 +1,100 @@
+"""The loader in JAX programs on the CPU: ranks, sharded arrays, slots, resume.
+
+JAX is no part of ``.venv`` (TensorFlow's packages import it wherever it is there, and the loader's
+child would be the larger for it), so it is installed into a folder of its own, from the package
+index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import episode, write_dataset
+from streams import dataset_of
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+WANTED = ("jax", "jaxlib", "opt_einsum", "scipy")
+"""What JAX needs beside what ``.venv`` has."""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that can import JAX."""
+    folder = tmp_path_factory.mktemp("jax")
+    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    asked += ["--disable-pip-version-check", "--retries", "0", "--timeout", "10"]
+    constraints = HERE.parents[1] / "constraints.txt"
+    done = subprocess.run(
+        [*asked, "--constraint", str(constraints), "--target", str(folder), *WANTED],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"JAX cannot be had from here: {done.stderr.strip().splitlines()[-1:]}")
+    path = os.pathsep.join([str(folder), str(HERE.parents[1])])
+    return {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """48 samples, a pass an epoch, in batches of four."""
+    folder = tmp_path_factory.mktemp("data")
+    written = write_dataset(folder, [[episode(number, 12) for number in range(4)]])
+    path = folder / "mix.yaml"
+    path.write_text(
+        f"datasets: [{dataset_of(written)}]\n"
+        "weights: natural\n"
+        "cameras: {primary: {size: [12, 16]}}\n"
+        "batch: {size: 4}\n"
+    )
+    return path
+
+
+def started(script: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(HERE / script), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+
+
+def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_batch_on_the_device_is_whole_and_its_slot_is_free(
+    spec: Path, environment: dict[str, str]
+) -> None:
+    found = told(started("device_put_script.py", environment, str(spec)))
+    assert found["kinds"]["primary"] == [True, "uint8", [4, 1, 12, 16, 3]]
+    assert found["kinds"]["action"] == [True, "float32", [4, 1, 2]]
+    assert found["kinds"]["dataset_index"] == [True, "int32", [4]]
+    assert found["kinds"]["provenance"] == [False, "int64", [4, 5]]
+    assert (found["texts"], found["lent"], found["whole"]) == (True, 0, True)
+
+
+def test_two_processes_share_an_epoch_and_resume_it(
+    spec: Path, environment: dict[str, str]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [(str(spec), port, str(process)) for process in range(2)]
+    running = [started("two_processes_script.py", environment, *one) for one in words]
+    first, second = (told(process) for process in running)
+    assert [(one["rank"], one["world_size"]) for one in (first, second)] == [(0, 2), (1, 2)]
+    assert first["shape"] == second["shape"] == [8, 1, 2]  # the rows of both
+    assert first["half"] == second["half"] == 12
+    places = {tuple(place) for one in (first, second) for place in one["places"]}
+    assert len(first["places"]) == len(second["places"]) == 24
+    assert len(places) == 48  # disjoint and complete
