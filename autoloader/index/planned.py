@@ -153,9 +153,9 @@ class RunPlanner:
                 parts, sample = list(group), self._settings[setting]
                 start, stop = parts[0].rows.start, parts[-1].rows.stop
                 t, steps = work.ledger[start:stop, 4], work.steps[start:stop, None]
-                _, window = field_windows(sample, "state", t, steps)
+                _, states = field_windows(sample, "state", t, steps)
                 for part in parts:
-                    own = window.of(slice(part.rows.start - start, part.rows.stop - start))
+                    own = states.of(slice(part.rows.start - start, part.rows.stop - start))
                     gather_features(held, part.dataset, part.episodes, part.rows, own)
             texts = held.joined(texts)
         return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)

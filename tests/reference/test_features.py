@@ -139,7 +139,14 @@ def wanted(
         (reader, *how)
         for how in (
             ({"state_offsets": [-2, 0, 3], "edges": {"start": "repeat", "end": "zero"}}, 1),
-            ({"state_offsets": [-1, 1], "edges": {"start": "zero", "end": "repeat"}}, 2),
+            (
+                {
+                    "frame_offsets": [-1, 0, 2],
+                    "state_offsets": [-1, 1],
+                    "edges": {"start": "zero", "end": "repeat"},
+                },
+                2,
+            ),
         )
         for reader in ("stream", "indexed", "processes")[: 4 - how[1]]
     ],
@@ -169,6 +176,14 @@ def test_features_are_those_of_the_files_and_those_of_others_are_masked(
                     np.testing.assert_array_equal(got, found, err_msg=name)
                     np.testing.assert_array_equal(mask, inside)
                     seen += 1
+            for k, (dataset, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
+                lengths = LENGTHS[shard][record] if dataset == 0 else 4
+                for f, offset in enumerate(sample.get("frame_offsets", [0])):
+                    at = t + offset
+                    real = 0 <= at < -(-lengths // stride)
+                    black = not real and sample["edges"]["start" if at < 0 else "end"] == "zero"
+                    assert bool(batch["frame_mask"]["primary"][k][f]) == real
+                    assert batch["images"]["primary"][k][f].any() != black
             language = [f"episode {r + 10 * s if d == 0 else r}"
                         for d, _, s, r, _ in batch["provenance"].tolist()]  # fmt: skip
             assert batch["language"] == language
