@@ -216,6 +216,22 @@ def test_a_users_function_comes_first_and_the_ops_see_what_it_gives(data: Data) 
     check(wanted, read_from_stream(mixture))
 
 
+def test_steps_that_a_function_bars_stay_barred_when_others_are_dropped(data: Data) -> None:
+    declared = dataset_of(
+        data.written,
+        steps={"drop_first": 1, "every": 2},
+        transform={"call": "lab_hooks:relabelled"},
+    )
+    (dataset,) = mixture_of(declared).datasets
+    index = open_dataset_index(dataset)
+    wanted = []
+    for one in data.episodes.values():
+        given_steps = range(len(one.action) - 1)  # the function takes the first
+        wanted += [t % 5 != 1 for t in list(given_steps)[1::2]]
+    assert index.valid_steps().tolist() == wanted
+    assert {True, False} == set(wanted)
+
+
 def test_an_index_is_built_anew_where_the_ops_change_and_only_there(data: Data) -> None:
     def identity(**own: Any) -> str:
         (dataset,) = mixture_of(dataset_of(data.written, **own)).datasets
