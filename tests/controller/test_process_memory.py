@@ -24,7 +24,6 @@ from autoloader.units import MIB
 
 HOLDER = """
 import mmap, os, sys
-from doubles import FakeHeadroom
 kind, count = sys.argv[1], int(sys.argv[2])
 if kind == "private":
     held = bytearray(b"x") * count

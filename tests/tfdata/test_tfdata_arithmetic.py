@@ -85,20 +85,25 @@ operations = st.lists(
         min_size=1,
         max_size=4,
     ),
-    zeros=st.integers(1, 2),
+    constants=st.integers(1, 2),
+    value=st.sampled_from([0.0, 1.0]),
     seed=st.integers(0, 99),
 )
 def test_field_expressions_are_those_of_numpy(
-    steps: int, slices: list[tuple[str, int, list[FieldOp]]], zeros: int, seed: int
+    steps: int,
+    slices: list[tuple[str, int, list[FieldOp]]],
+    constants: int,
+    value: float,
+    seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     columns = {name: rng.normal(size=(steps, 3)).astype(np.float32) for name in ("a", "b")}
     if steps:
         columns["a"][0, 0] = np.nan
     terms = [FieldTerm(path, (first, None, None), tuple(ops)) for path, first, ops in slices]
-    terms.append(FieldTerm(None, zeros=zeros))
+    terms.append(FieldTerm(None, constants=constants, value=value))
     widths = [len(range(3)[term.slice()]) for term in terms[:-1]]
-    field = NumericField(tuple(terms), (*widths, zeros))
+    field = NumericField(tuple(terms), (*widths, constants))
     found = fields.evaluate(
         field,
         {name: tf.constant(column) for name, column in columns.items()},
