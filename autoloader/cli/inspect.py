@@ -73,7 +73,7 @@ def inspect(
         ("feature", "kind", "type", "shape", "first step of the first episode"),
         (
             [path, one.kind if one.per_step else f"{one.kind}, once", one.dtype, _shape(one),
-             _told(path, one, first, facts)]
+             _told(path, first, facts)]
             for path, one in found.features.items()
         ),
     )  # fmt: skip
@@ -117,12 +117,10 @@ def _shape(feature: Feature) -> str:
     return "×".join("?" if size is None else str(size) for size in feature.shape) or "scalar"
 
 
-def _told(path: str, feature: Feature, first: dict[str, Any], facts: DatasetFacts | None) -> str:
+def _told(path: str, first: dict[str, Any], facts: DatasetFacts | None) -> str:
     from autoloader.cli.dataset_facts import Picture
 
     if path not in first:
-        if feature.encoding and feature.kind == "tensor":
-            return f"(stored as {feature.encoding})"
         return "(not in the record)" if facts and facts.episodes else ""
     value = first[path]
     if isinstance(value, Picture):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ FEATURES = {
     "observation/instruction": numbers(8, dtype="int32"),
     "observation/embedding": numbers(100),
     "packed": numbers(3, encoding="zlib"),
+    "observation/nowhere": numbers(2),
     "episode_metadata/file_path": TEXT,
     "episode_metadata/success": numbers(dtype="bool"),
 }
@@ -39,7 +41,7 @@ def of(number: int) -> dict[str, Any]:
             "observation/state": state,
             "observation/instruction": [ord(c) for c in "push\0\0\0\0"] * STEPS,
             "observation/embedding": [0.25] * (100 * STEPS),
-            "packed": [b"no numbers"] * STEPS,
+            "packed": [zlib.compress(np.arange(3, dtype="<f4").tobytes())] * STEPS,
             "episode_metadata/file_path": [f"/raw/{number}".encode()],
             "episode_metadata/success": [number % 2],
         },
@@ -84,7 +86,8 @@ def test_it_tells_splits_features_the_first_episode_and_ranges(
     told = read["first"]["observation/wrist"]
     assert (told["stored_as"], told["height"], told["width"]) == ("png", 12, 16)
     assert read["first"]["observation/image"]["stored_as"] == "jpeg"
-    assert read["absent"] == ["packed"]
+    assert read["absent"] == ["observation/nowhere"]
+    assert read["first"]["packed"] == [0.0, 1.0, 2.0]
     assert read["texts"]["language_instruction"] == 3
     number, step, nothing = read["ranges"]["observation/state"]
     assert (number["low"], number["high"], number["values"]) == (0.0, 2.0, [0.0, 1.0, 2.0])
@@ -113,7 +116,7 @@ def test_the_text_names_every_feature_and_what_is_odd(
     for path in FEATURES:
         assert path in told
     assert "first episode of val: 6 steps. Ranges over 1 episodes, 6 steps" in told
-    assert "(stored as zlib)" in told
+    assert "(not in the record)" in told
     assert "6 not finite" in told
     assert "always 9" in told
 
