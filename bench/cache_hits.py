@@ -3,11 +3,11 @@
     python -m bench.cache_hits [--samples 20000] [--datasets 5]
 
 The plan is the real one, over episodes that are made up: datasets that differ tenfold in size. No
-frame is read. Two caches see the same uses: one that evicts what it needs last for its bytes and
-costs, and one that holds a part drawn once. The first two of the longest passes warm them; the next
-six count.
+frame is read. Three caches see the same uses: one that evicts what it needs last for its bytes and
+costs, the loader's own, and one that holds a part drawn once. The first two of the longest passes
+warm them; the next six count.
 
-Not here: the cache of the loader (``autoloader.cache.table``), seconds of any kind.
+Not here: seconds of any kind.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.forecast import Forecast, FrameSet, Rule, forecast
+from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
+from autoloader.cache.table import FrameTable
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NEVER, NextUse
@@ -36,7 +39,9 @@ from autoloader.spec import SampleSpec
 Ints = NDArray[np.int64]
 PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
 WEIGHTS = ("equal", "hand-set", "natural")
+CAMERAS = {"small": (20, 20), "large": (40, 20)}
 _CHUNK = 2048
+_RUNS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +144,25 @@ def made_up(
             every = DatasetTable(table.key, whole, 1, table.steps, table.slice_of, table.record_of)
         if reuse.chained[number]:
             shown = of_blocks(shown, reuse.decodes[number] * table.samples)
+        camera = "small" if alike or number % 2 == 0 else "large"
         sets.append(
             FrameSet(
                 dataset=str(number),
-                camera="primary",
+                camera=camera,
                 share=order.shares[number],
                 samples=table.samples,
                 shown=shown,
-                frame_bytes=1000 * (1 if alike else 1 + number % 2),
+                frame_bytes=_frame_bytes(camera),
                 decode_s=1e-3 * (1 if alike else 1 + number % 3),
                 chance=table.samples / every.samples,
             )
         )
     return Case(order, tables, sets)
+
+
+def _frame_bytes(camera: str) -> int:
+    height, width = CAMERAS[camera]
+    return 3 * height * width
 
 
 def uses_of(case: Case, positions: int) -> Uses:
@@ -224,6 +235,41 @@ def hits_by_next_use(case: Case, uses: Uses, cache_bytes: float, count_from: int
     return counted
 
 
+def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -> Ints:
+    """[D, 2] the same of the loader's own cache, which is asked in runs of positions.
+
+    What is used twice in a run is decoded twice. So that this is as rare as in a mixture of a
+    million samples, runs are shorter than the loader's.
+    """
+    run_samples = max(1, case.longest_pass // _RUNS)
+    table = FrameTable(CAMERAS, len(case.sets), room_bytes=2**30)
+    table.costs = lambda: np.asarray([one.decode_s for one in case.sets])
+    table.resize(int(cache_bytes))
+    large = np.asarray([one.camera == "large" for one in case.sets])[uses.dataset]
+    counted = np.zeros((len(case.sets), 2), dtype=np.int64)
+    last = int(uses.position[-1]) + 1
+    edges = np.searchsorted(uses.position, np.arange(0, last + run_samples, run_samples))
+    for run, (begin, end) in enumerate(pairwise(edges.tolist())):
+        of_camera = {
+            camera: begin + np.flatnonzero(large[begin:end] == (camera == "large"))
+            for camera in CAMERAS
+        }
+        asked = {
+            camera: CameraFrames(uses.frame[own], uses.next[own], uses.dataset[own])
+            for camera, own in of_camera.items()
+        }
+        lease = table.ask(asked, run * run_samples, 1)
+        for camera, own in of_camera.items():
+            lease.stored[camera][:] = lease.kept[camera] >= 0
+            counts = uses.position[own] >= count_from
+            dataset = uses.dataset[own][counts]
+            np.add.at(counted, (dataset, 0), lease.held[camera][counts] >= 0)
+            np.add.at(counted, (dataset, 1), 1)
+        lease.filled(1)
+    table.close()
+    return counted
+
+
 def hits_of_fixed_part(case: Case, uses: Uses, part: float, count_from: int) -> Ints:
     """[D, 2] the same where a drawn ``part`` of all frames is held for good."""
     drawn = np.random.default_rng(0).random(int(uses.frame.max()) + 1) < part
@@ -259,6 +305,7 @@ def compare(case: Case, parts: Sequence[float] = PARTS) -> Iterator[dict[str, fl
         yield {
             "part": part,
             "next_use": ratio(counted),
+            "table": ratio(hits_of_table(case, uses, cache_bytes, warm)),
             "next_use_foretold": told["next use"].hit_ratio,
             "largest_error_of_a_dataset": float(abs(own - told_own).max()),
             "drawn_part": ratio(hits_of_fixed_part(case, uses, part, warm)),

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.intervals import IntervalLaw
 
-_STEPS = 128
+_STEPS = 64
 """Steps of the longest pass that is followed; fewer where there are many kinds."""
 _CELLS = 2**16
 """Kinds times steps that are followed at most."""

@@ -56,6 +56,8 @@ class FrameSet:
         frame_bytes: of a decoded frame.
         decode_s: seconds of one thread that a hit saves.
         chance: that a use comes in a pass, on this node.
+        goals: frames of goals that a sample shows beside these. They are drawn, from all frames
+            alike, so no next use is known of them; one is hit where it happens to be held.
     """
 
     dataset: str
@@ -66,6 +68,7 @@ class FrameSet:
     frame_bytes: int
     decode_s: float
     chance: float = 1.0
+    goals: float = 0.0
 
     @property
     def frames(self) -> float:
@@ -89,7 +92,13 @@ class FrameSet:
     @property
     def uses_per_position(self) -> float:
         """Frames that a position of the mixture uses of these, in the mean."""
-        return sum(self.uses(uses, frames) for uses, frames in self.shown)
+        foreseen = sum(self.uses(uses, frames) for uses, frames in self.shown)
+        return foreseen + self.share * self.goals
+
+    def held(self, hits_per_position: float, held_bytes: float) -> Holding:
+        """What becomes of these where so many foreseen uses hit, and so much is held."""
+        hits = hits_per_position + self.share * self.goals * _part(held_bytes, self.frames_bytes)
+        return Holding(self, _part(hits, self.uses_per_position), held_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +141,7 @@ class Forecast:
     @property
     def hit_ratio(self) -> float:
         """Of all uses of frames."""
-        hits = sum(one.hit_ratio * one.frames.uses_per_position for one in self.sets)
-        return _part(hits, self.uses_per_sample)
+        return hit_ratio(self.sets)
 
     @property
     def held_bytes(self) -> float:
@@ -199,8 +207,7 @@ def _next_use(sets: Sequence[FrameSet], cache_bytes: int, known_passes: float) -
             kind.uses_per_position * ratio
             for kind, ratio in zip(kinds[own], flow.hit_ratio[own], strict=True)
         )
-        held = sum(flow.held_bytes[own])
-        found.append(Holding(one, _part(hits, one.uses_per_position), held))
+        found.append(one.held(hits, sum(flow.held_bytes[own])))
     return Forecast("next use", cache_bytes, flow.threshold, tuple(found))
 
 
@@ -222,8 +229,14 @@ def _never_evict(sets: Sequence[FrameSet], cache_bytes: int) -> tuple[Holding, .
         hits[number] += one.uses(uses, frames)
         held[number] += frames * one.frame_bytes
     return tuple(
-        Holding(one, _part(hits[n], one.uses_per_position), held[n]) for n, one in enumerate(sets)
+        one.held(own, own_bytes) for one, own, own_bytes in zip(sets, hits, held, strict=True)
     )
+
+
+def hit_ratio(holdings: Sequence[Holding]) -> float:
+    """Of all uses of frames of some sets."""
+    hits = sum(one.hit_ratio * one.frames.uses_per_position for one in holdings)
+    return _part(hits, sum(one.frames.uses_per_position for one in holdings))
 
 
 def _part(some: float, every: float) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoloader.cli import options
+from autoloader.cli.cache_forecast import cache_rows
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.units import format_bytes
 
@@ -30,7 +31,7 @@ def plan(
     knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
-    from autoloader.decode.probe import probe_decode
+    from autoloader.decode.probe import probe_copy, probe_decode
     from autoloader.planning.start import plan_loader
     from autoloader.probes.headroom import HeadroomProbe
     from autoloader.spec import PipelineSpec
@@ -51,6 +52,7 @@ def plan(
         sets=knobs,
         costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
         headroom=headroom.read(),
+        copy_bytes_per_s=probe_copy(SystemClock()),
     )
     if as_json:
         emit_json(document)
@@ -90,6 +92,11 @@ def _show(document: Mapping[str, Any]) -> None:
     emit_table(("stage", "bytes"), _memory_rows(document["bytes"]))
     _heading("bound")
     emit(_bound_line(document["bound"], len(document["datasets"])))
+    if document["cache"] is not None:
+        _heading("decoded frames held in memory (cache_bytes)")
+        emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
+        heads = ("memory", "bytes", "hits", "a fixed part", "holds frames", "samples/s at most")
+        emit_table(heads, cache_rows(document["cache"]))
     for line in document["notes"]:
         note(line)
     if document["bytes"]["left_above_floor"] < 0:
@@ -208,6 +215,7 @@ def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "open streams", format_bytes(found["streams"])
     yield "encoded episodes", format_bytes(found["queued"])
     yield "ring", format_bytes(found["ring"])
+    yield "decoded frames held", format_bytes(found["cache"])
     yield "in all", format_bytes(found["total"])
     yield f"headroom now ({found['headroom_source']})", format_bytes(found["headroom"])
     yield "RAM floor", format_bytes(found["ram_floor"])

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoloader.cli.cache_forecast import cache_document
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
@@ -23,6 +24,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
+from autoloader.planning.frame_sets import frame_sets
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -46,6 +48,7 @@ def plan_document(
     sets: Mapping[str, Any],
     costs: Mapping[str, DecodeCost],
     headroom: Headroom,
+    copy_bytes_per_s: float,
 ) -> dict[str, Any]:
     """The document.
 
@@ -55,12 +58,15 @@ def plan_document(
         sets: knob values from the command line.
         costs: what decoding a sample costs, by dataset; may lack some.
         headroom: a fresh reading.
+        copy_bytes_per_s: of decoded frames, by one thread.
     """
     mixture, order = plan.mixture, plan.order
     batch = mixture.spec.batch
     profile = plan.profile.profile
     tables = quick_tables(mixture.datasets)
     reuse = _reuse(plan, tables)
+    told_bytes = _bytes(plan, headroom)
+    held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -91,8 +97,15 @@ def plan_document(
         "graph": graph(plan),
         "reuse": _reuse_document(plan, reuse),
         "knobs": knob_origins(plan, sets),
-        "bytes": _bytes(plan, headroom),
+        "bytes": told_bytes,
         "bound": _bound(plan, costs, reuse),
+        "cache": cache_document(
+            held,
+            cache_bytes=plan.knobs.cache_bytes,
+            left_bytes=max(0, told_bytes["left_above_floor"] + told_bytes["cache"]),
+            threads=_threads(plan),
+            copy_bytes_per_s=copy_bytes_per_s,
+        ),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
 
@@ -276,6 +289,7 @@ def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
         "streams": price.streams_bytes,
         "queued": price.queued_bytes,
         "ring": price.ring_bytes,
+        "cache": price.cache_bytes,
         "total": price.total_bytes,
         "ring_slot": sizes.batch_bytes,
         "mean_episode": sizes.record_bytes,
@@ -299,7 +313,7 @@ def _bound(
                 seconds[d.name] *= reuse.decodes[d.index] / reuse.alone[d.index]
     covered = sum(shares[name] for name in seconds)
     mean_s = sum(shares[name] * cost for name, cost in seconds.items()) / (covered or 1.0)
-    threads = min(plan.knobs.decode_threads, plan.limits.cpus)
+    threads = _threads(plan)
     return {
         "stage": "decode",
         "samples_per_s": threads / mean_s if mean_s > 0 else None,
@@ -308,6 +322,11 @@ def _bound(
         "datasets_probed": len(costs),
         "share_probed": covered,
     }
+
+
+def _threads(plan: LoaderPlan) -> int:
+    """Decode threads that can run at once."""
+    return min(plan.knobs.decode_threads, plan.limits.cpus)
 
 
 def _reuse(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:

@@ -35,6 +35,8 @@ from autoloader.transforms import user_function
 
 _TRIES = 4
 _MOST_ROUNDS = 16
+_COPIED, _COPIED_BYTES, _COPY_STEP = 256, 192 * 1024, 97
+"""Frames of 256×256 that a copy is timed on: more than the processor's caches hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,19 @@ def probe_decode(
                 continue
             seen[name].append((clock.now_s() - began, count, size))
     return _summary(seen)
+
+
+def probe_copy(clock: Clock) -> float:
+    """Bytes a second at which one thread copies decoded frames from anywhere in memory."""
+    frames = np.zeros((_COPIED, _COPIED_BYTES), np.uint8)
+    frames[:] = 1  # pages of its own
+    out = np.ones(_COPIED_BYTES, np.uint8)
+    took = []
+    for number in range(_COPIED):
+        began = clock.now_s()
+        np.copyto(out, frames[number * _COPY_STEP % _COPIED])
+        took.append(clock.now_s() - began)
+    return _COPIED_BYTES / max(statistics.median(took), 1e-9)
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:

@@ -222,7 +222,7 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
 
 def test_the_bytes_add_up_and_the_floor_is_taken_off(planned: dict[str, Any]) -> None:
     found = planned["bytes"]
-    parts = ("framework", "streams", "queued", "ring")
+    parts = ("framework", "streams", "queued", "ring", "cache")
     assert found["total"] == sum(found[part] for part in parts)
     assert found["ram_floor"] == 10**6
     assert found["left_above_floor"] == found["headroom"] - found["total"] - 10**6
@@ -261,6 +261,39 @@ def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None
     assert bound["samples_per_s"] == pytest.approx(bound["threads"] / mean_s)
     assert (bound["datasets_probed"], bound["share_probed"]) == (2, 1.0)
     assert all(1 <= entry["decoded_frames"] <= 2 for entry in datasets)
+
+
+def test_what_memory_would_hold_of_decoded_frames_is_foretold(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count_mixture(resolve(PipelineSpec.from_yaml(mix)))
+    planned = plan_json(mix, capsys, "cache_bytes=20000")
+    frame_bytes = 16 * 16 * 3
+    cache = planned["cache"]
+    # In "hand" the shortest episode is too short for a window.
+    assert cache["all_frames"] == 2 * sum(FRAMES) * frame_bytes - FRAMES[0] * frame_bytes
+    told = {one["memory"]: one for one in cache["forecasts"]}
+    none, set_, left = (told[name] for name in ("none", "as set", "all that the floor leaves"))
+    assert (none["hit_ratio"], none["held_bytes"], none["cache_bytes"]) == (0, 0, 0)
+    assert 0.2 < set_["hit_ratio"] < 0.9
+    assert 0.8 * 20_000 < set_["held_bytes"] <= 20_000
+    assert set_["cache_bytes"] == planned["bytes"]["cache"] == 20_000
+    assert left["cache_bytes"] == planned["bytes"]["left_above_floor"] + 20_000
+    assert told["twice that"]["cache_bytes"] == 2 * left["cache_bytes"]
+    assert left["hit_ratio"] == pytest.approx(1)
+    assert left["held_bytes"] == pytest.approx(cache["all_frames"])
+    assert none["samples_per_s"] <= set_["samples_per_s"] <= left["samples_per_s"]
+    assert none["samples_per_s"] < planned["bound"]["samples_per_s"]
+    low, high = set_["shown_again_within"]
+    costs = sorted(one["decode_s"] / one["decoded_frames"] for one in planned["datasets"].values())
+    assert low == pytest.approx(set_["threshold"] * costs[0] / frame_bytes)
+    assert high == pytest.approx(set_["threshold"] * costs[-1] / frame_bytes)
+    assert set(set_["datasets"]) == {"arm", "hand"}
+
+
+def test_the_stream_reader_holds_no_decoded_frames(planned: dict[str, Any]) -> None:
+    assert planned["knobs"]["reader"]["value"] == "stream"
+    assert planned["cache"] is None
 
 
 def chained_mix(mix: Path) -> Path:
@@ -372,7 +405,7 @@ def test_people_see_every_section_and_notes_go_to_stderr(
 ) -> None:
     assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
     said = capsys.readouterr()
-    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound"):
+    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded"):
         assert f"-- {heading}" in said.out
     assert "edges: drop leaves out" in said.out
     assert "shipped default local_dev" in said.err

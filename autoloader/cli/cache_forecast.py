@@ -1,0 +1,103 @@
+"""What ``autoloader plan`` says of the frame cache: what so much memory would hold, hit and give.
+
+The rate is that of the decode stage: decode threads that can run at once, over the seconds that a
+sample takes of one thread. Of what hits only the copy is left, and what the interpreter does for
+each sample, one at a time.
+
+Told is the rule of the next use, which is the loader's. Beside it stands what a fixed part of the
+same bytes would hit.
+
+Not here: the forecast itself (``cache.forecast``), timing a copy (``decode.probe``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autoloader.cache.forecast import Forecast, FrameSet, Holding, forecast, hit_ratio
+from autoloader.units import format_bytes
+
+SAMPLE_S = 1e-4
+"""Seconds that a sample takes of the interpreter beside its frames (measured: 0.1 ms)."""
+
+
+def cache_document(
+    sets: Sequence[FrameSet],
+    *,
+    cache_bytes: int,
+    left_bytes: int,
+    threads: int,
+    copy_bytes_per_s: float,
+) -> dict[str, Any] | None:
+    """The document's part; ``None`` where there is nothing to hold.
+
+    Args:
+        sets: of the mixture.
+        cache_bytes: as the knob is set.
+        left_bytes: what the floor leaves beside all else.
+        threads: decode threads that run at once.
+        copy_bytes_per_s: of one of them.
+    """
+    whole = sum(one.frames_bytes for one in sets)
+    if not whole:
+        return None
+    sizes = {"none": 0, "as set": cache_bytes, "all that the floor leaves": left_bytes}
+    sizes["twice that"] = 2 * left_bytes
+    return {
+        "all_frames": round(whole),
+        "forecasts": [
+            {"memory": memory} | _forecast(forecast(sets, size), threads, copy_bytes_per_s)
+            for memory, size in sizes.items()
+            if size or memory == "none"
+        ],
+    }
+
+
+def _forecast(
+    found: tuple[Forecast, Forecast], threads: int, copy_bytes_per_s: float
+) -> dict[str, Any]:
+    by_rule = {one.rule: one for one in found}
+    told = by_rule["next use"]
+    shown_bytes = sum(one.frames.uses_per_position * one.frames.frame_bytes for one in told.sets)
+    sample_s = told.missed_s + shown_bytes / copy_bytes_per_s + SAMPLE_S
+    limits = sorted(told.longest_positions(one.frames) for one in told.sets)
+    datasets: dict[str, list[Holding]] = {}
+    for one in told.sets:
+        datasets.setdefault(one.frames.dataset, []).append(one)
+    return {
+        "cache_bytes": told.cache_bytes,
+        "hit_ratio": told.hit_ratio,
+        "fixed_part_hit_ratio": by_rule["never evict"].hit_ratio,
+        "held_bytes": round(told.held_bytes),
+        "threshold": told.threshold if told.threshold < math.inf else None,
+        "shown_again_within": [limits[0], limits[-1]] if told.threshold < math.inf else None,
+        "samples_per_s": min(threads / sample_s, 1 / SAMPLE_S),
+        "datasets": {
+            name: {"hit_ratio": hit_ratio(own), "held_bytes": round(sum(x.held_bytes for x in own))}
+            for name, own in datasets.items()
+        },
+    }
+
+
+def cache_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for each forecast, for people."""
+    for one in found["forecasts"]:
+        yield (
+            one["memory"],
+            format_bytes(one["cache_bytes"]),
+            f"{one['hit_ratio']:.0%}",
+            f"{one['fixed_part_hit_ratio']:.0%}",
+            _held(one) if one["cache_bytes"] else "-",
+            f"{one['samples_per_s']:.0f}",
+        )
+
+
+def _held(one: Mapping[str, Any]) -> str:
+    """Which frames are held."""
+    if one["shown_again_within"] is None:
+        return "all"
+    low, high = (round(limit) for limit in one["shown_again_within"])
+    within = f"{low}" if low == high else f"{low}–{high}"
+    return f"shown again within {within} samples"

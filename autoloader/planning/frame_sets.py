@@ -1,0 +1,85 @@
+"""The frames of a mixture as a cache sees them: how many, how often shown, how large, how dear.
+
+Not here: what a cache does with them (``cache.forecast``), what decoding costs (``decode.probe``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from autoloader.cache.forecast import FrameSet
+from autoloader.cache.shown import frames_by_uses, of_blocks
+from autoloader.decode.probe import DecodeCost
+from autoloader.order.episodes import DatasetTable
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.reuse import Reuse
+from autoloader.samples.counts import samples_per_episode
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+
+
+def frame_sets(
+    mixture: ResolvedMixture,
+    order: MixtureOrder,
+    tables: Sequence[DatasetTable],
+    reuse: Reuse,
+    costs: Mapping[str, DecodeCost],
+) -> tuple[FrameSet, ...]:
+    """The frames of every camera of every dataset; of a camera's choices each on its own.
+
+    Args:
+        mixture: the datasets and cameras.
+        order: their shares.
+        tables: their episodes.
+        reuse: what chained samples decode.
+        costs: seconds of a decode, by dataset. One without gets the mean of the others; without
+            any there are no sets.
+    """
+    seconds = {name: cost.decode_s / cost.frames for name, cost in costs.items() if cost.frames}
+    if not seconds:
+        return ()
+    mean_s = sum(seconds.values()) / len(seconds)
+    return tuple(
+        one
+        for dataset, table in zip(mixture.datasets, tables, strict=True)
+        for one in _of_dataset(
+            mixture, dataset, table, order, reuse, seconds.get(dataset.name, mean_s)
+        )
+    )
+
+
+def _of_dataset(
+    mixture: ResolvedMixture,
+    dataset: ResolvedDataset,
+    table: DatasetTable,
+    order: MixtureOrder,
+    reuse: Reuse,
+    decode_s: float,
+) -> Iterator[FrameSet]:
+    number, goals = dataset.index, float(table.sample.goal != "none")
+    shown = frames_by_uses(table)
+    if reuse.chained[number]:
+        shown = of_blocks(shown, (reuse.decodes[number] - goals) * table.samples)
+    drawn = table.samples / _valid(table)
+    for camera, choices in dataset.cameras.items():
+        height, width = mixture.spec.cameras[camera].size
+        for _ in choices:
+            yield FrameSet(
+                dataset=dataset.name,
+                camera=camera,
+                share=order.shares[number],
+                samples=table.samples,
+                shown=shown,
+                frame_bytes=height * width * 3,
+                decode_s=decode_s,
+                chance=drawn / len(choices),
+                goals=goals / len(choices),
+            )
+
+
+def _valid(table: DatasetTable) -> int:
+    """Valid t of a dataset, drawn or not."""
+    strided = -(-table.steps.astype(np.int64) // table.stride)
+    every = table.sample.model_copy(update={"per_episode": "all"})
+    return int(samples_per_episode(every, strided, table.kept).sum())
