@@ -41,7 +41,7 @@ PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
 WEIGHTS = ("equal", "hand-set", "natural")
 CAMERAS = {"small": (20, 20), "large": (40, 20)}
 _CHUNK = 2048
-_RUNS = 1000
+_RUNS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -
             camera: CameraFrames(uses.frame[own], uses.next[own], uses.dataset[own])
             for camera, own in of_camera.items()
         }
-        lease = table.ask(asked, run * run_samples, 1)
+        lease = table.ask(["file"], asked, run * run_samples, 1)
         for camera, own in of_camera.items():
             lease.stored[camera][:] = lease.kept[camera] >= 0
             counts = uses.position[own] >= count_from

@@ -65,7 +65,6 @@ def plan_document(
     profile = plan.profile.profile
     tables = quick_tables(mixture.datasets)
     reuse = _reuse(plan, tables)
-    told_bytes = _bytes(plan, headroom)
     held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
     return {
         "spec": str(spec_path),
@@ -97,12 +96,12 @@ def plan_document(
         "graph": graph(plan),
         "reuse": _reuse_document(plan, reuse),
         "knobs": knob_origins(plan, sets),
-        "bytes": told_bytes,
+        "bytes": _bytes(plan, headroom),
         "bound": _bound(plan, costs, reuse),
         "cache": cache_document(
             held,
             cache_bytes=plan.knobs.cache_bytes,
-            left_bytes=max(0, told_bytes["left_above_floor"] + told_bytes["cache"]),
+            left_bytes=plan.limits.cache_bytes or 0,
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
         ),

@@ -17,6 +17,7 @@ from bench.cache_hits import (
     foretold,
     hits_by_next_use,
     hits_of_fixed_part,
+    hits_of_table,
     made_up,
     ratio,
     uses_of,
@@ -53,6 +54,13 @@ def measured(request: pytest.FixtureRequest) -> Measured:
 @pytest.mark.parametrize("part", [0.05, 0.25, 0.75])
 def test_the_hit_ratio_is_foretold_within_two_points(measured: Measured, part: float) -> None:
     assert measured.foretold(part) == pytest.approx(measured.next_use(part), abs=POINTS)
+
+
+def test_the_loaders_own_cache_hits_what_is_foretold(measured: Measured) -> None:
+    counted = hits_of_table(
+        measured.case, measured.uses, 0.25 * measured.whole_bytes, measured.warm
+    )
+    assert measured.foretold(0.25) == pytest.approx(ratio(counted), abs=POINTS)
 
 
 def test_a_cache_that_holds_everything_hits_everything_in_the_second_pass(
