@@ -36,7 +36,13 @@ class _Batches(IterableDataset[Batch]):
         self._loader = loader
 
     def __iter__(self) -> Iterator[Batch]:
-        return iter(self._loader)
+        any_left = False
+        for batch in self._loader:
+            any_left = True
+            yield batch
+        # A trainer that counts to the length leaves the epoch behind its last batch, not ended.
+        if not any_left:
+            yield from self._loader
 
     def __len__(self) -> int:
         return len(self._loader)

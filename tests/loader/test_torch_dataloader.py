@@ -56,3 +56,16 @@ def test_a_function_of_the_users_makes_what_the_trainer_wants(spec: PipelineSpec
         first = next(iter(loader.as_torch_dataloader(inputs)))
         assert set(first) == {"pixel_values", "labels"}
         assert first["pixel_values"].shape == (4, 1, 12, 16, 3)
+
+
+def test_a_trainer_that_counts_to_the_length_gets_the_next_epoch_then(spec: PipelineSpec) -> None:
+    with AutoLoader(spec, **HELD) as loader:
+        plain = [places(loader), places(loader)]
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        found = []
+        for _ in range(2):
+            batches = iter(wrapped)
+            found.append(places(next(batches) for _ in range(len(wrapped))))
+            del batches
+        assert found == plain
