@@ -48,6 +48,8 @@ _STALE = 65_536
 """Positions after which a frame that was to be shown and was not is taken for never shown again."""
 _EMPTY = 0.5
 """With so much of the budget unused there is no threshold."""
+_LATELY = 0.1
+"""Weight of the last run in what was held lately."""
 _COSTS_EVERY_S = 1.0
 
 
@@ -84,6 +86,7 @@ class FrameTable:
 
     Attributes:
         costs: asked once a second at most, without a lock held.
+        lately_held: share of the frames of the last runs that were held.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class FrameTable:
         room_bytes: int | None = None,
     ) -> None:
         self.costs: FrameCosts | None = None
+        self.lately_held = 0.0
         self._cameras = cameras
         self._room = room_bytes or machine_bytes()
         self._slab: FrameSlab | None = None
@@ -129,6 +133,7 @@ class FrameTable:
         lease, wanted = Lease(self.slab, rows, self._settle), dict[str, Ints]()
         with self._lock:
             self._now = max(self._now, now)
+            before = self._hits, self._misses
             frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
             for camera, one in frames.items():
                 shelf = self._shelves[camera]
@@ -144,6 +149,9 @@ class FrameTable:
                 self._misses += int((~held & (one.key >= 0)).sum())
                 new = np.flatnonzero(~found & (one.key >= 0) & (one.next_use < NEVER))
                 wanted[camera] = new[np.unique(one.key[new], return_index=True)[1]]
+            hits, misses = self._hits - before[0], self._misses - before[1]
+            share = hits / max(1, hits + misses)
+            self.lately_held += (share - self.lately_held) * _LATELY
             self._hold(frames, wanted, lease)
         self._give_back()
         return lease
@@ -184,6 +192,8 @@ class FrameTable:
         with self._lock:
             if budget_bytes and not self._has_memory():
                 return
+            if not budget_bytes:
+                self.lately_held = 0.0
             if budget_bytes > self._budget:
                 self._limit = float("inf")
             self._budget = budget_bytes

@@ -130,4 +130,5 @@ class IndexedReader(MixtureReader):
 
     def run_samples(self, knobs: Knobs) -> int:
         """See ``MixtureReader.run_samples``."""
-        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes)
+        held = 0.0 if self._frames is None else self._frames.lately_held
+        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held)

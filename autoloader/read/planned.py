@@ -71,20 +71,25 @@ _LOOKED_AT = 4
 _MERGE_GAP_BYTES = 16_384
 
 
-def run_samples(decode_threads: int, ranks_here: int, sample_bytes: float) -> int:
+def run_samples(
+    decode_threads: int, ranks_here: int, sample_bytes: float, held_ratio: float = 0.0
+) -> int:
     """Samples of a run, at least 1 (a run is whole batches, however few).
 
     Planning a run costs its time, whatever its length, and all of it lies in memory until its last
-    sample is decoded: so it is long where many threads decode, and short where few do.
+    sample is decoded: so it is long where many threads decode, and short where few do. Frames that
+    are held are neither read nor decoded, so a run may have as many more samples.
 
     Args:
         decode_threads: that decode it.
         ranks_here: so many read ahead in one process: together about as much as one.
         sample_bytes: mean of encoded frames.
+        held_ratio: share of the frames that were held lately.
     """
-    many = min(RUN_SAMPLES, SAMPLES_A_THREAD * max(2, decode_threads))
+    decoded = max(1 / RUN_SAMPLES, 1 - held_ratio)
+    many = min(RUN_SAMPLES, int(SAMPLES_A_THREAD * max(2, decode_threads) / decoded))
     many = max(LEAST_RUN_SAMPLES, many // ranks_here)
-    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes))))
+    return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
 
 
 def sample_bytes(

@@ -47,3 +47,11 @@ def test_the_bytes_of_a_sample_are_those_of_its_frames(
         found = sample_bytes(mixture, pipeline._reader._indexes, (1.0,))  # type: ignore[attr-defined]
     lengths = sorted(len(one) for one in frames)
     assert lengths[0] <= found / mixture.layout.frames <= lengths[-1]
+
+
+def test_a_run_of_which_most_is_held_has_more_samples_up_to_the_longest() -> None:
+    lengths = [run_samples(2, 1, 100_000.0, held) for held in (0.0, 0.5, 0.9, 1.0)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 96
+    assert lengths[1] == 192
+    assert lengths[-1] == RUN_SAMPLES
