@@ -14,7 +14,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt lerobot \
   endurance clean distclean
 
 help: ## list the verbs
@@ -84,6 +84,9 @@ bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseli
 hunt: $(READY) ## hold two million rows against the files under forks, kills, stops and resumes (an hour)
 	$(BIN)/python tests/isolation/hunt.py $(ARGS)
 
+lerobot: $(READY) ## hold samples against the real lerobot, which is installed beside .venv (gigabytes)
+	$(BIN)/python tests/lerobot/witness.py $(ARGS)
+
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)
 
@@ -92,4 +95,4 @@ clean: ## remove caches and build outputs
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV) $(VENV)-peers
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot
