@@ -25,12 +25,12 @@ import errno
 import hashlib
 import itertools
 import os
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+
+import psutil
 
 from autoloader.errors import WorkerError
 from autoloader.process.messages import Hello, Wire, peer_of
@@ -194,12 +194,9 @@ def _join(name: str, silent: ProcessWatch, supervisor: Supervisor) -> Link | Non
 
 def _child_of(starter: int) -> int:
     """The child that a trainer has started; 0 where it is not to be seen."""
-    import psutil
-
     with contextlib.suppress(psutil.Error):
-        for process in psutil.Process(starter).children():
-            if _WORKER in process.cmdline():
-                return process.pid
+        children = [process.pid for process in psutil.Process(starter).children()]
+        return next(filter(_is_worker, children), 0)
     return 0
 
 
@@ -215,19 +212,16 @@ def _ended(wire: Wire, timeout_s: float) -> bool:
 
 
 def _is_worker(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return _WORKER.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    with contextlib.suppress(psutil.Error):
+        return _WORKER in psutil.Process(pid).cmdline()
     return False
 
 
 def _kill(pid: int) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.pidfd_open(pid)
-        try:
-            if _is_worker(pid):
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if _is_worker(pid):
+            process.kill()  # not another process that has got its number since
 
 
 def _check_peer(connection: socket.socket, name: str) -> int:
