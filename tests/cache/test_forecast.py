@@ -131,6 +131,17 @@ def test_nothing_is_held_in_no_bytes() -> None:
         assert found.missed_s == pytest.approx(1e-3)
 
 
+def test_a_goal_hits_where_its_frame_happens_to_be_held() -> None:
+    plain = frame_set(shown=((2, 500.0),))
+    for without, with_goal in zip(
+        forecast([plain], 25_000), forecast([replace(plain, goals=1.0)], 25_000), strict=True
+    ):
+        held = without.held_bytes / plain.frames_bytes
+        assert with_goal.held_bytes == without.held_bytes
+        assert with_goal.uses_per_sample == pytest.approx(2)
+        assert with_goal.hit_ratio == pytest.approx((without.hit_ratio + held) / 2)
+
+
 def test_a_dear_dataset_is_held_before_a_cheap_one() -> None:
     sets = [
         frame_set(share=0.5, shown=((2, 500.0),)),
