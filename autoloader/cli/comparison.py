@@ -77,6 +77,14 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
             }
 
 
+def _seen(step: Any, flag: str) -> tuple[Any, bool]:
+    """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
+    from autoloader.cli.tfds_reader import value_at
+
+    absent = bool(flag) and step is not None and not value_at(step, flag)
+    return (None if absent else step), absent
+
+
 class Comparer:
     """Holds rows against TFDS; rows of one episode come together."""
 
@@ -205,11 +213,16 @@ class Comparer:
             self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
         for camera, frames in row["images"].items():
             choices = declared.images[camera].paths if camera in declared.images else ()
-            inside = [bool(choices) and one[2] for one in plan]
+            flag = declared.images[camera].present if choices else ""
+            seen = [_seen(step, flag) for step, _, _ in plan]
+            inside = [
+                bool(choices) and real and not absent
+                for (_, _, real), (_, absent) in zip(plan, seen, strict=True)
+            ]
             if row["frame_mask"][camera].tolist() != inside:
                 self._differs(where, f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
-            for number, (step, _, _) in enumerate(plan):
+            for number, (step, _) in enumerate(seen):
                 self._found.frames += 1
                 shown = frames[number][..., ::-1] if turned else frames[number]
                 off = min(

@@ -143,6 +143,10 @@ class EpisodeGraph:
                 name: _as_held(element[f"feature/{name}"].numpy(), feature)
                 for name, feature in self._dataset.held.items()
             },
+            present={
+                camera: _as_held(element[f"present/{camera}"].numpy(), feature)
+                for camera, feature in self._dataset.present.items()
+            },
         )
 
     def place_of(self, element: Mapping[str, Any]) -> Place:
@@ -164,7 +168,8 @@ class EpisodeGraph:
             return _Parse(self)  # hangs on this dataset's rules, or on a user's function
         cameras = tuple((name, tuple(features)) for name, features in dataset.cameras.items())
         numeric = tuple(self._numeric.items())
-        what = (cameras, numeric, tuple(dataset.language), tuple(dataset.held.items()))
+        what = (cameras, numeric, tuple(dataset.language), tuple(dataset.held.items()),
+                tuple(dataset.present.items()))  # fmt: skip
         key = (what, dataset.sample, dataset.stride, dataset.turn)
         if (parse := _traced.get(key)) is None:
             parse = _traced[key] = _Parse(self)
@@ -185,8 +190,9 @@ class EpisodeGraph:
         }
         columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
         texts = [parsed[feature.key] for feature in dataset.language if feature.per_step]
-        held = {name: parsed[feature.key] for name, feature in dataset.held.items()}
-        texts += [held[name] for name, feature in dataset.held.items() if feature.per_step]
+        asked = {f"feature/{name}": feature for name, feature in dataset.held.items()}
+        asked |= {f"present/{camera}": feature for camera, feature in dataset.present.items()}
+        texts += [parsed[feature.key] for feature in asked.values() if feature.per_step]
         pictures = [choice for choices in cameras.values() for choice in choices]
         steps = self._agreed_steps([*pictures, *columns.values(), *texts])
         strided = self._strided_count(steps)
@@ -206,9 +212,10 @@ class EpisodeGraph:
             element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
         for path, column in columns.items():
             element[f"column/{path}"] = column if dataset.stride == 1 else column[:: dataset.stride]
-        for name, feature in dataset.held.items():
+        for name, feature in asked.items():
+            values = parsed[feature.key]
             strided = feature.per_step and dataset.stride > 1
-            element[f"feature/{name}"] = held[name][:: dataset.stride] if strided else held[name]
+            element[name] = values[:: dataset.stride] if strided else values
         if dataset.language:
             element["language"] = self._language(key, parsed, self._step_of(t))
         return element

@@ -137,7 +137,7 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     Raises:
         SourceError: a file cannot be read, or is written to meanwhile.
     """
-    numbers = replace(dataset, cameras={}, language=(), held={})
+    numbers = replace(dataset, cameras={}, language=(), held={}, present={})
     schema = RecordSchema.of(numbers)
 
     def shard(piece: ShardSlice) -> ShardIndex:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index.episodes import GatheredEpisodes, VideoPlace
-from autoloader.index.planned_features import gather_features
+from autoloader.index.planned_features import gather_features, present_frames
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
 from autoloader.samples.block import Encoded, SampleBlock, by_sample, field_windows
@@ -143,6 +143,11 @@ class RunPlanner:
             columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
         raw = window.index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
+        for part in work.parts:
+            for camera, there in present_frames(part.dataset, part.episodes, raw[part.rows]):
+                columns[f"frame_mask/{camera}"][part.rows] &= there
+                file = ranges[camera].file.reshape(raw.shape)[part.rows]
+                file[np.broadcast_to(~there, file.shape)] = -1
         texts: Sequence[bytes]
         texts = [text for part in work.parts for text in _texts(work, part)]
         if self._layout.features:

@@ -5,6 +5,11 @@ Not here: their form in a batch (``samples.features``), the run itself (``index.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from numpy.typing import NDArray
+
 from autoloader.index.episodes import GatheredEpisodes
 from autoloader.samples import windows
 from autoloader.samples.features import FeatureRows
@@ -39,3 +44,18 @@ def gather_features(
         columns = raw.T if feature.per_step else raw.T[:1]
         texts = [episodes.language(feature.path, column) for column in columns]
         found.texts(name, own, texts, window)
+
+
+def present_frames(
+    dataset: ResolvedDataset, episodes: GatheredEpisodes, raw: NDArray[Any]
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """(camera, whether it is there: [n, F] or [n, 1] bool) of the cameras that have a flag.
+
+    Args:
+        dataset: whose.
+        episodes: their n episodes.
+        raw: [n, F] steps before the stride.
+    """
+    for camera, feature in dataset.present.items():
+        flags = episodes.numbers(held_role(feature), feature.path, raw)
+        yield camera, flags[..., 0] != 0

@@ -169,6 +169,7 @@ def build_samples(
     columns: Mapping[str, NDArray[np.float32]],
     language: Sequence[bytes],
     features: Mapping[str, Any] | None = None,
+    present: Mapping[str, NDArray[Any]] | None = None,
 ) -> SampleBlock:
     """The samples of an episode: computes all their windows from the episode's columns.
 
@@ -183,6 +184,7 @@ def build_samples(
         columns: feature path → [steps, width] float32.
         language: one text, or one for each sample, UTF-8.
         features: name → [steps, …] (of the episode's own: [1, …]) numbers, or so many texts.
+        present: camera → [steps, 1] (of the episode: [1, 1]) whether it is there, not 0.
     """
     keys = np.full(len(t), episode_key(dataset, place), dtype=np.uint64)
     window = windows.frame_rows(t, steps, dataset.sample, keys)
@@ -200,8 +202,14 @@ def build_samples(
         "state": state,
         "state_mask": state_mask,
     }
+    shown: dict[str, list[Encoded | None]] = {one: list(found) for one, found in frames.items()}
     for camera in layout.cameras:
         rows[f"frame_mask/{camera}"] = window.inside if camera in frames else nowhere
+    for camera, flags in (present or {}).items():
+        there = flags[:, 0][window.index if len(flags) > 1 else np.zeros_like(window.index)] != 0
+        rows[f"frame_mask/{camera}"] = window.inside & there
+        for frame in np.unique(frame_row[~there]).tolist():
+            shown[camera][frame] = None
     texts: Sequence[bytes] = language or (b"",)
     if layout.features:
         texts = _features(dataset, layout, t, steps, features or {}, rows, texts)
@@ -210,7 +218,7 @@ def build_samples(
     return SampleBlock(
         columns=rows,
         texts=texts,
-        frames={camera: list(encoded) for camera, encoded in frames.items()},
+        frames=shown,
         frame_row=frame_row,
         frame_zeroed=window.zeroed,
         datasets=[place.dataset] * len(t),

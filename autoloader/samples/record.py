@@ -76,6 +76,10 @@ def samples_of_record(
             name: _held(dataset, values.get(feature.key), feature, payload)
             for name, feature in dataset.held.items()
         },
+        present={
+            camera: _held(dataset, values.get(feature.key), feature, payload)
+            for camera, feature in dataset.present.items()
+        },
     )
 
 

@@ -22,7 +22,7 @@ from autoloader.catalog import (
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.features import forms_of
+from autoloader.samples.features import flags_of, forms_of
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.scaling import Scaling, scaling_of
 from autoloader.samples.statistics import NormalizationStatistics
@@ -68,6 +68,7 @@ class ResolvedDataset:
         keep: rules that leave some t out, or ``None``.
         transform: what rewrites each episode first, or ``None``.
         held: name in the batch → what else samples hold.
+        present: camera → the flag that says whether it is there.
         turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
             (``order.parts``).
         reversed: cameras whose first and last channels change places.
@@ -92,6 +93,7 @@ class ResolvedDataset:
     keep: Keep | None = field(default=None, compare=False)
     transform: Transform | None = field(default=None, compare=False)
     held: Mapping[str, Feature] = field(default_factory=dict)
+    present: Mapping[str, Feature] = field(default_factory=dict)
     turn: tuple[int, int] = (0, 1)
     reversed: frozenset[str] = frozenset()
     files_are: str = ""
@@ -328,6 +330,7 @@ def _resolve_dataset(
         language=language,
         keep=keep,
         transform=transform,
+        present=flags_of(declared.images, found, where),
         held={key: found(p, f"features.{key}") for key, p in declared.features.items()},
         reversed=turned,
         files_are=files_are,

@@ -79,7 +79,7 @@ class RecordSchema:
             found.add(_stored(feature, text_role(feature)))
         for feature in dataset.keep.features if dataset.keep is not None else ():
             found.add(_stored(feature, text_role(feature)))
-        for feature in dataset.held.values():
+        for feature in (*dataset.held.values(), *dataset.present.values()):
             found.add(_stored(feature, held_role(feature)))
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))

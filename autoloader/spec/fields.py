@@ -99,19 +99,22 @@ class AnyOf:
         paths: the features.
         flip: of a camera: whether its first and last channels change places ("always"), or only
             where the files are the public ones ("public").
+        present: of a camera: the feature that says whether it is there, or "".
     """
 
     paths: tuple[str, ...]
     flip: Literal["", "always", "public"] = ""
+    present: str = ""
 
     def plain(self) -> Any:
         """The choice as a spec file writes it."""
         one = len(self.paths) == 1
-        if not self.flip:
+        if not self.flip and not self.present:
             return self.paths[0] if one else {"any_of": list(self.paths)}
         op = "flip_channels" if self.flip == "always" else {"flip_channels": self.flip}
         key, value = ("path", self.paths[0]) if one else ("any_of", list(self.paths))
-        return {key: value, "ops": [op]}
+        said: dict[str, Any] = {"ops": [op]} if self.flip else {}
+        return {key: value, **said, **({"present": self.present} if self.present else {})}
 
 
 def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
@@ -204,16 +207,25 @@ def _parse_any_of(raw: Any) -> AnyOf:
 
 
 def _parse_camera(raw: Any) -> AnyOf:
-    if not isinstance(raw, Mapping) or "ops" not in raw:
+    if not isinstance(raw, Mapping) or not {"ops", "present"} & raw.keys():
         return _parse_any_of(raw["path"] if _is_path_alone(raw) else raw)
+    known = ("path", "any_of", "ops", "present")
     named = [key for key in ("path", "any_of") if key in raw]
-    unknown = [key for key in raw if key not in ("path", "any_of", "ops")]
+    unknown = [key for key in raw if key not in known]
     if unknown:
-        known = ("path", "any_of", "ops")
         raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), known))
     if len(named) != 1:
         raise wrong(f"{shown(dict(raw))} names no feature", "give one: path, or any_of")
     choice = _parse_any_of(raw["path"] if "path" in raw else {"any_of": raw["any_of"]})
+    present = raw.get("present", "")
+    if "present" in raw and not (isinstance(present, str) and present.strip("/ ")):
+        raise wrong(
+            f"present: {shown(present)} names no feature",
+            "write the path of the flag, such as episode_metadata/has_image_1",
+        )
+    present = present.strip().strip("/")
+    if "ops" not in raw:
+        return AnyOf(choice.paths, present=present)
     ops = raw["ops"] if isinstance(raw["ops"], (list, tuple)) else [raw["ops"]]
     if len(ops) != 1 or ops[0] not in _FLIPS:
         raise wrong(
@@ -221,7 +233,8 @@ def _parse_camera(raw: Any) -> AnyOf:
             "allowed: [flip_channels], or [{flip_channels: public}] where only the public files "
             "hold blue before red",
         )
-    return AnyOf(choice.paths, "always" if ops[0] == "flip_channels" else "public")
+    flip: Literal["always", "public"] = "always" if ops[0] == "flip_channels" else "public"
+    return AnyOf(choice.paths, flip, present)
 
 
 def _is_path_alone(raw: Any) -> bool:
@@ -298,6 +311,7 @@ Camera = Annotated[
                         "path": {"type": "string"},
                         "any_of": {"type": "array", "items": {"type": "string"}},
                         "ops": _FLIP_SCHEMA,
+                        "present": {"type": "string"},
                     },
                     "additionalProperties": False,
                 },

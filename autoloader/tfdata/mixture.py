@@ -128,11 +128,13 @@ def _check_told(mixture: ResolvedMixture) -> None:
                 remedy="set action_per: sample, or read it with AutoLoader",
                 path="sample.action_per",
             )
-        for name in dataset.held:
-            field = f"datasets[{dataset.name}].features.{name}"
+        fields = [f"features.{name}" for name in dataset.held]
+        fields += [f"images.{camera}.present" for camera in dataset.present]
+        for field in fields:
+            field = f"datasets[{dataset.name}].{field}"
             raise UnsupportedError(
-                f"{field}: as_dataset gives no features yet",
-                remedy="take features out of the spec, or read it with AutoLoader",
+                f"{field}: as_dataset looks at no features yet",
+                remedy="take it out of the spec, or read it with AutoLoader",
                 path=field,
             )
 

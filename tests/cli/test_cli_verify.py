@@ -42,9 +42,14 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
     reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     codes = {"instruction": numbers(8, dtype="int32")}
+    codes["is_there"] = numbers(dtype="bool")
     pictures = {**PLAIN, **codes, "note": TEXT, "episode_metadata/success": numbers(dtype="bool")}
     words = [ord(letter) for letter in "go\0\0\0\0\0\0"] * 9
-    others = {"note": [b"step %d" % k for k in range(9)], "episode_metadata/success": [1]}
+    others: dict[str, Any] = {
+        "is_there": [k % 3 > 0 for k in range(9)],
+        "note": [b"step %d" % k for k in range(9)],
+        "episode_metadata/success": [1],
+    }
     first = write_dataset(tmp_path, [[episode(0, 9)], [episode(1, 7)]], name="first")
     second = write_dataset(
         tmp_path, [[episode(2, 9, encode=png, instruction=words, **others)]],
@@ -59,7 +64,9 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
             {"name": "second", "path": str(second.path), "language": "instruction",
              "state": ["observation/state[:2]", {"zeros": 1}], **common,
              "features": {"note": "note", "success": "episode_metadata/success",
-                          "plain": "observation/state"}},
+                          "plain": "observation/state"},
+             "images": {"primary": "observation/image",
+                        "wrist": {"path": "observation/image", "present": "is_there"}}},
         ],
         "cameras": {"primary": {"size": [8, 20], "fit": "pad"}, "wrist": {"size": [12, 16]}},
         "sample": {

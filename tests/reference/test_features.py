@@ -355,3 +355,54 @@ def test_a_picture_of_another_kind_is_told_by_name(tmp_path: Path) -> None:
     written = write_dataset(tmp_path, [[episode(0, 2)]], features=features)
     with pytest.raises(SpecError, match="'depth' is a picture, image uint16 12×16×1"):
         mixture_of(dataset_of(written, features={"depth": "depth"}))
+
+
+@pytest.mark.parametrize("reader", ["stream", "indexed"])
+@pytest.mark.parametrize("flag", ["episode_metadata/success", "is_last", "reward"])
+def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
+    written: Written, plain: Written, reader: str, flag: str
+) -> None:
+    images = {
+        "primary": {"path": "observation/image", "present": flag},
+        "wrist": "observation/image",
+    }
+    sample = {"frame_offsets": [-1, 0, 2], "edges": {"start": "repeat", "end": "zero"}}
+    cameras = {"primary": {"size": [12, 16]}, "wrist": {"size": [12, 16]}}
+    datasets = (dataset_of(written, images=images), dataset_of(plain))
+    found = set()
+    with load(*datasets, reader=reader, sample=sample, cameras=cameras) as loader:
+        for batch in loader:
+            for k, (dataset, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
+                steps = 4 if dataset else LENGTHS[shard][record]
+                flags = np.ones(steps) if dataset else np.broadcast_to(
+                    values_of(shard, record)[flag.removeprefix("episode_metadata/")], steps
+                )  # fmt: skip
+                for f, offset in enumerate(sample["frame_offsets"]):
+                    at = t + offset
+                    there = bool(flags[min(max(at, 0), steps - 1)])
+                    inside = 0 <= at < steps
+                    mask = batch["frame_mask"]["primary"][k][f]
+                    assert bool(mask) == (inside and there)
+                    picture = batch["images"]["primary"][k][f]
+                    assert picture.any() == (there and at < steps)
+                    if dataset == 0:
+                        found.add(bool(mask))
+                        assert bool(batch["frame_mask"]["wrist"][k][f]) == inside
+    assert found == ({True} if flag == "reward" else {True, False}) | {False}
+
+
+@pytest.mark.parametrize(
+    ("present", "words"),
+    [
+        ("episode_metadata/has_image", "'episode_metadata/has_image' is no feature"),
+        ("embedding", r"'embedding' is float32 \[2, 3\] of the steps, and no flag"),
+        ("note", "'note' is text of the steps, and no flag"),
+        (5, "present: 5 names no feature"),
+    ],
+)
+def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: str) -> None:
+    images = {"primary": {"path": "observation/image", "present": present}}
+    with pytest.raises(SpecError, match=words) as caught:
+        mixture_of(dataset_of(written, images=images))
+    assert caught.value.path is not None
+    assert caught.value.path.startswith("datasets[robot].images.primary")
