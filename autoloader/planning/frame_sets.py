@@ -36,7 +36,11 @@ def frame_sets(
         costs: seconds of a decode, by dataset. One without gets the mean of the others; without
             any there are no sets.
     """
-    seconds = {name: cost.decode_s / cost.frames for name, cost in costs.items() if cost.frames}
+    seconds = {
+        name: cost.decode_s / cost.frames
+        for name, cost in costs.items()
+        if cost.frames and cost.decode_s > 0
+    }
     if not seconds:
         return ()
     mean_s = sum(seconds.values()) / len(seconds)
