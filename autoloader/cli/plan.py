@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autoloader.cli import options
-from autoloader.cli.cache_forecast import cache_rows
 from autoloader.cli.output import emit, emit_json, emit_table, note
 from autoloader.units import format_bytes
 
@@ -61,6 +60,8 @@ def plan(
 
 
 def _show(document: Mapping[str, Any]) -> None:
+    from autoloader.cli.cache_forecast import cache_rows
+
     _show_datasets(document)
     _heading("graph")
     emit_table(("dataset", "stream"), document["graph"]["datasets"].items())
