@@ -94,6 +94,8 @@ def _show(document: Mapping[str, Any]) -> None:
     _heading("bound")
     emit(_bound_line(document["bound"], len(document["datasets"])))
     if document["cache"] is not None:
+        from autoloader.cli.cache_forecast import cache_rows
+
         _heading("decoded frames held in memory (cache_bytes)")
         emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
         heads = ("memory", "bytes", "hits", "a fixed part", "holds frames", "samples/s at most")
