@@ -47,6 +47,8 @@ _LONGEST_NAME = 255
 TFRECORD = "tfrecord"
 LEROBOT = "lerobot"
 """Values of ``VersionDirectory.file_format``."""
+LEROBOT_INFO = "meta/info.json"
+"""The file that a LeRobot dataset has."""
 DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from autoloader.catalog import files
 from autoloader.catalog.directories import check_version
-from autoloader.catalog.lerobot.metadata import is_lerobot, open_lerobot
-from autoloader.catalog.metadata import VersionDirectory, open_version
+from autoloader.catalog.metadata import LEROBOT_INFO, VersionDirectory, open_version
 
 
 def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
@@ -24,7 +23,9 @@ def open_source(path: str | Path, *, dataset: str) -> VersionDirectory:
         SourceError: it does not exist, is neither, or is broken.
         MissingExtraError: it needs a package of the extra ``lerobot``.
     """
-    if _is_lerobot(path):
+    if is_lerobot(path):
+        from autoloader.catalog.lerobot.metadata import open_lerobot  # others start without it
+
         return open_lerobot(path, dataset=dataset)
     return open_version(path, dataset=dataset)
 
@@ -35,13 +36,14 @@ def check_source(path: str | Path, *, dataset: str) -> str:
     Raises:
         SourceError: it is local, and is no dataset.
     """
-    if _is_lerobot(path):
+    if is_lerobot(path):
         return files.normal(path)
     return check_version(path, dataset=dataset)
 
 
-def _is_lerobot(path: str | Path) -> bool:
+def is_lerobot(path: str | Path) -> bool:
+    """Whether a path is a LeRobot dataset; false of what is remote or cannot be looked into."""
     try:
-        return not files.is_remote(path) and is_lerobot(files.normal(path))
+        return not files.is_remote(path) and Path(files.normal(path), LEROBOT_INFO).is_file()
     except OSError:
         return False  # whoever opens it says why

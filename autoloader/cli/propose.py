@@ -35,7 +35,7 @@ _STATE = re.compile(
 _NO_STATE = re.compile(r"embedding|velocity|vel$|image|instruction|language", re.IGNORECASE)
 _WORDS = re.compile(r"instruction|language|task|prompt", re.IGNORECASE)
 _NO_ACTION = re.compile(r"terminate|discount|reward|mode$", re.IGNORECASE)
-_FIRST_WORDS = ("language_instruction", "observation/natural_language_instruction")
+_FIRST_WORDS = ("language_instruction", "observation/natural_language_instruction", "task")
 
 
 @dataclass
@@ -105,14 +105,19 @@ def propose(features: Mapping[str, Feature], known: KnownDataset | None) -> Prop
 def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
     """A primary and a wrist camera, by name; the first of each kind."""
     usable = [path for path in features if _fits(partial(_camera, features, path))]
-    on_wrist = [path for path in usable if _WRIST.search(path.rpartition("/")[2])]
+    on_wrist = [path for path in usable if _WRIST.search(_last(path))]
     others = [path for path in usable if path not in on_wrist]
     found = {}
     if others:
-        found["primary"] = min(others, key=lambda path: (len(path.rpartition("/")[2]), path))
+        found["primary"] = min(others, key=lambda path: (len(_last(path)), path))
     if on_wrist:
         found["wrist"] = on_wrist[0]
     return found
+
+
+def _last(path: str) -> str:
+    """The last part of a path, whose parts TFDS joins by a slash and LeRobot by a dot."""
+    return path.replace(".", "/").rpartition("/")[2]
 
 
 def guess_numbers(features: Mapping[str, Feature], name: str) -> list[Any]:
@@ -129,8 +134,9 @@ def guess_numbers(features: Mapping[str, Feature], name: str) -> list[Any]:
             for path in usable
             if path.startswith("action/") and not _NO_ACTION.search(path.rpartition("/")[2])
         ]
-    if "observation/state" in usable:
-        return ["observation/state"]
+    for first in ("observation/state", "observation.state"):
+        if first in usable:
+            return [first]
     return [
         path
         for path in usable

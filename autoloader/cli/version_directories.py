@@ -1,4 +1,4 @@
-"""Finds the TFDS version directories below a folder, the newest version of each dataset.
+"""Finds the datasets below a folder: TFDS version directories, the newest of each, and LeRobot's.
 
 Not here: what such a directory says (``catalog.metadata``), what is taken of it (``cli.init``).
 """
@@ -17,6 +17,7 @@ from autoloader.catalog.files import (
     normal,
     unreadable,
 )
+from autoloader.catalog.sources import is_lerobot
 from autoloader.cli.output import note
 
 DEEPEST = 5
@@ -42,7 +43,9 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
     except OSError as error:
         note(f"{folder}: left out: {error.strerror or error}")
         return
-    if {"dataset_info.json", "features.json"} <= set(names):
+    if {"dataset_info.json", "features.json"} <= set(names) or (
+        "meta" in names and is_lerobot(folder)
+    ):
         yield folder
     elif depth:
         for name in names:

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import struct
 import threading
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from autoloader.decode.video import UndecodableVideoError, VideoDecoder
 from autoloader.samples.block import Encoded
 from autoloader.samples.video import VideoFrame
 from autoloader.spec import CameraSpec
+
+if TYPE_CHECKING:
+    from autoloader.decode.video import VideoDecoder
 
 Pixels = NDArray[np.uint8]
 
@@ -51,7 +54,7 @@ class FrameDecoder:
         self._camera = camera
         self._height, self._width = camera.size
         self._scratch = threading.local()
-        self._videos = VideoDecoder()
+        self._videos: VideoDecoder | None = None
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
@@ -60,10 +63,7 @@ class FrameDecoder:
             UndecodableFrameError: it is no picture that can be decoded.
         """
         if isinstance(encoded, VideoFrame):
-            try:
-                self._resize_into(self._videos.picture(encoded), out)
-            except UndecodableVideoError as error:
-                raise UndecodableFrameError(str(error)) from error
+            self._video_into(encoded, out)
             return
         is_jpeg = encoded[:3] == _JPEG
         try:
@@ -75,6 +75,16 @@ class FrameDecoder:
             raise
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
+
+    def _video_into(self, frame: VideoFrame, out: Pixels) -> None:
+        from autoloader.decode.video import UndecodableVideoError, VideoDecoder
+
+        if self._videos is None:
+            self._videos = VideoDecoder()
+        try:
+            self._resize_into(self._videos.picture(frame), out)
+        except UndecodableVideoError as error:
+            raise UndecodableFrameError(str(error)) from error
 
     def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)

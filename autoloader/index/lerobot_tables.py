@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode, EpisodeList, read_episodes, tasks
-from autoloader.catalog.lerobot.metadata import INFO_FILE, TASK, read_info
+from autoloader.catalog.lerobot.metadata import TASK, read_info
 from autoloader.catalog.lerobot.packets import PacketTable, UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.catalog.metadata import LEROBOT_INFO
 from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
@@ -92,7 +93,7 @@ class LeRobotShards:
         return builder.tables(source)
 
     def _episodes(self) -> EpisodeList:
-        info = Path(self.root) / INFO_FILE
+        info = Path(self.root) / LEROBOT_INFO
         return _known_episodes(self.root, self.dataset, info.stat().st_mtime_ns)
 
 

@@ -11,7 +11,6 @@ from typing import Protocol
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.index.build import index_shard
 from autoloader.index.format import ShardTables, SourceIdentity
-from autoloader.index.lerobot_tables import LeRobotShards
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 
@@ -44,5 +43,7 @@ class RldsShards:
 def format_of(dataset: ResolvedDataset) -> ShardFormat:
     """The format of a dataset's files."""
     if dataset.directory.file_format == LEROBOT:
+        from autoloader.index.lerobot_tables import LeRobotShards  # others start without it
+
         return LeRobotShards(dataset.directory.path, dataset.name)
     return RldsShards()

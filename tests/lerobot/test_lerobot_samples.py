@@ -8,6 +8,9 @@ import pytest
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, shown
 
+from autoloader import PipelineSpec
+from autoloader.cli.app import main
+
 
 @pytest.mark.parametrize("gop", [1, 2, 20])
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
@@ -49,3 +52,20 @@ def test_frames_that_the_cache_holds_are_those_of_the_video(tmp_path: Path) -> N
     sizes = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
     found = samples_of(spec_of(root, dataset=both, cameras=sizes), epochs=3, cache_bytes=64 * 2**20)
     check(files, root, found, {"top": TOP, "side": SIDE})
+
+
+def test_init_writes_an_entry_for_it_beside_rlds_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    assert main(["init", str(tmp_path)]) == 0
+    written = tmp_path / "mix.yaml"
+    written.write_text(capsys.readouterr().out)
+    (dataset,) = PipelineSpec.from_yaml(written).datasets
+    assert dataset.images["primary"].paths == (TOP,)
+    assert dataset.action is not None
+    assert [term.path for term in dataset.action.terms] == ["action"]
+    assert dataset.state is not None
+    assert [term.path for term in dataset.state.terms] == ["observation.state"]
+    assert dataset.language is not None
+    assert dataset.language.paths == ("task",)

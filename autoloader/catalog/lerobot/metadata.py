@@ -18,10 +18,9 @@ from typing import Any
 from autoloader.catalog import files
 from autoloader.catalog.features import Feature, FeatureKind
 from autoloader.catalog.lerobot.episodes import Episode, EpisodeList, read_episodes
-from autoloader.catalog.metadata import LEROBOT, ShardSlice, VersionDirectory
+from autoloader.catalog.metadata import LEROBOT, LEROBOT_INFO, ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
 
-INFO_FILE = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 TASK = "task"
 """Path of the feature that holds the text of each frame's task."""
@@ -34,15 +33,6 @@ _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
-
-
-def is_lerobot(path: str | Path) -> bool:
-    """Whether a local path is a LeRobot dataset.
-
-    Raises:
-        OSError: it cannot be looked into.
-    """
-    return (Path(path) / INFO_FILE).is_file()
 
 
 def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
@@ -79,7 +69,7 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     Raises:
         SourceError: it is broken, or of a version that is not known.
     """
-    file = root / INFO_FILE
+    file = root / LEROBOT_INFO
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -119,7 +109,7 @@ def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str,
             features[name] = _feature(str(name), node)
         except (KeyError, TypeError, ValueError) as error:
             why = f"feature {str(name)[:80]!r} has no dtype and shape"
-            raise broken(root / INFO_FILE, why, dataset=dataset) from error
+            raise broken(root / LEROBOT_INFO, why, dataset=dataset) from error
     if "task_index" in features and TASK not in features:
         features[TASK] = Feature(TASK, TASK, "text", "string", (), None, per_step=True)
     return features
@@ -154,13 +144,13 @@ def _splits(
     total = len(episodes.all)
     told = info.get("splits") or {"train": f"0:{total}"}
     if not isinstance(told, Mapping):
-        raise broken(root / INFO_FILE, "its splits are no mapping", dataset=dataset)
+        raise broken(root / LEROBOT_INFO, "its splits are no mapping", dataset=dataset)
     splits = {}
     for name, text in told.items():
         match = _RANGE.fullmatch(str(text))
         if match is None or not int(match[1]) <= int(match[2]):
             why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
-            raise broken(root / INFO_FILE, why, dataset=dataset)
+            raise broken(root / LEROBOT_INFO, why, dataset=dataset)
         within = range(int(match[1]), int(match[2]))
         splits[str(name)] = tuple(_slices(episodes, within, str(name)))
     return splits
@@ -175,4 +165,4 @@ def _slices(episodes: EpisodeList, within: range, split: str) -> list[ShardSlice
     return slices
 
 
-__all__ = ["Episode", "EpisodeList", "is_lerobot", "open_lerobot", "read_info"]
+__all__ = ["Episode", "EpisodeList", "open_lerobot", "read_info"]
