@@ -200,7 +200,8 @@ def _panels(
 def _odd(panel: Panel) -> list[str]:
     """What a person should look at, in lines."""
     found = [
-        f"camera {camera} is black in every sample: a placeholder? Leave it out of images"
+        f"camera {camera} is black in every sample: a placeholder? Leave it out of images, or name "
+        "the flag that says where it is there (present)"
         for camera in panel.black
     ]
     for name, columns in panel.fields.items():
