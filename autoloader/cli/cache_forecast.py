@@ -7,17 +7,17 @@ each sample, one at a time.
 Told is the rule of the next use, which is the loader's. Beside it stands what a fixed part of the
 same bytes would hit.
 
-Not here: the forecast itself (``cache.forecast``), timing a copy (``decode.probe``).
+Not here: the forecast itself (``cache.forecast``), timing a copy (``decode.probe``), showing it
+(``cli.plan``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from autoloader.cache.forecast import Forecast, FrameSet, Holding, forecast, hit_ratio
-from autoloader.units import format_bytes
 
 SAMPLE_S = 1e-4
 """Seconds that a sample takes of the interpreter beside its frames (measured: 0.1 ms)."""
@@ -79,25 +79,3 @@ def _forecast(
             for name, own in datasets.items()
         },
     }
-
-
-def cache_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for each forecast, for people."""
-    for one in found["forecasts"]:
-        yield (
-            one["memory"],
-            format_bytes(one["cache_bytes"]),
-            f"{one['hit_ratio']:.0%}",
-            f"{one['fixed_part_hit_ratio']:.0%}",
-            _held(one) if one["cache_bytes"] else "-",
-            f"{one['samples_per_s']:.0f}",
-        )
-
-
-def _held(one: Mapping[str, Any]) -> str:
-    """Which frames are held."""
-    if one["shown_again_within"] is None:
-        return "all"
-    low, high = (round(limit) for limit in one["shown_again_within"])
-    within = f"{low}" if low == high else f"{low}–{high}"
-    return f"shown again within {within} samples"

@@ -60,8 +60,6 @@ def plan(
 
 
 def _show(document: Mapping[str, Any]) -> None:
-    from autoloader.cli.cache_forecast import cache_rows
-
     _show_datasets(document)
     _heading("graph")
     emit_table(("dataset", "stream"), document["graph"]["datasets"].items())
@@ -94,12 +92,10 @@ def _show(document: Mapping[str, Any]) -> None:
     _heading("bound")
     emit(_bound_line(document["bound"], len(document["datasets"])))
     if document["cache"] is not None:
-        from autoloader.cli.cache_forecast import cache_rows
-
         _heading("decoded frames held in memory (cache_bytes)")
         emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
         heads = ("memory", "bytes", "hits", "a fixed part", "holds frames", "samples/s at most")
-        emit_table(heads, cache_rows(document["cache"]))
+        emit_table(heads, _cache_rows(document["cache"]))
     for line in document["notes"]:
         note(line)
     if document["bytes"]["left_above_floor"] < 0:
@@ -224,6 +220,28 @@ def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "RAM floor", format_bytes(found["ram_floor"])
     left = found["left_above_floor"]
     yield "left above the floor", f"{'-' if left < 0 else ''}{format_bytes(abs(left))}"
+
+
+def _cache_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """A row for each forecast, for people."""
+    for one in found["forecasts"]:
+        yield (
+            one["memory"],
+            format_bytes(one["cache_bytes"]),
+            f"{one['hit_ratio']:.0%}",
+            f"{one['fixed_part_hit_ratio']:.0%}",
+            _held(one) if one["cache_bytes"] else "-",
+            f"{one['samples_per_s']:.0f}",
+        )
+
+
+def _held(one: Mapping[str, Any]) -> str:
+    """Which frames are held."""
+    if one["shown_again_within"] is None:
+        return "all"
+    low, high = (round(limit) for limit in one["shown_again_within"])
+    within = f"{low}" if low == high else f"{low}–{high}"
+    return f"shown again within {within} samples"
 
 
 def _bound_line(bound: Mapping[str, Any], datasets: int) -> str:
