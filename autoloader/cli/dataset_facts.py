@@ -140,7 +140,9 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
         if found.episodes == episodes:
             break
     found.texts = {path: len(different) for path, different in texts.items()}
-    found.ranges = {path: list(_ranges(np.concatenate(parts))) for path, parts in columns.items()}
+    found.ranges = {
+        path: list(column_ranges(np.concatenate(parts))) for path, parts in columns.items()
+    }
     found.black = {path: len(seen) for path, seen in pictures.items() if all(seen)}
     return found
 
@@ -243,7 +245,8 @@ def _is_black(encoded: bytes) -> bool:
         return not encoded
 
 
-def _ranges(rows: NDArray[Any]) -> Iterator[ColumnRange]:
+def column_ranges(rows: NDArray[Any]) -> Iterator[ColumnRange]:
+    """A range for each column of [n, width] numbers, or one for all where there are many."""
     wide = rows.shape[1] > MOST_COLUMNS
     parts = [(None, rows)] if wide else [(k, rows[:, k]) for k in range(rows.shape[1])]
     for column, part in parts:

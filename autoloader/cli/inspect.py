@@ -37,7 +37,6 @@ def inspect(
 ) -> None:
     """Show a dataset's splits, features, first episode and ranges."""
     from autoloader.catalog.files import is_remote
-    from autoloader.cli.dataset_facts import read_facts
     from autoloader.errors import UsageError, nearest
 
     if is_remote(directory):
@@ -48,7 +47,7 @@ def inspect(
     if split is not None and split not in counts:
         raise UsageError(f"--split {split}", remedy=nearest(split, counts))
     chosen = split or ("train" if "train" in full else next(iter(full), ""))
-    facts = read_facts(found, chosen, episodes) if counts.get(chosen) else None
+    facts = _facts(found, chosen, episodes) if counts.get(chosen) else None
     if as_json:
         emit_json(
             {
@@ -79,6 +78,17 @@ def inspect(
     )  # fmt: skip
     if facts is not None:
         _show_ranges(facts)
+
+
+def _facts(found: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
+    from autoloader.catalog.metadata import LEROBOT
+    from autoloader.cli.dataset_facts import read_facts
+
+    if found.file_format != LEROBOT:
+        return read_facts(found, split, episodes)
+    from autoloader.cli.lerobot_facts import read_lerobot_facts
+
+    return read_lerobot_facts(found, split, episodes)
 
 
 def _only_version(place: Path) -> VersionDirectory:

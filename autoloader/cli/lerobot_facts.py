@@ -1,0 +1,94 @@
+"""What the episodes of a LeRobot dataset really hold: the first one, and ranges over some.
+
+Not here: the same of RLDS records (``cli.dataset_facts``), showing it (``cli.inspect``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import VersionDirectory
+from autoloader.catalog.lerobot.episodes import Episode, read_episodes, tasks
+from autoloader.catalog.lerobot.metadata import TASK, read_info
+from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
+from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges
+
+
+def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
+    """Facts over the first ``episodes`` episodes of a split of the metadata.
+
+    Of pictures it tells the first packet of the first episode's videos; none is decoded.
+
+    Raises:
+        SourceError: the metadata is broken.
+        OSError: a file cannot be read.
+    """
+    found = DatasetFacts(split)
+    root = Path(directory.path)
+    info = read_info(root, dataset=directory.name)
+    listed = read_episodes(root, info, dataset=directory.name)
+    told = tasks(root, info) if TASK in directory.features else {}
+    columns: dict[str, list[NDArray[Any]]] = {}
+    texts: dict[str, set[str]] = {}
+    for piece in directory.splits[split]:
+        try:
+            table = read_columns(piece.path, lambda names: names)
+        except UnreadableParquetError:
+            found.damaged += piece.records
+            continue
+        of = np.asarray(table.column("episode_index").to_numpy())
+        for one in listed.by_file[piece.path][piece.start : piece.stop]:
+            if found.episodes == episodes:
+                break
+            rows = np.flatnonzero(of == one.index)
+            if len(rows) != one.length or not one.length:
+                found.damaged += 1
+                continue
+            part = table.slice(int(rows[0]), one.length)
+            values = {
+                name: part.column(name).to_pylist()
+                for name, feature in directory.features.items()
+                if name in table.column_names and feature.kind in ("tensor", "text")
+            }
+            if told:
+                values[TASK] = [told.get(number, "") for number in values["task_index"]]
+            found.episodes += 1
+            found.steps += one.length
+            if found.episodes == 1:
+                _first_episode(found, directory, one, values)
+            for name, rows_of in values.items():
+                if directory.features[name].kind == "text":
+                    texts.setdefault(name, set()).update(map(str, rows_of))
+                else:
+                    numbers = np.asarray(rows_of, np.float64).reshape(one.length, -1)
+                    columns.setdefault(name, []).append(numbers)
+    found.texts = {name: len(different) for name, different in texts.items()}
+    found.ranges = {
+        name: list(column_ranges(np.concatenate(parts))) for name, parts in columns.items()
+    }
+    return found
+
+
+def _first_episode(
+    found: DatasetFacts, directory: VersionDirectory, one: Episode, values: dict[str, list[Any]]
+) -> None:
+    found.first_steps = one.length
+    for name, feature in directory.features.items():
+        if name in values:
+            first = np.asarray(values[name][0]).reshape(-1).tolist()
+            found.first[name] = first if feature.kind != "text" else [str(values[name][0])]
+        elif name in one.videos:
+            height, width = (int(size or 0) for size in feature.shape[:2])
+            try:
+                video = read_packets(one.videos[name].path)
+            except (UnreadableVideoError, OSError):
+                found.absent.append(name)
+            else:
+                found.first[name] = Picture(video.codec, height, width, "RGB", int(video.size[0]))
+        else:
+            found.absent.append(name)
