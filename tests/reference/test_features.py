@@ -406,3 +406,30 @@ def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: s
         mixture_of(dataset_of(written, images=images))
     assert caught.value.path is not None
     assert caught.value.path.startswith("datasets[robot].images.primary")
+
+
+def test_a_frame_cache_gives_the_same_pictures_where_cameras_come_and_go(written: Written) -> None:
+    images = {"primary": {"path": "observation/image", "present": "is_last"}}
+    spec = spec_of(
+        dataset_of(written, images=images, features=ALL),
+        reader="indexed",
+        mixing={"epoch": "pass"},
+        sample={"frame_offsets": [-1, 0, 2]},
+    )
+    found = []
+    for cache in (0, 10**7):
+        with AutoLoader(
+            spec, isolation="thread", ram_floor=0, controller=False, output="numpy",
+            knobs={"ring_slots": 4, "cache_bytes": cache},
+        ) as loader:  # fmt: skip
+            found.append(
+                [
+                    (batch["images"]["primary"].copy(), batch["frame_mask"]["primary"].copy())
+                    for _ in range(3)
+                    for batch in loader
+                ]
+            )
+    assert len(found[0]) == len(found[1]) > 6
+    for without, cached in zip(*found, strict=True):
+        np.testing.assert_array_equal(without[0], cached[0])
+        np.testing.assert_array_equal(without[1], cached[1])
