@@ -21,6 +21,7 @@ from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.read.planned import RUN_SAMPLES
 from autoloader.units import GIB, MIB
 
 MARGIN = 256 * MIB
@@ -165,7 +166,8 @@ def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
         assert loader.knobs.cache_bytes == 0  # less than a step would be left
         assert loader.knobs.ring_slots == 8
         assert loader.knobs.read_ahead == 2
-        for _ in range(60):
+        # What runs in hand and read ahead show goes once they are shown.
+        for _ in range((2 + loader.knobs.read_ahead) * RUN_SAMPLES // 4):
             next(batches)
         assert loader.statistics().cache.held_bytes == 0
 
