@@ -189,7 +189,7 @@ def rates(place: Path, root: Path, rounds: int, seconds: float, size: int) -> No
     found: dict[str, list[tuple[float, float, float]]] = {"ours": [], "lerobot": []}
     for round_ in range(rounds + 1):
         began = time.perf_counter()
-        with AutoLoader(spec, ram_floor="1GB", output="torch") as loader:
+        with AutoLoader(spec, ram_floor="1GB", output="torch", knobs={"cache_bytes": 0}) as loader:
             done, first_s, start = 0, 0.0, 0.0
             while not start or time.perf_counter() - start < seconds:
                 for _ in loader:
