@@ -9,6 +9,7 @@ Not here: the parent's rows (``loader_machine``).
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import json
 import os
@@ -148,6 +149,10 @@ class Fork:
 
 def fork(opened: Opened, uses: list[str], end: str) -> Fork:
     """Fork; there try each of ``uses``, and end by ``end``."""
+    if end == "let go":
+        # What other tests left must not be collected in the fork: TensorFlow's iterators and
+        # FFmpeg's decoders wait there for threads that a fork lacks, for ever.
+        gc.collect()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # threads are running, and that is the point
@@ -157,6 +162,7 @@ def fork(opened: Opened, uses: list[str], end: str) -> Fork:
         return Fork(pid, reading, end)
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        faulthandler.register(signal.SIGALRM, file=2, chain=True)  # says where it hangs
         signal.alarm(HANG_S)
         found = [fault for use in uses for fault in _refused(use, opened)] + changed(opened.held)
         os.write(writing, json.dumps(found).encode() + b"\n")
