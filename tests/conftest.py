@@ -61,13 +61,14 @@ def _every_decision_replays(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(autouse=True)
-def _logging_as_it_was() -> Iterator[None]:
-    """A command line that ran in a test leaves its level and handlers to no other test."""
+def _logging_as_imported() -> Iterator[None]:
+    """A command line that ran, in a test or in a module's fixture, leaves its level to no test."""
     log = logging.getLogger("autoloader")
-    level, handlers = log.level, list(log.handlers)
+    log.setLevel(logging.NOTSET)
+    log.handlers.clear()
     yield
-    log.setLevel(level)
-    log.handlers[:] = handlers
+    log.setLevel(logging.NOTSET)
+    log.handlers.clear()
 
 
 @pytest.fixture(scope="session")
