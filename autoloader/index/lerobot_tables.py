@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class LeRobotShards:
         """
         first = os.stat(path)  # noqa: PTH116
         size, changed = first.st_size, first.st_mtime_ns
-        for video in sorted(_videos(self._episodes().by_file[path], schema)):
+        for video in sorted(_videos(self._metadata().episodes.by_file[path], schema)):
             try:
                 found = os.stat(video)  # noqa: PTH116
             except OSError:
@@ -72,19 +72,19 @@ class LeRobotShards:
             OSError: it cannot be read.
         """
         source = self.identity(path, schema)
-        info = read_info(Path(self.root), dataset=self.dataset)
-        episodes = self._episodes().by_file[path]
+        known = self._metadata()
+        fps, episodes = known.fps, known.episodes.by_file[path]
         builder = _Builder(schema, path)
         try:
-            rows = _Rows(path, schema, _tasks(self.root, info, schema))
+            rows = _Rows(path, schema, known.tasks if _has_task(schema) else {})
         except _DamagedError as error:
             for _ in episodes:
                 builder.leave_out(str(error))
             return builder.tables(source)
-        videos = _Videos(float(info["fps"]), episodes, schema)
+        videos = _Videos(known)
         for one in episodes:
             try:
-                first = rows.first_of(one, float(info["fps"]))
+                first = rows.first_of(one, fps)
                 frames = {number: videos.frames(one, key) for number, key in _cameras(schema)}
             except _DamagedError as error:
                 builder.leave_out(str(error))
@@ -92,15 +92,55 @@ class LeRobotShards:
                 builder.add(one, first, rows, frames)
         return builder.tables(source)
 
-    def _episodes(self) -> EpisodeList:
+    def _metadata(self) -> _Metadata:
         info = Path(self.root) / LEROBOT_INFO
-        return _known_episodes(self.root, self.dataset, info.stat().st_mtime_ns)
+        return _read_metadata(self.root, self.dataset, info.stat().st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """What the shards of a dataset share; read once.
+
+    Attributes:
+        root: the dataset's directory.
+        info: ``meta/info.json``.
+        episodes: all of them.
+    """
+
+    root: Path
+    info: Mapping[str, Any]
+    episodes: EpisodeList
+
+    @property
+    def fps(self) -> float:
+        """Frames a second."""
+        return float(self.info["fps"])
+
+    @cached_property
+    def tasks(self) -> dict[int, bytes]:
+        """The text of every task; empty where there is no list that can be read."""
+        try:
+            return {number: text.encode() for number, text in tasks(self.root, self.info).items()}
+        except (OSError, ValueError, LookupError, TypeError, StopIteration):
+            return {}  # every episode then says that its task is not listed
+
+    @cached_property
+    def taken(self) -> dict[tuple[str, str], list[tuple[int, int, int]]]:
+        """Camera and video file → first frame, end and index of every episode in it."""
+        found: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
+        for one in self.episodes.all:
+            for camera, place in one.videos.items():
+                first = round(place.from_s * self.fps)
+                span = (first, first + one.length, one.index)
+                found.setdefault((camera, place.path), []).append(span)
+        return found
 
 
 @lru_cache(maxsize=64)
-def _known_episodes(root: str, dataset: str, changed_ns: int) -> EpisodeList:
+def _read_metadata(root: str, dataset: str, changed_ns: int) -> _Metadata:
     del changed_ns
-    return read_episodes(Path(root), read_info(Path(root), dataset=dataset), dataset=dataset)
+    info = read_info(Path(root), dataset=dataset)
+    return _Metadata(Path(root), info, read_episodes(Path(root), info, dataset=dataset))
 
 
 class _DamagedError(Exception):
@@ -116,13 +156,8 @@ def _videos(episodes: Sequence[Episode], schema: RecordSchema) -> set[str]:
     return {one.videos[key].path for one in episodes for key in keys if key in one.videos}
 
 
-def _tasks(root: str, info: Mapping[str, Any], schema: RecordSchema) -> dict[int, bytes]:
-    if not any(one.key == TASK for one in schema.features):
-        return {}
-    try:
-        return {number: text.encode() for number, text in tasks(Path(root), info).items()}
-    except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        return {}  # every episode then says that its task is not listed
+def _has_task(schema: RecordSchema) -> bool:
+    return any(one.key == TASK for one in schema.features)
 
 
 class _Rows:
@@ -229,19 +264,12 @@ class _EpisodeFrames:
 
 
 class _Videos:
-    """The videos of a shard's episodes; each is demuxed once."""
+    """The videos of a shard's episodes; each is demuxed once for it."""
 
-    def __init__(self, fps: float, episodes: Sequence[Episode], schema: RecordSchema) -> None:
-        self._fps = fps
+    def __init__(self, known: _Metadata) -> None:
+        self._fps = known.fps
+        self._taken = known.taken
         self._tables: dict[str, PacketTable | str] = {}
-        self._taken: dict[tuple[str, str], list[tuple[int, int, int]]] = {}
-        for _, key in _cameras(schema):
-            for one in episodes:
-                place = one.videos.get(key)
-                if place is not None:
-                    first = round(place.from_s * fps)
-                    span = (first, first + one.length, one.index)
-                    self._taken.setdefault((key, place.path), []).append(span)
 
     def frames(self, one: Episode, key: str) -> _EpisodeFrames:
         """Where the frames of an episode lie in a camera's video.

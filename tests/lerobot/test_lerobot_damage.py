@@ -132,6 +132,16 @@ def test_what_does_not_fit_is_left_out_and_everything_else_is_right(
         assert word in caplog.text
 
 
+def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = LeRobotFiles(rows_a_file=1)
+    root = files.write(tmp_path / "arm")
+    starts_elsewhere(root, files)
+    check(files, root, samples_of(spec_of(root, errors=BEARS)), {"top": TOP}, without={0, 1})
+    assert "0 to 6 of episode 1" in caplog.text
+
+
 def test_a_video_that_is_written_anew_is_indexed_anew(tmp_path: Path) -> None:
     files = LeRobotFiles()
     root = files.write(tmp_path / "arm")
