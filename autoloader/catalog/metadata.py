@@ -137,14 +137,14 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
     directory = check_version(path, dataset=dataset)
     info_file, features_file = (files.join(directory, name) for name in (INFO_FILE, FEATURES_FILE))
     try:
-        info = _read_json(info_file, dataset=dataset)
+        info = read_json(info_file, dataset=dataset)
     except SourceError as error:
         if isinstance(error.__cause__, FileNotFoundError):
             existing_directory(directory, dataset=dataset)
             raise not_a_version(directory, dataset=dataset) from error
         raise
     features = parse_features(
-        _read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
+        read_json(features_file, dataset=dataset), source=f"dataset {dataset}: {features_file}"
     )
     file_format = _file_format(info, directory, dataset=dataset)
     name = str(info.get("name") or files.name_of(files.parent_of(directory)))
@@ -159,12 +159,12 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
         )
     entries = info.get("splits")
     if not isinstance(entries, list):
-        raise _broken(info_file, "it lists no splits", dataset=dataset)
+        raise broken(info_file, "it lists no splits", dataset=dataset)
     splits: dict[str, tuple[ShardSlice, ...]] = {}
     sizes: dict[str, int] = {}
     for entry in entries:
         if not isinstance(entry, Mapping) or not entry.get("name"):
-            raise _broken(info_file, "a split has no name", dataset=dataset)
+            raise broken(info_file, "a split has no name", dataset=dataset)
         splits[str(entry["name"])] = _shards(
             entry, directory=directory, name=name, suffix=file_format, dataset=dataset
         )
@@ -187,7 +187,12 @@ def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
 # -- reading ------------------------------------------------------------------------------------
 
 
-def _read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
+def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
+    """The JSON object in a metadata file.
+
+    Raises:
+        SourceError: it is missing, cannot be read, or holds no JSON object.
+    """
     try:
         document = json.loads(files.read_text(path))
     except FileNotFoundError as error:
@@ -199,13 +204,14 @@ def _read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     except OSError as error:
         raise files.unreadable(error, path, dataset=dataset) from error
     except (ValueError, RecursionError) as error:
-        raise _broken(path, str(error), dataset=dataset) from error
+        raise broken(path, str(error), dataset=dataset) from error
     if not isinstance(document, Mapping):
-        raise _broken(path, "it holds no JSON object", dataset=dataset)
+        raise broken(path, "it holds no JSON object", dataset=dataset)
     return document
 
 
-def _broken(path: str, why: str, *, dataset: str) -> SourceError:
+def broken(path: str, why: str, *, dataset: str) -> SourceError:
+    """The error for a metadata file that does not hold what it should."""
     return SourceError(
         f"dataset {dataset}: {path} is broken: {why}",
         remedy="restore the file from where the dataset came, or write the dataset again",
@@ -238,19 +244,19 @@ def _shards(
         count = len(lengths) or _whole(entry.get("numShards") or 0)
     except (TypeError, ValueError) as error:
         message = f"the shard lengths of split {split!r} are no whole numbers"
-        raise _broken(info_file, message, dataset=dataset) from error
+        raise broken(info_file, message, dataset=dataset) from error
     if min([count, *lengths]) < 0:
-        raise _broken(info_file, f"a shard of split {split!r} is negative", dataset=dataset)
+        raise broken(info_file, f"a shard of split {split!r} is negative", dataset=dataset)
     if max(lengths, default=0) > MOST_RECORDS:
         message = f"a shard of split {split!r} has {max(lengths):.3g} records, which no file holds"
-        raise _broken(info_file, message, dataset=dataset)
+        raise broken(info_file, message, dataset=dataset)
     template = str(entry.get("filepathTemplate") or DEFAULT_TEMPLATE)
     shards = []
     for index in range(count):
         file = _shard_file(template, name, split, suffix, index, count)
         if file is None or not _is_file_name(file):
             message = f"the file names of split {split!r} are none: {(file or template)[:80]!r}"
-            raise _broken(info_file, message, dataset=dataset)
+            raise broken(info_file, message, dataset=dataset)
         path = files.join(directory, file)
         records = lengths[index] if lengths else _count_records(path, dataset=dataset)
         shards.append(ShardSlice(path, index, 0, records, split))
@@ -328,7 +334,7 @@ def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
     if stat.S_ISREG(found.st_mode) and part.stop > max(most, _FEW_RECORDS):
         message = f"it has {part.stop} records in {part.path}, whose {found.st_size} bytes "
         message += f"hold {most} at most"
-        raise _broken(files.join(directory, INFO_FILE), message, dataset=dataset)
+        raise broken(files.join(directory, INFO_FILE), message, dataset=dataset)
     return stat.S_ISREG(found.st_mode)
 
 

@@ -9,7 +9,6 @@ Not here: the list of episodes (``episodes``), the packets of a video (``packets
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,15 @@ from typing import Any
 
 from autoloader.catalog import files
 from autoloader.catalog.features import Feature, FeatureKind
-from autoloader.catalog.lerobot.episodes import Episode, EpisodeList, read_episodes
-from autoloader.catalog.metadata import LEROBOT, LEROBOT_INFO, ShardSlice, VersionDirectory
+from autoloader.catalog.lerobot.episodes import EpisodeList, read_episodes
+from autoloader.catalog.metadata import (
+    LEROBOT,
+    LEROBOT_INFO,
+    ShardSlice,
+    VersionDirectory,
+    broken,
+    read_json,
+)
 from autoloader.errors import SourceError
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
@@ -69,15 +75,8 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     Raises:
         SourceError: it is broken, or of a version that is not known.
     """
-    file = root / LEROBOT_INFO
-    try:
-        info = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise files.unreadable(error, str(file), dataset=dataset) from error
-    except (ValueError, RecursionError) as error:
-        raise broken(file, str(error), dataset=dataset) from error
-    if not isinstance(info, Mapping):
-        raise broken(file, "it holds no JSON object", dataset=dataset)
+    file = str(root / LEROBOT_INFO)
+    info = read_json(file, dataset=dataset)
     version = str(info.get("codebase_version"))
     if version not in VERSIONS:
         raise SourceError(
@@ -93,15 +92,6 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     return info
 
 
-def broken(file: Path, why: str, *, dataset: str) -> SourceError:
-    """The error for a metadata file that does not hold what it should."""
-    return SourceError(
-        f"dataset {dataset}: {file} is broken: {why}",
-        remedy="restore the file from where the dataset came",
-        dataset=dataset,
-    )
-
-
 def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str, Feature]:
     features = {}
     for name, node in info["features"].items():
@@ -109,7 +99,7 @@ def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str,
             features[name] = _feature(str(name), node)
         except (KeyError, TypeError, ValueError) as error:
             why = f"feature {str(name)[:80]!r} has no dtype and shape"
-            raise broken(root / LEROBOT_INFO, why, dataset=dataset) from error
+            raise broken(str(root / LEROBOT_INFO), why, dataset=dataset) from error
     if "task_index" in features and TASK not in features:
         features[TASK] = Feature(TASK, TASK, "text", "string", (), None, per_step=True)
     return features
@@ -144,13 +134,13 @@ def _splits(
     total = len(episodes.all)
     told = info.get("splits") or {"train": f"0:{total}"}
     if not isinstance(told, Mapping):
-        raise broken(root / LEROBOT_INFO, "its splits are no mapping", dataset=dataset)
+        raise broken(str(root / LEROBOT_INFO), "its splits are no mapping", dataset=dataset)
     splits = {}
     for name, text in told.items():
         match = _RANGE.fullmatch(str(text))
         if match is None or not int(match[1]) <= int(match[2]):
             why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
-            raise broken(root / LEROBOT_INFO, why, dataset=dataset)
+            raise broken(str(root / LEROBOT_INFO), why, dataset=dataset)
         within = range(int(match[1]), int(match[2]))
         splits[str(name)] = tuple(_slices(episodes, within, str(name)))
     return splits
@@ -163,6 +153,3 @@ def _slices(episodes: EpisodeList, within: range, split: str) -> list[ShardSlice
         if records:
             slices.append(ShardSlice(path, len(slices), records[0], records[-1] + 1, split))
     return slices
-
-
-__all__ = ["Episode", "EpisodeList", "open_lerobot", "read_info"]
