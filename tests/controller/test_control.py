@@ -41,16 +41,6 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write_dataset(tmp_path_factory.mktemp("control"), shards, name="a")
 
 
-@pytest.fixture
-def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
-    """The loader's headroom, told by the test; its threads of control do not run by themselves."""
-    fake = FakeHeadroom(FLOOR + 4 * GIB)
-    monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
-    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
-    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
-    return fake
-
-
 LARGE = {"ring_slots": 12, "decode_threads": 2, "read_ahead": 3, "queue_samples": 64}
 
 

@@ -12,10 +12,8 @@ from rlds_files import Written, episode, write_dataset
 from situations import FLOOR
 from streams import spec_of
 
-import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
 from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, State
@@ -121,16 +119,6 @@ def test_what_is_missing_comes_back_and_no_more() -> None:
 
 
 # --- a loader that runs ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
-    """The loader's headroom, told by the test; its threads of control do not run by themselves."""
-    fake = FakeHeadroom(FLOOR + 4 * GIB)
-    monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
-    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
-    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
-    return fake
 
 
 @pytest.fixture(scope="module")

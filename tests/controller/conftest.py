@@ -1,0 +1,21 @@
+"""What tests of a loader under control share."""
+
+from __future__ import annotations
+
+import pytest
+from doubles import FakeHeadroom
+from situations import FLOOR
+
+import autoloader.loader
+from autoloader.controller.loop import ControlLoop
+from autoloader.units import GIB
+
+
+@pytest.fixture
+def headroom(monkeypatch: pytest.MonkeyPatch) -> FakeHeadroom:
+    """The loader's headroom, told by the test; its threads of control do not run by themselves."""
+    fake = FakeHeadroom(FLOOR + 4 * GIB)
+    monkeypatch.setattr(autoloader.loader, "HeadroomProbe", lambda: fake)
+    monkeypatch.setattr(ControlLoop, "_watch", lambda self: None)
+    monkeypatch.setattr(ControlLoop, "_govern", lambda self: None)
+    return fake
