@@ -371,8 +371,9 @@ class Pipeline:
             self._dealt.notify_all()
         self._slots.close()
         deadline = time.monotonic() + CLOSE_S
-        late = [one for one in builders if not one.close(max(0.0, deadline - time.monotonic()))]
-        if late:
+        ended = [one.close(max(0.0, deadline - time.monotonic())) for one in builders]
+        ended.append(self._dealing.ended(max(0.0, deadline - time.monotonic())))
+        if not all(ended):
             logger.warning("threads that read are still waiting for their source")
         self._reader.close()
 

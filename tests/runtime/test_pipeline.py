@@ -461,15 +461,32 @@ def test_at_most_two_readers_open_anew_at_a_time(
     assert most[0] == 2
 
 
-def test_closing_ends_all_threads_also_with_full_queues_and_a_full_ring(tmp_path: Path) -> None:
+def of_the_loader() -> set[str]:
+    """Names of its threads that are alive."""
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if name.startswith("autoloader-")}
+
+
+def test_closing_waits_for_all_threads_also_with_full_queues_and_a_full_ring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mixture = build(tmp_path, "a", "b", "c")
     with run(mixture, {"decode_threads": 3}) as running:
         running.batch()
-        names = {thread.name for thread in threading.enumerate()}
-        assert {"autoloader-mix", "autoloader-read-a", "autoloader-decode-0"} <= names
+        acquire = running.pipeline._slots.acquire
+
+        def slow_at_the_end() -> int | None:
+            if (slot := acquire()) is None:
+                threading.Event().wait(0.3)
+            return slot
+
+        monkeypatch.setattr(running.pipeline._slots, "acquire", slow_at_the_end)
+        for _ in range(20):  # past the turn in which the thread still waits in the old one
+            running.batch()
+        assert {"autoloader-mix", "autoloader-read-a", "autoloader-decode-0"} <= of_the_loader()
         running.pipeline.close()
+        assert not of_the_loader()
         running.pipeline.close()
-    # the fixture joins and counts what is left
 
 
 def test_closing_does_not_wait_for_a_source_that_hangs(
