@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit, emit_json, emit_table, note
@@ -23,11 +25,18 @@ def plan(
     sets: options.KnobValues = None,
     ram_floor: options.RamFloor = None,
     split: options.Split = "train",
+    ranks: Annotated[
+        int, typer.Option(min=1, help="Trainers that share the epoch, over all nodes.")
+    ] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Machines like this one that they are dealt over.")
+    ] = 1,
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
 ) -> None:
     """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
     knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
+    from autoloader.cli.plan_ranks import ranks_of_a_node
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_copy, probe_decode
@@ -35,7 +44,7 @@ def plan(
     from autoloader.probes.headroom import HeadroomProbe
     from autoloader.spec import PipelineSpec
 
-    headroom = HeadroomProbe()
+    headroom, ranks_here = HeadroomProbe(), ranks_of_a_node(ranks, nodes)
     found = plan_loader(
         PipelineSpec.from_yaml(spec),
         profile=profile,
@@ -44,6 +53,8 @@ def plan(
         knobs=knobs,
         headroom=headroom,
         probe_only=True,
+        world_size=ranks,
+        ranks_here=ranks_here,
     )
     document = plan_document(
         found,
@@ -52,6 +63,7 @@ def plan(
         costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
         headroom=headroom.read(),
         copy_bytes_per_s=probe_copy(SystemClock()),
+        nodes=nodes,
     )
     if as_json:
         emit_json(document)
@@ -87,10 +99,14 @@ def _show(document: Mapping[str, Any]) -> None:
             for name, knob in document["knobs"].items()
         ),
     )
-    _heading("memory, predicted")
+    here = document["ranks"]["per_node"]
+    _heading("memory, predicted" + (f", of a node's {here} ranks" if here > 1 else ""))
     emit_table(("stage", "bytes"), _memory_rows(document["bytes"]))
-    _heading("bound")
+    several = document["ranks"]["world_size"] > 1
+    _heading("bound" + (" of a rank" if several else ""))
     emit(_bound_line(document["bound"], len(document["datasets"])))
+    if several:
+        _show_ranks(document["ranks"])
     if document["cache"] is not None:
         _heading("decoded frames held in memory (cache_bytes)")
         emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
@@ -104,6 +120,17 @@ def _show(document: Mapping[str, Any]) -> None:
             f"{format_bytes(-document['bytes']['left_above_floor'])}; "
             "lower ring_slots, cycle_length or stream_prefetch"
         )
+
+
+def _show_ranks(document: Mapping[str, Any]) -> None:
+    from autoloader.cli.plan_ranks import notes_of, rows_of
+
+    world_size, nodes, here = (document[key] for key in ("world_size", "nodes", "per_node"))
+    on = "one node" if nodes == 1 else f"{nodes} nodes like this one, {here} on each"
+    _heading(f"{world_size} ranks on {on}")
+    emit_table(("what", "of a rank", "of a node"), rows_of(document))
+    for line in notes_of(document):
+        note(line)
 
 
 def _show_datasets(document: Mapping[str, Any]) -> None:
@@ -122,7 +149,9 @@ def _show_datasets(document: Mapping[str, Any]) -> None:
         emit("epoch    endless")
     else:
         about = "about " if epoch["estimated"] else ""
-        emit(f"epoch    {about}{epoch['samples']} samples, {epoch['batches']} batches")
+        world_size = document["ranks"]["world_size"]
+        each = f" for each of {world_size} ranks" if world_size > 1 else ""
+        emit(f"epoch    {about}{epoch['samples']} samples, {epoch['batches']} batches{each}")
     _heading("datasets")
     emit_table(
         (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.cli.cache_forecast import cache_document
+from autoloader.cli.plan_ranks import ranks_document
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
@@ -49,6 +50,7 @@ def plan_document(
     costs: Mapping[str, DecodeCost],
     headroom: Headroom,
     copy_bytes_per_s: float,
+    nodes: int = 1,
 ) -> dict[str, Any]:
     """The document.
 
@@ -59,6 +61,7 @@ def plan_document(
         costs: what decoding a sample costs, by dataset; may lack some.
         headroom: a fresh reading.
         copy_bytes_per_s: of decoded frames, by one thread.
+        nodes: over which the plan's ranks are dealt evenly.
     """
     mixture, order = plan.mixture, plan.order
     batch = mixture.spec.batch
@@ -66,6 +69,8 @@ def plan_document(
     tables = quick_tables(mixture.datasets)
     reuse = _reuse(plan, tables)
     held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
+    memory = _bytes(plan, headroom, plan.world_size // nodes)
+    bound = _bound(plan, costs, reuse)
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -89,15 +94,27 @@ def plan_document(
             "batches": None
             if order.epoch_samples is None
             else epoch_steps(
-                order.epoch_samples, batch=batch.size, world_size=1, drop_last=batch.drop_last
+                order.epoch_samples,
+                batch=batch.size,
+                world_size=plan.world_size,
+                drop_last=batch.drop_last,
             ),
             "estimated": any(count.estimated for count in plan.counts.values()),
         },
         "graph": graph(plan),
         "reuse": _reuse_document(plan, reuse),
         "knobs": knob_origins(plan, sets),
-        "bytes": _bytes(plan, headroom),
-        "bound": _bound(plan, costs, reuse),
+        "bytes": memory,
+        "bound": bound,
+        "ranks": ranks_document(
+            plan,
+            tables,
+            costs,
+            reuse,
+            nodes=nodes,
+            bound_per_s=bound["samples_per_s"],
+            memory_bytes=memory["total"],
+        ),
         "cache": cache_document(
             held,
             cache_bytes=plan.knobs.cache_bytes,
@@ -280,9 +297,9 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     }
 
 
-def _bytes(plan: LoaderPlan, headroom: Headroom) -> dict[str, Any]:
+def _bytes(plan: LoaderPlan, headroom: Headroom, ranks_here: int) -> dict[str, Any]:
     sizes = plan.mixture.sizes
-    price = price_start(plan.knobs, sizes)
+    price = price_start(plan.knobs, sizes, ranks=ranks_here)
     return {
         "framework": price.framework_bytes,
         "streams": price.streams_bytes,

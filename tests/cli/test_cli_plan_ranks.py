@@ -1,0 +1,139 @@
+"""``autoloader plan --ranks N --nodes M``: what each rank and node gets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import episode, write_dataset
+from streams import dataset_of
+
+from autoloader import AutoLoader
+from autoloader.cli.app import main
+from autoloader.controller.admission import price_start
+from autoloader.knobs import Knobs
+from autoloader.planning import start
+from autoloader.samples.resolve import resolve
+from autoloader.spec import PipelineSpec
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """61 samples of three shards, a pass an epoch, in batches of four."""
+    folder = tmp_path_factory.mktemp("data")
+    shards = [[episode(3 * shard + n, 6 + n) for n in range(3)] for shard in range(2)]
+    shards.append([episode(6, 9), episode(7, 10)])
+    written = write_dataset(folder, shards)
+    path = folder / "mix.yaml"
+    path.write_text(
+        f"datasets: [{dataset_of(written)}]\n"
+        "weights: natural\ncameras: {primary: {size: [12, 16]}}\nbatch: {size: 4}\n"
+    )
+    assert main(["index", "--spec", str(path), "--json"]) == 0
+    return path
+
+
+def planned(mix: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", "--json", *words]) == 0
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_a_rank_gets_what_its_loader_then_has(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = planned(mix, capsys, "--ranks", "4", "--nodes", "2")
+    found = document["ranks"]
+    assert (found["world_size"], found["nodes"], found["per_node"]) == (4, 2, 2)
+    with AutoLoader(
+        mix, rank=3, world_size=4, output="numpy", isolation="thread", ram_floor="1MB"
+    ) as loader:
+        assert found["rank"]["batches"] == document["epoch"]["batches"] == len(loader)
+        assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
+    assert found["carried_samples"] == document["epoch"]["samples"] - 4 * found["rank"]["samples"]
+    assert found["node"]["samples"] == 2 * found["rank"]["samples"]
+
+
+def test_without_drop_last_nothing_is_carried(
+    mix: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole.yaml"
+    whole.write_text(mix.read_text().replace("size: 4}", "size: 4, drop_last: false}"))
+    found = planned(whole, capsys, "--ranks", "4")["ranks"]
+    samples = []
+    for rank in (0, 3):
+        with AutoLoader(
+            whole, rank=rank, world_size=4, output="numpy", isolation="thread", ram_floor="1MB"
+        ) as loader:
+            samples.append(sum(len(batch["action"]) for batch in loader))
+    assert found["rank"]["samples"] == max(samples)
+    assert found["carried_samples"] == 0
+
+
+def test_a_node_reads_the_encoded_frames_of_its_ranks_samples(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = planned(mix, capsys, "--ranks", "4", "--nodes", "2")
+    found, encoded = document["ranks"], document["datasets"]["robot"]["encoded_frame_bytes"]
+    assert found["sample_read_bytes"] == encoded  # one camera, one frame
+    assert found["rank"]["read_bytes"] == found["rank"]["samples"] * encoded
+    assert found["node"]["read_bytes"] == 2 * found["rank"]["read_bytes"]
+
+
+def test_the_memory_of_a_node_is_that_of_all_its_ranks(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = planned(mix, capsys, "--ranks", "4", "--nodes", "1")
+    knobs = Knobs.build({name: knob["value"] for name, knob in document["knobs"].items()})
+    sizes = resolve(PipelineSpec.from_yaml(mix), "train").sizes
+    assert document["bytes"]["total"] == price_start(knobs, sizes, ranks=4).total_bytes
+    assert document["ranks"]["node"]["memory_bytes"] == document["bytes"]["total"]
+    assert document["bytes"]["ring"] == 4 * document["ranks"]["rank"]["ring_bytes"]
+
+
+def test_files_and_processes_are_counted_for_a_node(
+    mix: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "cores_of_rank", lambda _: 8)
+    two = ("--ranks", "4", "--nodes", "2")
+    assert planned(mix, capsys, *two)["ranks"]["node"]["open_files"] == 3 + 3  # and their indexes
+    node = planned(mix, capsys, *two, "--set", "decode_processes=2")["ranks"]["node"]
+    assert (node["loader_processes"], node["open_files"]) == (1 + 2 * 2, 4 * 6)
+    streams = planned(mix, capsys, *two, "--set", "reader=stream", "--set", "cycle_length=2")
+    assert streams["ranks"]["node"]["open_files"] == 2 * 2
+    episodes = streams["datasets"]["robot"]["episodes"]
+    whole = episodes * resolve(PipelineSpec.from_yaml(mix), "train").sizes.record_bytes["robot"]
+    samples = streams["epoch"]["samples"]
+    assert streams["ranks"]["sample_read_bytes"] == pytest.approx(whole / samples, abs=1)
+
+
+def test_people_see_ranks_and_nodes_side_by_side(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "--spec", str(mix), "--ram-floor", "1MB", "--ranks", "4", "--nodes", "2"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "-- 4 ranks on 2 nodes like this one, 2 on each" in said
+    assert "-- memory, predicted, of a node's 2 ranks" in said
+    assert "batches for each of 4 ranks" in said
+    assert main(words[:-4]) == 0
+    assert "rank" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (("--ranks", "5", "--nodes", "2"), 2, "nodes would have 2 or 3 ranks"),
+        (("--ranks", "1", "--nodes", "2"), 2, "nodes would have 0 or 1 ranks"),
+        (("--ranks", "0"), 2, "greater than or equal to 1"),
+        (("--ranks", "100"), 2, "samples, and there are 100 ranks"),
+        (("--ranks", "60", "--ram-floor", "900TB"), 3, "pipelines of the node's 60 ranks need"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    mix: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, told: str
+) -> None:
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words]) == status
+    assert told in capsys.readouterr().err
