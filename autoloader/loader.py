@@ -136,7 +136,7 @@ class AutoLoader(OfOneProcess):
                 split=split,
                 knobs=knobs,
                 headroom=self._headroom,
-                world_size=self._ranks.world_size,
+                ranks=self._ranks,
                 ranks_here=neighbours.local_world_size,
                 joining=joining,
                 open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,

@@ -52,6 +52,15 @@ def format_bytes(count: float) -> str:
     return f"{count / 1024:.1f} KiB"
 
 
+def format_seconds(seconds: float) -> str:
+    """``seconds`` for people: seconds, minutes from 100 s up, hours from 100 min up."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 1 else "1 s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
 def parse_seconds(text: str | float, *, name: str = "duration") -> float:
     """Seconds from "10m", "250ms", "1h" or a plain number of seconds.
 

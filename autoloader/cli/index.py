@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split
-from autoloader.cli.output import emit, emit_json, emit_table, note_some, progress_bar
+from autoloader.cli.output import emit, emit_json, emit_table, note, note_some, progress_bar
 from autoloader.units import format_bytes
 
 
@@ -45,7 +45,12 @@ def index(
             advance(done, total)
 
         found = open_indexes(
-            mixture.datasets, beside=beside, keep=True, progress=tell, threads=threads
+            mixture.datasets,
+            beside=beside,
+            keep=True,
+            foretold=lambda work: note(f"indexing {work}"),
+            progress=tell,
+            threads=threads,
         )
     if verify:
         for one in found:

@@ -40,6 +40,7 @@ def plan(
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_copy, probe_decode
+    from autoloader.order.dealing import Ranks
     from autoloader.planning.start import plan_loader
     from autoloader.probes.headroom import HeadroomProbe
     from autoloader.spec import PipelineSpec
@@ -53,7 +54,7 @@ def plan(
         knobs=knobs,
         headroom=headroom,
         probe_only=True,
-        world_size=ranks,
+        ranks=Ranks(0, ranks),
         ranks_here=ranks_here,
     )
     document = plan_document(

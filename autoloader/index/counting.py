@@ -25,7 +25,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 
 def count_mixture(
-    mixture: ResolvedMixture, *, probe_only: bool = False, by_index: bool = True
+    mixture: ResolvedMixture, *, probe_only: bool = False, by_index: bool = True, who: str = ""
 ) -> dict[str, DatasetCount]:
     """Count every dataset of a mixture, by name.
 
@@ -34,12 +34,13 @@ def count_mixture(
         probe_only: build no index: where none is there, estimate from a few records' headers.
         by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
             is not counted.
+        who: waits for it, for the log; see ``index.opening.open_indexes``.
 
     Raises:
         SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
     """
     local = [d for d in mixture.datasets if _is_counted(d, by_index)]
-    found = find_indexes(local) if probe_only else open_indexes(local)
+    found = find_indexes(local) if probe_only else open_indexes(local, who=who)
     indexes = {one.name: index for one, index in zip(local, found, strict=True)}
     counts = {}
     for dataset in mixture.datasets:

@@ -65,6 +65,15 @@ class LeRobotShards:
             size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
         return SourceIdentity(size, changed)
 
+    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
+        """Index a Parquet file and throw it away; its videos are read as far as packets tell.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        del nbytes  # a file is read at once
+        return self.tables(path, schema).source.size
+
     def tables(self, path: str, schema: RecordSchema) -> ShardTables:
         """The tables of a Parquet file's episodes.
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -23,9 +22,12 @@ from pathlib import Path
 
 from autoloader.catalog import ShardSlice
 from autoloader.catalog.files import opened, unreadable
+from autoloader.clock import SystemClock
 from autoloader.errors import SourceError, SpecError
+from autoloader.host.processors import usable_processors
 from autoloader.index import index_paths
 from autoloader.index.build import SourceChangedError, index_shard
+from autoloader.index.build_time import PROBE_BYTES, QUICK_BYTES, IndexWork, SaidProgress
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
     REST_OF_FILE,
@@ -45,7 +47,6 @@ DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
 _REMOTE_THREADS = 4
 _MANY_FILES = 256
-_SAY_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ _unwritable: set[Path] = set()
 
 Progress = Callable[[int, int], None]
 """Called with shard files indexed and shard files to index."""
+Foretold = Callable[[IndexWork], None]
+"""Called with what there is to index, before it begins."""
 
 
 def open_dataset_index(
@@ -77,8 +80,10 @@ def open_indexes(
     cache_dir: Path | None = None,
     beside: bool = False,
     keep: bool = False,
+    foretold: Foretold | None = None,
     progress: Progress | None = None,
     threads: int = DEFAULT_THREADS,
+    who: str = "",
 ) -> tuple[DatasetIndex, ...]:
     """The indexes of datasets; builds what is missing or stale, one file a shard.
 
@@ -91,9 +96,12 @@ def open_indexes(
         beside: write new index files beside the data instead. Where they lie there, they are used
             in any case.
         keep: an index that cannot be written is an error.
+        foretold: called before a build begins with how long it will take; without it the log
+            says so.
         progress: called from this thread whenever a shard file is done; not called where nothing
             needs to be built. Without it the log says every few seconds how far the build is.
         threads: shard files that are built at a time.
+        who: waits for it, such as "rank 1 of 4", for the log.
 
     Raises:
         SourceError: a shard file cannot be read, or is written to while it is indexed; or its index
@@ -111,7 +119,7 @@ def open_indexes(
     home = index_paths.index_directory() if cache_dir is None else cache_dir
 
     def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
-        return _build(missing, progress, max(1, threads))
+        return _build(missing, foretold, progress, max(1, threads), who)
 
     found = _indexes(datasets, home, beside=beside, keep=keep, build=build)
     return tuple(index for index in found if index is not None)
@@ -202,37 +210,54 @@ _FileKey = tuple[str, bytes]
 
 
 def _build(
-    files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
+    files: Mapping[_FileKey, _ShardFile],
+    foretold: Foretold | None,
+    progress: Progress | None,
+    threads: int,
+    who: str,
 ) -> dict[_FileKey, ShardIndex]:
     for place in {file.place.parent for file in files.values()}:
         index_paths.remove_leftovers(place)
     order = list(files)
     secrets.SystemRandom().shuffle(order)
-    logger.info("indexing %d shard files", len(order))
+    sizes = {key: file.nbytes for key, file in files.items()}
+    work = _foretell(files, sizes, min(threads, usable_processors()), sure=foretold is not None)
+    said = SaidProgress(work, who) if progress is None else None
+    if foretold is not None:
+        foretold(work)
     done: dict[_FileKey, ShardIndex] = {}
-    progress = progress or _SaidProgress()
     with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
         try:
             jobs = {pool.submit(files[key].open_or_build): key for key in order}
             for job in as_completed(jobs):
                 done[jobs[job]] = job.result()
-                progress(len(done), len(order))
+                if said is not None:
+                    said.done(sizes[jobs[job]])
+                if progress is not None:
+                    progress(len(done), len(order))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return done
 
 
-class _SaidProgress:
-    """Says every few seconds how far a build is."""
-
-    def __init__(self) -> None:
-        self._said_s = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._said_s >= _SAY_S:
-            self._said_s = time.monotonic()
-            logger.warning("building the index: %d of %d shard files", done, total)
+def _foretell(
+    files: Mapping[_FileKey, _ShardFile],
+    sizes: Mapping[_FileKey, int],
+    threads: int,
+    *,
+    sure: bool,
+) -> IndexWork:
+    """What there is to index; how long it takes, where it takes long or must be said for sure."""
+    nbytes = sum(sizes.values())
+    if nbytes < QUICK_BYTES and not sure:
+        return IndexWork(len(files), nbytes)
+    key = min(sizes, key=lambda key: (sizes[key] < PROBE_BYTES, sizes[key]))
+    clock = SystemClock()
+    begun_s = clock.now_s()
+    read = files[key].try_out()
+    rate = read / max(1e-6, clock.now_s() - begun_s) if read else None
+    return IndexWork(len(files), nbytes, rate and rate * min(threads, len(files)))
 
 
 @dataclass(frozen=True)
@@ -266,13 +291,27 @@ class _ShardFile:
             return index_paths.path_beside_data(self.path, self.schema.fingerprint)
         return index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
 
-    def open(self) -> ShardIndex | None:
-        """The index that is there, or ``None`` where none can be used."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file, and of what belongs to it."""
+        return self._identity().size
+
+    def _identity(self) -> SourceIdentity:
         try:
-            identity = self.format.identity(self.path, self.schema)
+            return self.format.identity(self.path, self.schema)
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
-        fingerprint = self.schema.fingerprint
+
+    def try_out(self) -> int:
+        """Bytes at its beginning that were indexed, to see how long it takes."""
+        try:
+            return self.format.try_out(self.path, self.schema, PROBE_BYTES)
+        except (OSError, SourceChangedError):
+            return 0  # told when it is indexed
+
+    def open(self) -> ShardIndex | None:
+        """The index that is there, or ``None`` where none can be used."""
+        identity, fingerprint = self._identity(), self.schema.fingerprint
         asked = [index_paths.cached_path(self.path, fingerprint, self.home)]
         if self.look_beside:
             asked.insert(0, index_paths.path_beside_data(self.path, fingerprint))

@@ -34,6 +34,7 @@ from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
 
+_ALONE = Ranks()
 _MINIMUM_SLOTS = 4
 _MINIMUM = Knobs.build(
     {
@@ -191,7 +192,7 @@ def plan_loader(
     knobs: Mapping[str, Any] | None = None,
     headroom: HeadroomSource | None = None,
     probe_only: bool = False,
-    world_size: int = 1,
+    ranks: Ranks = _ALONE,
     ranks_here: int = 1,
     joining: bool = False,
     open_loaders: OpenLoaders | None = None,
@@ -206,7 +207,7 @@ def plan_loader(
         knobs: values over the profile's.
         headroom: what the machine can still give.
         probe_only: read no more than a small part of each dataset.
-        world_size: how many trainers share the order.
+        ranks: this trainer, of how many that share the order.
         ranks_here: ranks of this machine, which share its memory and cores.
         joining: another of them has already started their child, and was admitted for all.
         open_loaders: those of this process, which share the memory budget.
@@ -257,7 +258,13 @@ def plan_loader(
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
     chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
     chosen.check(limits)
-    counts = count_mixture(mixture, probe_only=probe_only, by_index=chosen.reader == "indexed")
+    world_size = ranks.world_size
+    counts = count_mixture(
+        mixture,
+        probe_only=probe_only,
+        by_index=chosen.reader == "indexed",
+        who=f"rank {ranks.rank} of {world_size}" if world_size > 1 else "",
+    )
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))

@@ -123,7 +123,7 @@ def test_rules_over_remote_data_are_refused(here: Any) -> None:
 
 
 def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:
-    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="1MB", world_size=2)
+    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="1MB", ranks=Ranks(0, 2))
     whole = every_sample(plan.mixture, 0, 0)
     parts = [every_sample(mixture_part(plan.mixture, Ranks(rank, 2)), 0, 0) for rank in (0, 1)]
     assert parts[0] | parts[1] == whole
