@@ -44,7 +44,6 @@ from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.location import SampleLocation, locate
-from autoloader.samples.resolve import check_places
 from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.statistics import statistics_document
 from autoloader.telemetry.statistics import Statistics
@@ -119,13 +118,8 @@ class AutoLoader(OfOneProcess):
         self._headroom = HeadroomProbe()
         self._controller = controller
         self._child: Child | None = None
-        joining = isolation == "process" and is_up(neighbours)
         try:
             spec = PipelineSpec.of(spec)
-            check_places(spec, split)
-            # Ranks of one node plan first: one that finds a child running plans for itself alone.
-            if isolation == "process" and neighbours.local_world_size == 1:
-                self._child = Child.shared(neighbours)
             if reproducible:
                 mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
                 spec = spec.model_copy(update={"mixing": mixing})
@@ -138,8 +132,9 @@ class AutoLoader(OfOneProcess):
                 headroom=self._headroom,
                 ranks=self._ranks,
                 ranks_here=neighbours.local_world_size,
-                joining=joining,
+                joining=isolation == "process" and is_up(neighbours),
                 open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,
+                once_found=self._start_child if isolation == "process" else None,
             )
             self._spec = spec
             self._open(isolation, output)
@@ -154,6 +149,11 @@ class AutoLoader(OfOneProcess):
         if self._starts_at_once:
             self._start()
         _open.add(self)
+
+    def _start_child(self) -> None:
+        """Start the child beside the planning; ranks that share a child plan first."""
+        if self._neighbours.local_world_size == 1:
+            self._child = Child.shared(self._neighbours)
 
     def _open(self, isolation: str, output: Literal["torch", "numpy"]) -> None:
         """Make what was planned; nothing reads yet."""

@@ -1,4 +1,4 @@
-"""The user's cache directory, and small JSON documents kept in it.
+"""The user's cache directory, small JSON documents kept in it, and what is found out once a file.
 
 Not here: indexes, which are shared among hosts (``index.index_paths``).
 """
@@ -11,14 +11,19 @@ import json
 import logging
 import os
 import tempfile
+import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import platformdirs
 
+from autoloader.catalog import files
 from autoloader.units import expanded
 
 logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 
 def cache_root() -> Path:
@@ -71,3 +76,66 @@ class JsonCache:
     def _path(self, key: object) -> Path:
         text = repr((self._version, key)).encode(errors="surrogateescape")
         return cache_root() / self._folder / f"{hashlib.sha256(text).hexdigest()[:40]}.json"
+
+
+class FileFindings(Generic[Found]):
+    """What is found out once about a file as it is, by this process or another of the host.
+
+    Thread-safe; one thing is found out at a time.
+
+    Args:
+        cache: where findings are kept for other processes.
+        plain: a finding as JSON can hold it.
+        read: the finding of such a document; ValueError, TypeError or KeyError where it is none.
+    """
+
+    def __init__(
+        self,
+        cache: JsonCache,
+        plain: Callable[[Found], Any],
+        read: Callable[[Any], Found],
+    ) -> None:
+        self._cache = cache
+        self._plain = plain
+        self._read = read
+        self._known: dict[object, Found] = {}
+        self._finding = threading.Lock()
+
+    def of(
+        self,
+        path: str,
+        about: tuple[object, ...],
+        find: Callable[[], Found],
+        *,
+        dataset: str,
+        shared: bool = True,
+    ) -> Found:
+        """What ``find`` gives, or gave while the file was what it is now.
+
+        Args:
+            path: the file.
+            about: all else that the finding depends on; its ``repr`` says it.
+            find: reads the file; what it raises is raised.
+            dataset: whose file, for messages.
+            shared: whether what another process found is taken.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
+        try:
+            key = (*about, *files.version_of(path))
+            with self._finding:
+                if key not in self._known:
+                    found = self._saved(key) if shared else None
+                    if found is None:
+                        found = find()
+                        self._cache.save(key, self._plain(found))
+                    self._known[key] = found
+                return self._known[key]
+        except OSError as error:
+            raise files.unreadable(error, error.filename or path, dataset=dataset) from error
+
+    def _saved(self, key: object) -> Found | None:
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            return self._read(self._cache.load(key))
+        return None

@@ -24,7 +24,7 @@ from autoloader.transforms.fields import find_feature
 from autoloader.transforms.keep import runs_of_episode
 from autoloader.transforms.ranges import Ranges
 from autoloader.transforms.rlds import Transformed, read_values
-from autoloader.transforms.transform import records
+from autoloader.transforms.trial import records
 
 STORED = "stored"
 """The stage before any op."""

@@ -40,9 +40,9 @@ from autoloader.samples.draws import (
 )
 from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
-from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import SampleSpec
-from autoloader.transforms.fields import NumericField
+from autoloader.transforms.fields import FieldName, NumericField
 
 Ints = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]

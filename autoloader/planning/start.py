@@ -8,7 +8,7 @@ Not here: running it (``loader``, ``worker``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -196,6 +196,7 @@ def plan_loader(
     ranks_here: int = 1,
     joining: bool = False,
     open_loaders: OpenLoaders | None = None,
+    once_found: Callable[[], object] | None = None,
 ) -> LoaderPlan:
     """Decide everything a loader needs, without starting anything.
 
@@ -211,6 +212,7 @@ def plan_loader(
         ranks_here: ranks of this machine, which share its memory and cores.
         joining: another of them has already started their child, and was admitted for all.
         open_loaders: those of this process, which share the memory budget.
+        once_found: called when the datasets are known to be there, before any is opened.
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError: as their input deserves.
@@ -218,7 +220,7 @@ def plan_loader(
         BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
     """
     probe = headroom or HeadroomProbe()
-    mixture = resolve(spec, split)
+    mixture = resolve(spec, split, once_found=once_found)
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
     found = load_profile(profile, host=host_facts(limit))
     changes = list(found.notes)

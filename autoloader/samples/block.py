@@ -19,9 +19,10 @@ from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
 from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
-from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.video import VideoFrame
 from autoloader.spec import SampleSpec
+from autoloader.transforms.fields import FieldName
 
 Encoded = bytes | memoryview | VideoFrame
 """A frame as it lies in its file."""

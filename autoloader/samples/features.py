@@ -14,7 +14,7 @@ Not here: which bytes a value is of (``samples.schema``), reading it by index
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from autoloader.catalog import Feature
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.samples import windows
-from autoloader.spec.fields import AnyOf
 from autoloader.transforms.fields import NUMBERS, described, is_text
 
 MOST_NUMBERS = 2**16
@@ -98,35 +97,6 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
         )
     kind: FeatureKind = "float32" if "float" in feature.dtype else "int64"
     return FeatureForm("bool" if feature.dtype == "bool" else kind, shape, feature.per_step)
-
-
-def flags_of(
-    images: Mapping[str, AnyOf], found: Callable[[str, str], Feature], where: str
-) -> dict[str, Feature]:
-    """Camera → the feature that says whether it is there, of the cameras that have one.
-
-    Args:
-        images: a dataset's.
-        found: gives the feature called so, for a field.
-        where: the dataset's path in the spec.
-
-    Raises:
-        SpecError: it is missing, or no flag.
-    """
-    flags = {}
-    for camera, choice in images.items():
-        if not choice.present:
-            continue
-        place = f"images.{camera}.present"
-        feature = flags[camera] = found(choice.present, place)
-        form = form_of(feature, field=f"{where}.{place}")
-        if form.kind == "text" or form.shape:
-            raise SpecError(
-                f"{where}.{place}: {feature.path!r} is {form}, and no flag",
-                remedy="name a bool or a number, of the steps or of the episode; 0 is absent",
-                path=f"{where}.{place}",
-            )
-    return flags
 
 
 def forms_of(datasets: Sequence[tuple[str, Mapping[str, Feature]]]) -> dict[str, FeatureForm]:

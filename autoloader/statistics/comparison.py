@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from autoloader.index import find_indexes
-from autoloader.samples.resolve import FieldName, ResolvedDataset, ResolvedMixture
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.scaling import scaling_of
 from autoloader.samples.statistics import FieldStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.statistics.mixture import statistics_of
+from autoloader.transforms.fields import FieldName
 
 MOST_STEPS = 2_000_000
 """Of a mixture whose statistics a plan computes, which takes about a second a million."""

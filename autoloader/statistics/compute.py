@@ -37,8 +37,9 @@ from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
 from autoloader.samples.block import field_rows, field_windows
 from autoloader.samples.counts import samples_per_episode
-from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
+from autoloader.transforms.fields import FieldName
 from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import field_offsets
 from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.resolve import FieldName, ResolvedDataset
+from autoloader.samples.resolve import ResolvedDataset
 from autoloader.tfdata.fields import as_columns, evaluate, scaled, text_of_points, window_values
-from autoloader.transforms.fields import feature_width
+from autoloader.transforms.fields import FieldName, feature_width
 
 _ENDLESS = 2**62
 

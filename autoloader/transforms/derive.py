@@ -29,7 +29,7 @@ from autoloader.catalog import Feature
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, MovingSpec, StepsSpec
 from autoloader.transforms import episode_ops
-from autoloader.transforms.fields import PACKED, find_feature, numeric_field
+from autoloader.transforms.fields import PACKED, FieldName, find_feature, numeric_field
 from autoloader.transforms.rlds import Transformed, nothing
 
 ARITHMETIC = 1
@@ -160,7 +160,7 @@ class Derivation:
 
 def plan_derivation(
     declared: DatasetSpec, given: Mapping[str, Feature], *, where: str
-) -> tuple[Derivation | None, dict[str, FieldExpression]]:
+) -> tuple[Derivation | None, dict[FieldName, FieldExpression]]:
     """(the pass that a dataset needs, if any; its numeric fields over the features that it gives).
 
     Args:
@@ -172,8 +172,12 @@ def plan_derivation(
         SpecError: a field cannot be had of these features.
     """
     columns: list[DerivedColumns] = []
-    fields: dict[str, FieldExpression] = {}
-    for name, expression in (("action", declared.action), ("state", declared.state)):
+    fields: dict[FieldName, FieldExpression] = {}
+    declared_fields: tuple[tuple[FieldName, FieldExpression | None], ...] = (
+        ("action", declared.action),
+        ("state", declared.state),
+    )
+    for name, expression in declared_fields:
         if expression is None:
             continue
         field, terms = f"{where}.{name}", []

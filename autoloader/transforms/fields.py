@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec import FieldExpression, FieldTerm
 from autoloader.spec.ops import WIDTHS
 from autoloader.transforms.episode_ops import apply_op, width_after
+
+FieldName = Literal["action", "state"]
+"""The numeric fields of a sample."""
 
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
 NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")

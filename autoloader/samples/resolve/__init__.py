@@ -1,0 +1,27 @@
+"""Resolves a spec against the datasets on disk: checks and binds all that a reader needs.
+
+One binder for each part of a sample: ``cameras``, ``language``, ``numbers`` (action and state);
+``samples.features`` has what else samples hold. Each is given the dataset as the spec declares it
+and the features that its episodes have, and gives what is bound. The way goes down once:
+
+    split: which datasets take part (``sources``), and their layout
+    bind: one dataset, opened: its transform (``transforms.binding``), then a binder for each part
+
+Not here: opening files for data (``graph``, ``index``), sample counts (``samples.counts``).
+"""
+
+from __future__ import annotations
+
+from autoloader.samples.resolve.dataset import ResolvedDataset
+from autoloader.samples.resolve.mixture import MixtureSizes, ResolvedMixture
+from autoloader.samples.resolve.normalise import normalised
+from autoloader.samples.resolve.split import resolve, resolve_plain
+
+__all__ = [
+    "MixtureSizes",
+    "ResolvedDataset",
+    "ResolvedMixture",
+    "normalised",
+    "resolve",
+    "resolve_plain",
+]

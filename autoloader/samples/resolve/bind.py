@@ -1,0 +1,73 @@
+"""Binds one dataset: opens what lies there, and holds every part of a sample against it.
+
+Not here: the parts (``cameras``, ``language``, ``numbers``, ``samples.features``).
+"""
+
+from __future__ import annotations
+
+from autoloader.errors import SpecError
+from autoloader.samples.draws import dataset_key
+from autoloader.samples.resolve.cameras import bind_cameras
+from autoloader.samples.resolve.dataset import ResolvedDataset
+from autoloader.samples.resolve.language import bind_language
+from autoloader.samples.resolve.numbers import bind_numbers
+from autoloader.samples.resolve.sources import DatasetSource
+from autoloader.spec import PipelineSpec
+from autoloader.transforms.binding import bind_episodes
+from autoloader.transforms.fields import find_feature
+
+
+def bind_dataset(spec: PipelineSpec, source: DatasetSource, index: int) -> ResolvedDataset:
+    """A dataset of a split, bound.
+
+    Reads no data, but one episode of a dataset that has a transform, to try it.
+
+    Args:
+        spec: the mixture.
+        source: the dataset.
+        index: its place in ``dataset_names``.
+
+    Raises:
+        SourceError: its directory is missing or broken.
+        SpecError: a split, feature or rule that cannot be.
+    """
+    declared, where = source.declared, source.where
+    if not declared.images and declared.action is None and declared.state is None:
+        raise SpecError(
+            f"{where}: takes neither images nor action nor state",
+            remedy="name at least one field of the dataset",
+            path=where,
+        )
+    name, sample = declared.name, spec.sample_of(declared.name)
+    key = dataset_key(spec.seed, name)
+    directory, slices = source.open()
+    episodes = bind_episodes(declared, directory, slices, where=where)
+    features = episodes.features
+    cameras = bind_cameras(declared, features, directory.features, where=where)
+    numbers = bind_numbers(episodes.fields, sample, features, where=where, dataset=name)
+    language, keep = bind_language(declared, features, where=where)
+    held = {
+        own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
+        for own, path in declared.features.items()
+    }
+    return ResolvedDataset(
+        name=name,
+        index=index,
+        weight=declared.weight,
+        directory=directory,
+        slices=slices,
+        key=key,
+        sample=sample,
+        stride=declared.stride,
+        cameras=cameras.cameras,
+        action=numbers.get("action"),
+        state=numbers.get("state"),
+        language=language,
+        keep=keep,
+        transform=episodes.transform,
+        held=held,
+        present=cameras.present,
+        reversed=cameras.reversed,
+        files_are=cameras.files_are,
+        num_samples=declared.num_samples,
+    )

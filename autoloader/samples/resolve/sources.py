@@ -1,0 +1,107 @@
+"""Which datasets take part in a split, where they lie, and what is on disk there.
+
+Not here: formats and their metadata (``catalog``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autoloader.catalog import (
+    ShardSlice,
+    VersionDirectory,
+    check_source,
+    files,
+    locate_version,
+    open_source,
+)
+from autoloader.errors import SpecError, nearest
+from autoloader.spec import DatasetSpec, PipelineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSource:
+    """A dataset that takes part in a split; nothing is open yet.
+
+    Attributes:
+        declared: the dataset.
+        split: which split.
+        expression: the records that the split takes of it.
+    """
+
+    declared: DatasetSpec
+    split: str
+    expression: str
+
+    @property
+    def where(self) -> str:
+        """Its path in the spec."""
+        return f"datasets[{self.declared.name}]"
+
+    @property
+    def remote(self) -> bool:
+        """Whether its files lie on a file system that only TensorFlow opens."""
+        return files.is_remote(self.declared.path or self.declared.data_dir or "")
+
+    def path(self) -> str:
+        """Its directory; of remote data this may ask the store.
+
+        Raises:
+            SourceError: there is none of that name.
+            SpecError: a name that is none of TFDS.
+        """
+        name = self.declared.name
+        if self.declared.path is not None:
+            return self.declared.path
+        return locate_version(self.declared.tfds or "", self.declared.data_dir or "", dataset=name)
+
+    def open(self) -> tuple[VersionDirectory, tuple[ShardSlice, ...]]:
+        """What lies there, and the records of the split, by shard.
+
+        Raises:
+            SourceError: its directory is missing or broken.
+            SpecError: the expression names a split that is not there; rules that ask for texts of
+                remote data.
+        """
+        directory = open_source(self.path(), dataset=self.declared.name)
+        if self.declared.keep is not None and files.is_remote(directory.path):
+            raise SpecError(
+                f"{self.where}.keep: {directory.path} is remote, and rules ask for texts of every "
+                "record",
+                remedy="use a transform that drops episodes (return None) and bars steps (valid), "
+                "or copy the dataset to a local disk",
+                path=f"{self.where}.keep",
+            )
+        slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
+        return directory, slices
+
+
+def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
+    """The datasets of a split, in the order of the spec; costs next to nothing.
+
+    Raises:
+        SourceError: a local dataset's directory is missing, or is no dataset.
+        SpecError: a dataset does not say what it gives to the split, or none takes part.
+    """
+    found = []
+    for declared in spec.datasets:
+        if split not in declared.split:
+            raise SpecError(
+                f"datasets[{declared.name}].split: has no {split!r}",
+                remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
+                + nearest(split, declared.split),
+                path=f"datasets[{declared.name}].split",
+            )
+        expression = declared.split[split]
+        if expression is not None:
+            found.append(DatasetSource(declared, split, expression))
+    if not found:
+        raise SpecError(
+            f"no dataset takes part in split {split!r}",
+            remedy=f"give at least one dataset a split expression for {split!r}",
+            path="datasets",
+        )
+    for source in found:
+        if not source.remote:
+            check_source(source.path(), dataset=source.declared.name)
+    return tuple(found)

@@ -1,0 +1,186 @@
+"""Trial runs: what a transform gives for the first episodes of a split, before anything starts.
+
+A function is called on the first episode that it does not drop, of at most
+``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's fields are held against.
+The ops of the spec's own pass are held against the first ``MOST_CHECKED_EPISODES``.
+
+Not here: what a transform does to every episode (``transform``), remembering trials (``binding``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from autoloader.catalog import Feature, ShardSlice, files
+from autoloader.catalog.tfrecord import (
+    HEADER_BYTES,
+    MalformedRecordError,
+    read_record,
+    walk_records,
+)
+from autoloader.errors import SourceError, SpecError
+from autoloader.spec import TransformSpec
+from autoloader.transforms import user_function
+from autoloader.transforms.derive import Derivation, check_domain
+from autoloader.transforms.rlds import (
+    FunctionResultError,
+    describe,
+    leaves_of,
+    read_episode,
+    read_result,
+    steps_of,
+)
+from autoloader.transforms.transform import Transform, answer
+from autoloader.transforms.user_function import Caller, FunctionFailedError
+
+MOST_TRIAL_EPISODES = 16
+"""Episodes that a trial run may see dropped before it gives up."""
+MOST_CHECKED_EPISODES = 4
+"""Episodes that are held against what ops along the episode take."""
+
+
+class TrialRun(NamedTuple):
+    """What a transform gave for the one episode that it was tried on.
+
+    Attributes:
+        features: of the result, by path.
+        cost_s: seconds that the function took.
+        kept_ratio: share of the episode's steps that it left.
+    """
+
+    features: Mapping[str, Feature]
+    cost_s: float
+    kept_ratio: float
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """As a cache holds it."""
+        return {**self._asdict(), "features": [asdict(one) for one in self.features.values()]}
+
+    @classmethod
+    def from_plain(cls, found: Any) -> TrialRun:
+        """What ``plain`` gave; ValueError, TypeError or KeyError of anything else."""
+        features = [Feature(**{**one, "shape": tuple(one["shape"])}) for one in found["features"]]
+        described = {one.path: one for one in features}
+        return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
+
+
+def try_function(
+    spec: TransformSpec,
+    sources: Mapping[str, Feature],
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+    dataset: str,
+) -> TrialRun:
+    """What a function gives for the first episode that it does not drop.
+
+    Args:
+        spec: what the user says.
+        sources: the dataset's features.
+        slices: records of the split.
+        where: path of the dataset in the spec.
+        dataset: its name.
+
+    Raises:
+        SpecError: the function cannot be found, fails on the episode, or gives none.
+        SourceError: no record can be read, or it drops every one of the first.
+    """
+    field_ = f"{where}.transform"
+    reason, count = "its files hold no whole record", 0
+    for place, payload in records(slices):
+        if count == MOST_TRIAL_EPISODES:
+            break
+        count += 1
+        caller = user_function.CALLERS.get(spec.framework)
+        try:
+            found = (
+                describe_here(spec, caller, sources, payload)
+                if caller is not None
+                else answer("describe", spec, sources, payload)
+            )
+        except MalformedRecordError as error:
+            reason = f"{place}: {error}"
+            continue
+        except (FunctionFailedError, FunctionResultError) as error:
+            raise SpecError(
+                f"{field_}: tried on {place}: {error}",
+                remedy="mend the function; it is given " + ", ".join(sorted(sources)),
+                path=field_,
+            ) from error
+        if found is not None:
+            return TrialRun(*found)
+        reason = f"{spec.call} drops every one of the first {count} episodes"
+    raise SourceError(
+        f"dataset {dataset!r}: its transform cannot be tried: {reason}",
+        remedy="let the function return some episode of the split, or take the dataset out",
+        dataset=dataset,
+    )
+
+
+def describe_here(
+    spec: TransformSpec, caller: Caller, sources: Mapping[str, Feature], payload: Any
+) -> TrialRun | None:
+    """What the function gives for a record, called in this process; ``None``: it drops it.
+
+    Raises:
+        MalformedRecordError, FunctionFailedError, FunctionResultError: it failed.
+    """
+    episode, steps, spans = read_episode(payload, sources)
+    if not steps:
+        return None
+    began = time.perf_counter()
+    result = user_function.call_here(spec, caller, episode, steps)
+    cost_s = time.perf_counter() - began
+    if result is None:
+        return None
+    leaves = leaves_of(result)
+    kept = steps_of(leaves)
+    if not kept:
+        return None
+    features = describe(leaves, sources)
+    read_result(result, features, spans)
+    return TrialRun(features, cost_s, kept / steps)
+
+
+def check_first_episodes(
+    transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
+) -> int:
+    """Hold the first episodes of a split against what the ops of a pass take; says how many.
+
+    Args:
+        transform: of the dataset, with the pass behind it.
+        derivation: the pass.
+        slices: records of the split.
+
+    Raises:
+        SpecError: an episode lies outside of it.
+    """
+    keys = {one.source.key for one in derivation.columns if one.has_domain}
+    count = 0
+    for place, payload in records(slices):
+        if count == MOST_CHECKED_EPISODES:
+            break
+        count += 1
+        with contextlib.suppress(MalformedRecordError):  # quarantined when it is read
+            found, _ = transform.before_pass(payload, None, keys)
+            if found.steps:
+                check_domain(derivation, found, place)
+    return count
+
+
+def records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
+    """(where it lies, payload) of the records of a split."""
+    for piece in slices:
+        with files.opened_anywhere(piece.path) as file:
+            walk = walk_records(file, files.source_bytes(file), verify=True)
+            for record, (start, length, lost) in enumerate(walk):
+                if lost is not None or record >= piece.stop:
+                    break
+                if record >= piece.start:
+                    payload = read_record(file, start + HEADER_BYTES, length)
+                    yield f"{piece.path}, record {record}", payload
