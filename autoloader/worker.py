@@ -37,7 +37,6 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.parts import mixture_part
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.oom import memory_cgroup, oom_kills
 from autoloader.process import messages
@@ -71,6 +70,8 @@ class _DeclaredMixture:
             files.enter()
         self.mixture = resolve_plain(self._declared)
         if start.knobs["reader"] == "stream":
+            from autoloader.order.parts import mixture_part  # by index a rank knows the whole
+
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
         self.compiled = CompiledMixture()
 

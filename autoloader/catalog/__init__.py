@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from autoloader.catalog.directories import locate_version
 from autoloader.catalog.features import Feature, parse_features
-from autoloader.catalog.lengths import mean_frames
 from autoloader.catalog.metadata import (
     ShardSlice,
     VersionDirectory,
@@ -22,7 +21,6 @@ __all__ = [
     "VersionDirectory",
     "check_source",
     "locate_version",
-    "mean_frames",
     "open_source",
     "parse_features",
 ]

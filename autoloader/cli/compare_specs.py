@@ -159,7 +159,7 @@ def compare_specs(
 
 def _common_episodes(one: Any, other: Any, samples: int) -> str:
     """A split expression of the first episodes that both take, for about so many samples."""
-    from autoloader.catalog import mean_frames
+    from autoloader.catalog.lengths import mean_frames
     from autoloader.errors import UsageError
 
     numbers = _numbers(one.slices, one.directory)

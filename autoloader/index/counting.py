@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog import mean_frames
+from autoloader.catalog.lengths import mean_frames
 from autoloader.errors import SourceError
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.index.valid import count_indexed, table_of

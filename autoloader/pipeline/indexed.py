@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
@@ -19,7 +20,6 @@ from autoloader.index.dataset import DatasetIndex
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
-from autoloader.pipeline.decode_client import RemoteBuilder
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
 from autoloader.read.held import HeldFrames
@@ -28,6 +28,9 @@ from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.decode_client import RemoteBuilder
 
 
 class IndexedReader(MixtureReader):
@@ -114,6 +117,8 @@ class IndexedReader(MixtureReader):
 
     def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> RemoteBuilder:
         """See ``MixtureReader.remote``."""
+        from autoloader.pipeline.decode_client import RemoteBuilder  # one process needs none
+
         assert self._frames is not None
         return RemoteBuilder(
             BuildStart(

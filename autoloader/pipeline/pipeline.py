@@ -26,6 +26,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,18 +41,20 @@ from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Rounds
-from autoloader.pipeline.decode_client import RemoteBuilder
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import SlotPool
 from autoloader.samples.resolve import ResolvedMixture
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.decode_client import RemoteBuilder
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
 
 
-Builder = BatchBuilder | RemoteBuilder
+Builder: TypeAlias = "BatchBuilder | RemoteBuilder"
 """Builds batches, here or in another process."""
 
 

@@ -1,12 +1,10 @@
 """Binds what rewrites the episodes of a dataset: its function, and the spec's own pass behind it.
 
 Theory of operation. Binding is a planning step: a function that cannot be found, or does not give
-an episode, and an op that does not take the values, are refused before a process starts. Each is
-tried once (``trial``), and again when the file, the function or what the spec says of it changes. A
-process that does not call such functions itself takes the trial run that another one saved in the
-user's cache directory.
+an episode, and an op that does not take the values, are refused before a process starts.
 
-Not here: what a transform does to every episode (``transform``).
+Not here: trying it (``trial``, imported where there is something to try), what a transform does to
+every episode (``transform``).
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory
-from autoloader.catalog.cache import FileFindings, JsonCache
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import UnsupportedError
 from autoloader.spec import DatasetSpec, FieldExpression, TransformSpec
@@ -26,19 +23,6 @@ from autoloader.transforms import user_function
 from autoloader.transforms.derive import plan_derivation
 from autoloader.transforms.fields import FieldName
 from autoloader.transforms.transform import Transform
-from autoloader.transforms.trial import (
-    TrialRun,
-    check_first_episodes,
-    try_function,
-)
-
-_cache = JsonCache("transforms", version=2)
-trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
-"""What functions gave."""
-checks: FileFindings[int] = FileFindings(
-    _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
-)
-"""How many episodes were held against what ops take."""
 
 
 class BoundEpisodes(NamedTuple):
@@ -90,12 +74,9 @@ def bind_episodes(
     identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
     derived = replace(before, identity=identity, derivation=derivation)
     if derivation.has_domain:
-        checks.of(
-            slices[0].path,
-            ("derived", identity, slices[0]),
-            lambda: check_first_episodes(derived, derivation, slices),
-            dataset=dataset,
-        )
+        from autoloader.transforms.trial import check_values  # most datasets have no such op
+
+        check_values(derived, derivation, slices, dataset=dataset)
     return BoundEpisodes(derived, derived.features, fields)
 
 
@@ -107,14 +88,10 @@ def _tried(
     where: str,
     dataset: str,
 ) -> Transform:
+    from autoloader.transforms.trial import try_function  # most datasets have no function
+
     identity = user_function.function_identity(function, where=where)
-    trial = trials.of(
-        slices[0].path,
-        (identity, slices[0]),
-        lambda: try_function(function, stored, slices, where=where, dataset=dataset),
-        dataset=dataset,
-        shared=function.framework not in user_function.CALLERS,
-    )
+    trial = try_function(function, identity, stored, slices, where=where, dataset=dataset)
     return Transform(function, identity, stored, *trial)
 
 

@@ -2,9 +2,12 @@
 
 A function is called on the first episode that it does not drop, of at most
 ``MOST_TRIAL_EPISODES``. Its result decides the features that the spec's fields are held against.
-The ops of the spec's own pass are held against the first ``MOST_CHECKED_EPISODES``.
+The ops of the spec's own pass are held against the first ``MOST_CHECKED_EPISODES``. Each is tried
+once, and again when the file, the function or what the spec says of it changes. A process that does
+not call such functions itself takes the trial run that another one saved in the user's cache
+directory.
 
-Not here: what a transform does to every episode (``transform``), remembering trials (``binding``).
+Not here: what a transform does to every episode (``transform``).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from autoloader.catalog import Feature, ShardSlice, files
+from autoloader.catalog.cache import FileFindings, JsonCache
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
@@ -69,8 +73,17 @@ class TrialRun(NamedTuple):
         return cls(described, float(found["cost_s"]), float(found["kept_ratio"]))
 
 
+_cache = JsonCache("transforms", version=2)
+_trials = FileFindings(_cache, lambda trial: trial.plain, TrialRun.from_plain)
+checks: FileFindings[int] = FileFindings(
+    _cache, lambda count: {"checked": count}, lambda document: int(document["checked"])
+)
+"""How many episodes were held against what ops take."""
+
+
 def try_function(
     spec: TransformSpec,
+    identity: str,
     sources: Mapping[str, Feature],
     slices: Sequence[ShardSlice],
     *,
@@ -81,6 +94,7 @@ def try_function(
 
     Args:
         spec: what the user says.
+        identity: hash of all that decides what the function gives.
         sources: the dataset's features.
         slices: records of the split.
         where: path of the dataset in the spec.
@@ -90,6 +104,50 @@ def try_function(
         SpecError: the function cannot be found, fails on the episode, or gives none.
         SourceError: no record can be read, or it drops every one of the first.
     """
+    return _trials.of(
+        slices[0].path,
+        (identity, slices[0]),
+        lambda: _try_function(spec, sources, slices, where=where, dataset=dataset),
+        dataset=dataset,
+        shared=spec.framework not in user_function.CALLERS,
+    )
+
+
+def check_values(
+    transform: Transform,
+    derivation: Derivation,
+    slices: Sequence[ShardSlice],
+    *,
+    dataset: str,
+) -> None:
+    """Hold the first episodes of a split against what the ops of a pass take.
+
+    Args:
+        transform: of the dataset, with the pass behind it.
+        derivation: the pass.
+        slices: records of the split.
+        dataset: its name.
+
+    Raises:
+        SpecError: an episode lies outside of it.
+        SourceError: no record can be read.
+    """
+    checks.of(
+        slices[0].path,
+        ("derived", transform.identity, slices[0]),
+        lambda: _check_first_episodes(transform, derivation, slices),
+        dataset=dataset,
+    )
+
+
+def _try_function(
+    spec: TransformSpec,
+    sources: Mapping[str, Feature],
+    slices: Sequence[ShardSlice],
+    *,
+    where: str,
+    dataset: str,
+) -> TrialRun:
     field_ = f"{where}.transform"
     reason, count = "its files hold no whole record", 0
     for place, payload in records(slices):
@@ -147,19 +205,10 @@ def describe_here(
     return TrialRun(features, cost_s, kept / steps)
 
 
-def check_first_episodes(
+def _check_first_episodes(
     transform: Transform, derivation: Derivation, slices: Sequence[ShardSlice]
 ) -> int:
-    """Hold the first episodes of a split against what the ops of a pass take; says how many.
-
-    Args:
-        transform: of the dataset, with the pass behind it.
-        derivation: the pass.
-        slices: records of the split.
-
-    Raises:
-        SpecError: an episode lies outside of it.
-    """
+    """How many episodes it looked at."""
     keys = {one.source.key for one in derivation.columns if one.has_domain}
     count = 0
     for place, payload in records(slices):
