@@ -32,6 +32,7 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NEVER, NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
+from autoloader.read.planned import RUN_SAMPLES, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec
@@ -41,7 +42,6 @@ PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
 WEIGHTS = ("equal", "hand-set", "natural")
 CAMERAS = {"small": (20, 20), "large": (40, 20)}
 _CHUNK = 2048
-_RUNS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,35 +236,36 @@ def hits_by_next_use(case: Case, uses: Uses, cache_bytes: float, count_from: int
 
 
 def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -> Ints:
-    """[D, 2] the same of the loader's own cache, which is asked in runs of positions.
-
-    What is used twice in a run is decoded twice. So that this is as rare as in a mixture of a
-    million samples, runs are shorter than the loader's.
-    """
-    run_samples = max(1, case.longest_pass // _RUNS)
+    """[D, 2] the same of the loader's own cache, which is asked in runs of positions."""
     table = FrameTable(CAMERAS, len(case.sets), room_bytes=2**30)
     table.costs = lambda: np.asarray([one.decode_s for one in case.sets])
     table.resize(int(cache_bytes))
     large = np.asarray([one.camera == "large" for one in case.sets])[uses.dataset]
     counted = np.zeros((len(case.sets), 2), dtype=np.int64)
+    a_frame = sum(one.frames_bytes for one in case.sets) / sum(one.frames for one in case.sets)
+    a_sample = a_frame * sum(one.uses_per_position for one in case.sets)
+    length = run_samples(RUN_SAMPLES, 1, 1.0, held_samples=cache_bytes / a_sample)
     last = int(uses.position[-1]) + 1
-    edges = np.searchsorted(uses.position, np.arange(0, last + run_samples, run_samples))
+    edges = np.searchsorted(uses.position, np.arange(0, last + length, length))
     for run, (begin, end) in enumerate(pairwise(edges.tolist())):
-        of_camera = {
-            camera: begin + np.flatnonzero(large[begin:end] == (camera == "large"))
-            for camera in CAMERAS
-        }
-        asked = {
-            camera: CameraFrames(uses.frame[own], uses.next[own], uses.dataset[own])
-            for camera, own in of_camera.items()
-        }
-        lease = table.ask(["file"], asked, run * run_samples, 1)
-        for camera, own in of_camera.items():
-            lease.stored[camera][:] = lease.kept[camera] >= 0
-            counts = uses.position[own] >= count_from
-            dataset = uses.dataset[own][counts]
-            np.add.at(counted, (dataset, 0), lease.held[camera][counts] >= 0)
-            np.add.at(counted, (dataset, 1), 1)
+        asked = {}
+        for camera in CAMERAS:
+            own = begin + np.flatnonzero(large[begin:end] == (camera == "large"))
+            # The last use of a frame in the run says when it is used after it.
+            frame, at, times = np.unique(
+                uses.frame[own][::-1], return_index=True, return_counts=True
+            )
+            of = own[::-1][at]
+            asked[camera] = CameraFrames(frame, uses.next[of], uses.dataset[of], times)
+        lease = table.ask(["file"], asked, run * length, 1)
+        for camera, one in asked.items() if run * length >= count_from else ():
+            slots, held = lease.slots[camera], lease.held[camera]
+            hits = one.uses - np.where(slots >= 0, ~held, one.uses)
+            for column, times in enumerate((hits, one.uses)):
+                own = np.bincount(one.dataset, times, len(case.sets))
+                counted[:, column] += own.astype(np.int64)
+        for camera, slots in lease.slots.items():
+            lease.written[camera][slots[slots >= 0]] = True
         lease.filled(1)
     table.close()
     return counted

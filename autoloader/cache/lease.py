@@ -29,11 +29,13 @@ class CameraFrames:
             run reads, above ``FILE_BITS`` bits of its place there; −1 where there is none.
         next_use: [m] int64, the position after the run at which it is shown again, or ``NEVER``.
         dataset: [m] int64, whose costs count.
+        uses: [m] int64, how often the run shows it.
     """
 
     key: Ints
     next_use: Ints
     dataset: Ints
+    uses: Ints
 
 
 @dataclass(eq=False)
@@ -44,17 +46,23 @@ class Lease:
         slab: where the slots are.
         rows: samples of the run that are in no filled batch yet.
         settle: called once, when they all are, or the run is dropped.
-        held, kept, stored: see ``samples.block.FrameLease``.
+        slots: see ``samples.block.FrameLease``.
+        held: camera → [m] bool, which frames lay in their slots from the beginning: they need not
+            be read.
         over: whether it has been settled.
     """
 
     slab: FrameSlab
     rows: int
     settle: Callable[[Lease], None]
-    held: dict[str, Ints] = field(default_factory=dict)
-    kept: dict[str, Ints] = field(default_factory=dict)
-    stored: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    slots: dict[str, Ints] = field(default_factory=dict)
+    held: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     over: bool = False
+
+    @property
+    def written(self) -> Mapping[str, NDArray[np.bool_]]:
+        """See ``samples.block.FrameLease``."""
+        return self.slab.written
 
     def gather(self, camera: str, slots: Ints, out: NDArray[np.uint8]) -> None:
         """See ``FrameLease.gather``."""

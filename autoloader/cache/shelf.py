@@ -27,7 +27,8 @@ class Shelf:
 
     Args:
         frame_bytes: of each slot.
-        room: slots there may be at most.
+        written: [slots] bool, in which of them frames lie (``FrameSlab.written``); as many slots
+            as there may be.
 
     Attributes:
         next_use: [S] int64, position at which the frame in a slot is shown next.
@@ -36,9 +37,10 @@ class Shelf:
         free: slots that have pages and hold nothing.
     """
 
-    def __init__(self, frame_bytes: int, room: int) -> None:
+    def __init__(self, frame_bytes: int, written: NDArray[np.bool_]) -> None:
         self.frame_bytes = frame_bytes
-        self._room = room
+        self._written = written
+        self._room = len(written) - BLACK - 1
         self._slot_of: dict[int, int] = {}
         self._key = np.empty(0, np.int64)
         self._state = np.empty(0, np.uint8)
@@ -82,9 +84,8 @@ class Shelf:
 
     def is_held(self, slots: Ints) -> NDArray[np.bool_]:
         """[n] whether there is a slot, and its frame lies in it."""
-        there: NDArray[np.bool_] = slots >= 0
-        there[there] = self._state[slots[there]] == _HELD
-        return there
+        held: NDArray[np.bool_] = (slots >= 0) & self._written[slots]
+        return held
 
     def pin(self, slots: Ints, by: int) -> None:
         """Count ``by`` more holders of each of these slots [n]; one may come twice."""
@@ -111,27 +112,29 @@ class Shelf:
         self.used += count
         return found
 
-    def commit(self, slots: Ints) -> None:
-        """The frames of these pending slots lie in them."""
-        self._state[slots] = _HELD
-
     def idle(self) -> Ints:
         """Slots whose frames are held, and that nobody has pinned."""
         return np.flatnonzero((self._state == _HELD) & (self._pins == 0))
 
-    def done_with(self, slots: Ints) -> Ints:
-        """Those of these slots that are held, pinned by nobody, and not shown again."""
+    def unpin(self, slots: Ints) -> None:
+        """Count one holder less of each of these slots [n]; one may come twice.
+
+        Those that were pending and are written are held from now on. Those that nobody has pinned
+        any more are let go of where they are not written, or not shown again.
+        """
+        self.pin(slots, -1)
         slots = np.unique(slots)
-        over = (self._state[slots] == _HELD) & (self._pins[slots] == 0)
-        gone: Ints = slots[over & (self.next_use[slots] >= NEVER)]
-        return gone
+        written = self._written[slots]
+        self._state[slots[written]] = _HELD
+        over = ~written | (self.next_use[slots] >= NEVER)
+        self.let_go(slots[over & (self._pins[slots] == 0)])
 
     def let_go(self, slots: Ints) -> None:
         """These slots hold nothing any more; their pages stay until they are taken out of ``free``.
 
         None of them may be pinned, or twice among them.
         """
-        self._state[slots] = _FREE
+        self._state[slots], self._written[slots] = _FREE, False
         for key in self._key[slots].tolist():
             self._slot_of.pop(key, None)
         self.free += slots.tolist()

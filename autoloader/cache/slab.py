@@ -52,6 +52,9 @@ class FrameSlab:
         room_bytes: address space of each camera, whole slots of it.
         descriptor: an existing slab's file; without one a new one is made.
 
+    Attributes:
+        written: camera → [slots] bool, which slots hold a frame, as far as this process knows.
+
     Raises:
         PipelineError: the kernel refuses the file.
     """
@@ -85,6 +88,12 @@ class FrameSlab:
             ).reshape(-1, size)
             for camera, size in self.frame_bytes.items()
         }
+        # Has pages only where it was written to, as the file.
+        self.written = {
+            camera: np.zeros(len(slots), np.bool_) for camera, slots in self._frames.items()
+        }
+        for written in self.written.values():
+            written[BLACK] = True
 
     def frames(self, camera: str) -> NDArray[np.uint8]:
         """[slots, H·W·3] uint8: all slots of a camera; only what was written has pages."""
@@ -96,8 +105,9 @@ class FrameSlab:
         np.take(self._frames[camera], slots, axis=0, out=out, mode="clip")
 
     def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
-        """Copy a frame [H, W, 3] uint8, contiguous, into a slot."""
+        """Copy a frame [H, W, 3] uint8, contiguous, into a slot, which is written then."""
         self._frames[camera][slot] = picture.reshape(-1)
+        self.written[camera][slot] = True
 
     def punch(self, camera: str, slots: NDArray[np.int64]) -> None:
         """Give the pages of slots [n], which ascend, back to the kernel; neighbours in one call."""

@@ -1,9 +1,10 @@
 """Decides which decoded frames are held: the one decider of a mixture's frame cache.
 
 Theory of operation. Who plans a run asks about its frames (``ask``): those that are held need be
-neither read nor decoded, and are pinned until their batches are filled; of the others it learns
-which are worth a slot, to be filled once they are decoded. When a batch is filled its ``Lease``
-tells so, and what it put into slots can be shown from then on.
+neither read nor decoded; of the others it learns which are worth a slot, to be filled by whoever
+decodes them first. All these slots are pinned until the run's batches are filled, as its ``Lease``
+tells. A frame that a run shows more than once always gets one. Runs of this process may share a
+slot that is not filled yet; another process cannot tell whether it is, so it gets none.
 
 What is worth a slot follows from one rule. A frame that is shown now and again q − p positions
 later holds ``bytes`` for so long, to save the seconds of one decode: its burden is (q − p) × bytes
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
-from autoloader.cache.slab import FrameSlab, machine_bytes
+from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.order.next_use import NEVER
 
@@ -122,39 +123,57 @@ class FrameTable:
         if self._slab is None:
             self._slab = FrameSlab(self._cameras, room_bytes=self._room)
             for camera, size in self._slab.frame_bytes.items():
-                self._shelves[camera] = Shelf(size, self._room // size)
+                self._shelves[camera] = Shelf(size, self._slab.written[camera])
         return self._slab
 
     def ask(
-        self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
+        self,
+        files: Sequence[str],
+        frames: Mapping[str, CameraFrames],
+        now: int,
+        rows: int,
+        *,
+        elsewhere: bool = False,
     ) -> Lease:
-        """See ``FrameCache.ask``."""
+        """See ``FrameCache.ask``; ``elsewhere``: another process will show and fill them."""
         self._refresh_costs()
         lease, wanted = Lease(self.slab, rows, self._settle), dict[str, Ints]()
         with self._lock:
             self._now = max(self._now, now)
-            before = self._hits, self._misses
             frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
             for camera, one in frames.items():
                 shelf = self._shelves[camera]
                 slots = shelf.find(one.key)
-                held = shelf.is_held(slots)
-                lease.held[camera] = np.where(held, slots, NOWHERE)
-                lease.kept[camera] = np.full(len(slots), NOWHERE, np.int64)
-                lease.stored[camera] = np.zeros(len(slots), np.bool_)
-                shelf.pin(slots[held], 1)
-                found = slots >= 0
+                found, held = slots >= 0, shelf.is_held(slots)
                 shelf.shown_next(slots[found], one.next_use[found])
-                self._hits += int(held.sum())
-                self._misses += int((~held & (one.key >= 0)).sum())
-                new = np.flatnonzero(~found & (one.key >= 0) & (one.next_use < NEVER))
+                lease.held[camera] = held
+                lease.slots[camera] = np.where(held | (not elsewhere), slots, NOWHERE)
+                shelf.pin(lease.slots[camera][lease.slots[camera] >= 0], 1)
+                again = (one.next_use < NEVER) | (one.uses > 1)
+                new = np.flatnonzero(~found & (one.key >= 0) & again)
                 wanted[camera] = new[np.unique(one.key[new], return_index=True)[1]]
-            hits, misses = self._hits - before[0], self._misses - before[1]
-            share = hits / max(1, hits + misses)
-            self.lately_held += (share - self.lately_held) * _LATELY
+            lent = {camera: slots >= 0 for camera, slots in lease.slots.items()}
             self._hold(frames, wanted, lease)
+            self._count(frames, lent, lease)
         self._give_back()
         return lease
+
+    def _count(
+        self,
+        frames: Mapping[str, CameraFrames],
+        lent: Mapping[str, NDArray[np.bool_]],
+        lease: Lease,
+    ) -> None:
+        """Count what a run shows: the first use of a frame with a new slot is decoded."""
+        uses = decoded = 0
+        for camera, one in frames.items():
+            own = np.where(one.key >= 0, one.uses, 0)
+            uses += int(own.sum())
+            own[lent[camera]] = 0
+            decoded += int(np.where(lease.slots[camera] >= 0, own > 0, own).sum())
+        self._hits += uses - decoded
+        self._misses += decoded
+        self.lately_held += (1 - decoded / max(1, uses) - self.lately_held) * _LATELY
 
     def _settle(self, lease: Lease) -> None:
         """All batches of a run are filled, or given up: what was put into slots can be shown."""
@@ -162,14 +181,8 @@ class FrameTable:
             if lease.over:
                 return
             lease.over = True
-            for camera, held in lease.held.items():
-                shelf, kept = self._shelves[camera], lease.kept[camera]
-                shown = held[held >= 0]
-                shelf.pin(shown, -1)
-                stored = kept[lease.stored[camera] & (kept >= 0)]
-                shelf.commit(stored)
-                shelf.let_go(kept[~lease.stored[camera] & (kept >= 0)])
-                shelf.let_go(shelf.done_with(np.concatenate([shown, stored])))
+            for camera, slots in lease.slots.items():
+                self._shelves[camera].unpin(slots[slots > BLACK])
             if self._used() > self._budget:
                 self._cut({})
         self._give_back()
@@ -288,12 +301,15 @@ class FrameTable:
             few = rows[: min(most, shelf.addable)]
             if len(few):
                 burden = (shelf.frame_bytes / self._saved_s[one.dataset[few]]).astype(np.float32)
-                lease.kept[camera][few] = shelf.take(one.key[few], one.next_use[few], burden)
+                slots = shelf.take(one.key[few], one.next_use[few], burden)
+                shelf.pin(slots, 1)
+                lease.slots[camera][few] = slots
 
     def _later(self, one: CameraFrames, camera: str, rows: Ints) -> NDArray[np.float64]:
         """What it burdens to hold these frames until they are shown again."""
         size = self._shelves[camera].frame_bytes
-        return (one.next_use[rows] - self._now) * (size / self._saved_s[one.dataset[rows]])
+        left = np.where(one.uses[rows] > 1, 0, one.next_use[rows] - self._now)
+        return left * (size / self._saved_s[one.dataset[rows]])
 
     def _cut(self, new: Mapping[str, NDArray[np.float64]]) -> float:
         """Drop what burdens most until all fits, with some slack; new frames that would count too.

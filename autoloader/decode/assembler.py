@@ -189,6 +189,7 @@ class Assembler:
         self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
     ) -> None:
         rows: Iterable[int] = range(count)
+        seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         if block.lease is not None:
             pending.leases.append((block.lease, count))
             rows = self._gather(pending, row, block, first, count)
@@ -197,7 +198,7 @@ class Assembler:
             self.taken[dataset] += 1
             name = self._names[dataset]
             decoders = self._decoders[dataset]
-            self._submit(RowJob(dataset, row + k, pending, block, first + k, decoders, name))
+            self._submit(RowJob(dataset, row + k, pending, block, first + k, decoders, name, seen))
 
     def _gather(
         self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int

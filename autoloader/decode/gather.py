@@ -56,14 +56,14 @@ def held_rows(
     """Which of a block's samples need no decoding.
 
     Returns:
-        [count] bool, and camera → [count, F] the slot of every frame; −1 where one is decoded.
+        [count] bool, and camera → [count, F] the slot of every frame; −1 where it has none.
     """
     rows = slice(first, first + count)
     at, zeroed = block.frame_row[rows], block.frame_zeroed[rows]
     whole, slots = np.ones(count, np.bool_), {}
     for camera in cameras:
-        slots[camera] = np.where(zeroed, _BLACK, lease.held[camera][at])
-        whole &= (slots[camera] >= 0).all(axis=1)
+        shown = slots[camera] = np.where(zeroed, _BLACK, lease.slots[camera][at])
+        whole &= ((shown >= 0) & lease.written[camera][shown]).all(axis=1)
     return whole, slots
 
 

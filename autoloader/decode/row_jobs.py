@@ -1,10 +1,10 @@
 """A batch under way, and the jobs that decode its rows.
 
-A row is one job. Rows that share frames (of a chained dataset, ``order.chains``) are one job
-together: a frame is decoded for the first row that shows it and copied to the others, which costs
-a few hundredths of its decoding. Only rows that follow each other in one batch and whose bytes were
-read together are gathered; where a batch or a planned run ends within a chain, the frame at the cut
-is decoded twice.
+A row is one job. A frame that several rows of a batch show is decoded for one of them and copied to
+the others, which costs a few hundredths of its decoding, where the bytes of all were read together.
+(Two threads that come to it at the same moment both decode it.) Rows of a chained dataset
+(``order.chains``) that share frames and follow each other are one job together. Where a batch ends
+within a chain the frame at the cut is decoded twice, unless the frame cache has taken it.
 
 A frame that cannot be decoded fails for every row that shows it, each on its own account.
 
@@ -66,7 +66,17 @@ class PendingBatch:
 
 @dataclass(slots=True)
 class RowJob:
-    """Decode one row's frames."""
+    """Decode one row's frames.
+
+    Attributes:
+        dataset: number of its dataset.
+        row: of the batch.
+        pending: the batch.
+        block, number: the sample, and which of its block's it is.
+        decoders: of its dataset's cameras.
+        name: of its dataset.
+        seen: camera → frame of the block → where a row of this batch has it decoded; added to.
+    """
 
     dataset: int
     row: int
@@ -75,6 +85,7 @@ class RowJob:
     number: int
     decoders: Mapping[str, Decoder]
     name: str
+    seen: Mapping[str, dict[int, np.ndarray]]
 
     @property
     def rows(self) -> int:
@@ -83,14 +94,6 @@ class RowJob:
 
     def run(self) -> int:
         """See ``decode.pool.Job``."""
-        return self.decode(None)
-
-    def decode(self, seen: Mapping[str, dict[int, np.ndarray]] | None) -> int:
-        """Put the row's frames in place; how many were decoded for it.
-
-        Args:
-            seen: camera → frame → where other rows have it decoded; added to.
-        """
         decoded = 0
         try:
             for camera, decoder in self.decoders.items():
@@ -99,8 +102,7 @@ class RowJob:
                 if frames is None:
                     out[:] = 0
                 else:
-                    known = {} if seen is None else seen[camera]
-                    decoded += self._decode(camera, decoder, frames, out, known)
+                    decoded += self._decode(camera, decoder, frames, out)
         except UndecodableFrameError as error:
             place = self.block.place_at(self.number)
             reason = f"a frame cannot be decoded: {error}"
@@ -116,16 +118,16 @@ class RowJob:
         decoder: Decoder,
         frames: Sequence[Encoded | None],
         out: np.ndarray,
-        seen: dict[int, np.ndarray],
     ) -> int:
         zeroed, lease = self.block.frame_zeroed[self.number], self.block.lease
-        decoded = 0
+        seen, decoded = self.seen[camera], 0
         for f, at in enumerate(self.block.frame_row[self.number].tolist()):
             encoded = frames[at]
+            slot = -1 if lease is None else int(lease.slots[camera][at])
             if zeroed[f]:
                 out[f] = 0
-            elif lease is not None and lease.held[camera][at] >= 0:
-                lease.gather(camera, lease.held[camera][at : at + 1], out[f].reshape(1, -1))
+            elif lease is not None and slot >= 0 and lease.written[camera][slot]:
+                lease.gather(camera, lease.slots[camera][at : at + 1], out[f].reshape(1, -1))
             elif encoded is None:
                 out[f] = 0
             elif at in seen:
@@ -135,9 +137,8 @@ class RowJob:
                 decoder.decode_into(encoded, picture)
                 seen[at] = picture
                 decoded += 1
-                if lease is not None and lease.kept[camera][at] >= 0:
-                    lease.put(camera, int(lease.kept[camera][at]), picture)
-                    lease.stored[camera][at] = True
+                if lease is not None and slot >= 0:
+                    lease.put(camera, slot, picture)
         return decoded
 
 
@@ -155,8 +156,7 @@ class ChainJob:
 
     def run(self) -> int:
         """See ``decode.pool.Job``."""
-        seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self.jobs[0].decoders}
-        return sum(job.decode(seen) for job in self.jobs)
+        return sum(job.run() for job in self.jobs)
 
 
 class Chains:

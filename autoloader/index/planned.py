@@ -9,8 +9,7 @@ every dataset's values are a slice. What depends on a dataset's own features (wh
 camera, which text) is gathered dataset by dataset, shard by shard. At the end the rows go back to
 the order of the positions. Nothing is done sample by sample but looking up its text.
 
-Of a dataset whose samples are chained, a frame that several samples use is listed, read and held
-once.
+A frame that several samples of a run show is listed, read and held once.
 
 Not here: which samples are drawn (``order.plan``), their bytes (``read.planned``).
 """
@@ -131,6 +130,9 @@ class RunPlanner:
             camera: np.asarray([camera in d.cameras for d in datasets], dtype=np.bool_)
             for camera in layout.cameras
         }
+        # Which of a dataset's cameras is shown is drawn for each pass.
+        drawn = [any(len(features) > 1 for features in d.cameras.values()) for d in datasets]
+        self._drawn = np.asarray(drawn, dtype=np.bool_)
 
     def run(self, planned: PlannedSamples) -> tuple[SampleBlock, PlannedReads]:
         """The samples, and where the frames lie that the caller has yet to read into them."""
@@ -274,13 +276,10 @@ class RunPlanner:
         columns = {name: column[row_of] for name, column in columns.items()}
         columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
         columns["dataset_index"] = columns["ledger"][:, 0]
-        frame_row = np.arange(raw.size, dtype=np.int64).reshape(raw.shape)[row_of]
-        linked = None
-        on = self._chained[columns["dataset_index"]]
-        if on.any():
-            frame_row, first = _shared_frames(columns["ledger"], raw[row_of], frame_row, on)
-            linked = _linked(frame_row)
-            ranges = {camera: found.at(first) for camera, found in ranges.items()}
+        number, first = _different_frames(work.ledger, raw, self._drawn[work.dataset])
+        frame_row = number[row_of]
+        linked = _linked(frame_row) if self._chained[work.dataset].any() else None
+        ranges = {camera: found.at(first) for camera, found in ranges.items()}
         block = SampleBlock(
             columns=columns,
             texts=[texts[row] for row in row_of.tolist()],
@@ -390,32 +389,23 @@ def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints
     return choose_array(fold_array(keys, *parts), count)
 
 
-def _shared_frames(
-    ledger: Ints, raw: Ints, frame_row: Ints, chained: NDArray[np.bool_]
-) -> tuple[Ints, Ints]:
-    """Numbers of the different frames: of chained samples, those that are the same have one number.
+def _different_frames(ledger: Ints, raw: Ints, drawn: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Numbers of the different frames at raw steps [n, F] of sorted samples.
 
     Args:
-        ledger: [n, 6]; a camera may differ between passes, so a pass is part of a frame.
-        raw: [n, F] raw steps.
-        frame_row: [n, F] numbers of all frames, each its own.
-        chained: [n].
+        ledger: [n, 6], samples of an episode side by side.
+        raw: [n, F].
+        drawn: [n] whether frames of one step may differ between passes.
 
     Returns:
-        [n, F] the number of each different frame, in the order in which they come, and for every
-        such number the first of ``frame_row`` that it stands for.
+        [n, F] the number of each frame, and for every number where it comes first in ``raw``, flat.
     """
-    on = np.flatnonzero(chained)
-    _, episode = np.unique(ledger[on, :4], axis=0, return_inverse=True)
-    same = episode.reshape(-1, 1) * (int(raw.max(initial=0)) + 1) + raw[on]
-    _, first, inverse = np.unique(same.ravel(), return_index=True, return_inverse=True)
-    chosen = frame_row.copy()
-    chosen[on] = frame_row[on].ravel()[first][inverse.reshape(same.shape)]
-    kept, at, number = np.unique(chosen.ravel(), return_index=True, return_inverse=True)
-    order = np.argsort(at)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return rank[number.reshape(chosen.shape)], kept[order]
+    other = (ledger[1:] != ledger[:-1])[:, [0, 2, 3]].any(axis=1)
+    other |= drawn[1:] & (ledger[1:, 1] != ledger[:-1, 1])
+    episode = np.concatenate([[0], np.cumsum(other)])
+    same = episode[:, None] * (int(raw.max(initial=0)) + 1) + raw
+    _, first, number = np.unique(same.ravel(), return_index=True, return_inverse=True)
+    return number.reshape(raw.shape), first
 
 
 def _linked(frame_row: Ints) -> list[bool]:

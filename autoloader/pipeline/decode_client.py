@@ -248,7 +248,9 @@ class RemoteBuilder:
         elif isinstance(message, messages.Activity):
             self._now = BuilderActivity.from_plain(message.activity)
         elif isinstance(message, messages.AskFrames):
-            lease = self._frames.ask(message.files, frames_of(message), message.now, message.rows)
+            lease = self._frames.ask(
+                message.files, frames_of(message), message.now, message.rows, elsewhere=True
+            )
             self._leases[message.number] = lease
             self._send(answered(message.number, lease))
         elif isinstance(message, messages.FramesStored):

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from autoloader.cache.lease import CameraFrames, Ints, Lease
-from autoloader.cache.slab import FrameSlab
+from autoloader.cache.slab import BLACK, FrameSlab
 from autoloader.process.messages import AskFrames, ForgetFrames, FramesStored, HeldFrames, Message
 
 
@@ -28,7 +28,7 @@ def asked(
 ) -> AskFrames:
     """The question as a message."""
     plain = {
-        camera: [one.key.tolist(), one.next_use.tolist(), one.dataset.tolist()]
+        camera: [one.key.tolist(), one.next_use.tolist(), one.dataset.tolist(), one.uses.tolist()]
         for camera, one in frames.items()
     }
     return AskFrames(0, number, list(files), plain, now, rows)
@@ -44,13 +44,17 @@ def frames_of(message: AskFrames) -> dict[str, CameraFrames]:
 
 def answered(number: int, lease: Lease) -> HeldFrames:
     """The answer as a message."""
-    return HeldFrames(0, number, _plain(lease.held), _plain(lease.kept))
+    held, kept = {}, {}
+    for camera, slots in lease.slots.items():
+        held[camera] = np.where(lease.held[camera], slots, -1)
+        kept[camera] = np.where(lease.held[camera], -1, slots)
+    return HeldFrames(0, number, _plain(held), _plain(kept))
 
 
 def note_stored(lease: Lease, message: FramesStored) -> None:
     """Note which slots the process has filled."""
     for camera, rows in message.stored.items():
-        lease.stored[camera][rows] = True
+        lease.written[camera][lease.slots[camera][rows]] = True
 
 
 def _plain(columns: Mapping[str, Ints]) -> dict[str, list[int]]:
@@ -82,12 +86,16 @@ class RemoteFrames:
         self._asking[number] = answer
         self._send(asked(number, files, frames, now, rows))
         told = answer.get()
-        held, kept = (
-            {camera: np.asarray(column, np.int64) for camera, column in columns.items()}
-            for columns in (told.held, told.kept)
-        )
-        stored = {camera: np.zeros(len(column), np.bool_) for camera, column in held.items()}
-        return Lease(self._slab, rows, partial(self._settle, number), held, kept, stored)
+        lease = Lease(self._slab, rows, partial(self._settle, number))
+        for camera, written in self._slab.written.items():
+            if camera in told.held:
+                held, kept = (
+                    np.asarray(slots[camera], np.int64) for slots in (told.held, told.kept)
+                )
+                written[kept[kept >= 0]] = False
+                written[held[held >= 0]] = True
+                lease.slots[camera], lease.held[camera] = np.maximum(held, kept), held >= 0
+        return lease
 
     def told(self, message: HeldFrames) -> None:
         """The child's answer has come."""
@@ -102,5 +110,9 @@ class RemoteFrames:
             if lease.over:
                 return
             lease.over = True
-        stored = {camera: np.flatnonzero(rows) for camera, rows in lease.stored.items()}
+        stored = {
+            camera: np.flatnonzero(~lease.held[camera] & (slots > BLACK) & written[slots])
+            for camera, slots in lease.slots.items()
+            for written in [lease.written[camera]]
+        }
         self._send(FramesStored(0, number, _plain(stored)))

@@ -9,6 +9,7 @@ Not here: the plan and the index (``index``), reading what is planned (``read.pl
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -58,6 +59,8 @@ class IndexedReader(MixtureReader):
         self._ranks_here = ranks_here
         self._compiled = compiled or CompiledMixture()
         self._sample_bytes = 0.0
+        sizes = mixture.layout.cameras.values()
+        self._frames_bytes = 3 * mixture.layout.frames * sum(h * w for h, w in sizes)
         self._plan: SamplePlan
         self._indexes: Sequence[DatasetIndex] = ()
         self._others_frames = frames
@@ -73,7 +76,12 @@ class IndexedReader(MixtureReader):
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
         self._frames = opened.frames
-        self._held = HeldFrames(self._others_frames or opened.frames, opened.next_use)
+        self._held = HeldFrames(
+            self._others_frames or opened.frames,
+            opened.next_use,
+            self._plan.chained,
+            self._order.block_length,
+        )
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
         """See ``MixtureReader.hold``."""
@@ -135,5 +143,8 @@ class IndexedReader(MixtureReader):
 
     def run_samples(self, knobs: Knobs) -> int:
         """See ``MixtureReader.run_samples``."""
-        held = 0.0 if self._frames is None else self._frames.lately_held
-        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held)
+        held, room = 0.0, math.inf
+        if self._frames is not None and self._frames.budget_bytes:
+            held = self._frames.lately_held
+            room = self._frames.budget_bytes / self._frames_bytes
+        return run_samples(knobs.decode_threads, self._ranks_here, self._sample_bytes, held, room)

@@ -193,7 +193,7 @@ class BuildKnobs(Message):
 class AskFrames(Message):
     """Decode process → child: which frames of a run of so many rows, from ``now`` on, are held?
 
-    ``frames`` is camera → [keys, next uses, datasets], see ``cache.lease.CameraFrames``.
+    ``frames`` is camera → [keys, next uses, datasets, uses], see ``cache.lease.CameraFrames``.
     """
 
     number: int

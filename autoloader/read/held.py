@@ -8,9 +8,12 @@ Not here: what is held (``cache.table``), reading the rest (``read.planned``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from autoloader.cache.lease import FILE_BITS, CameraFrames, FrameCache
+from autoloader.cache.slab import BLACK
 from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
@@ -25,11 +28,21 @@ class HeldFrames:
     Args:
         cache: who decides.
         next_use: tells when a frame is shown next.
+        chained: [D] of which datasets the samples of a block use a frame together.
+        block_length: samples of a block.
     """
 
-    def __init__(self, cache: FrameCache, next_use: NextUse) -> None:
+    def __init__(
+        self,
+        cache: FrameCache,
+        next_use: NextUse,
+        chained: Sequence[bool],
+        block_length: int,
+    ) -> None:
         self._cache = cache
         self._next_use = next_use
+        self._chained = np.asarray(chained, np.bool_)
+        self._block_length = block_length
         self._built = ShardIndex.rebuilt
 
     def lease(
@@ -67,14 +80,19 @@ class HeldFrames:
         np.maximum.at(next_use, at[seen], shown.ravel()[seen])
         dataset = np.empty(frames, np.int64)
         dataset[at] = np.repeat(dataset_of, block.frame_row.shape[1])
+        # The samples of a chained block use a frame together; a sample uses one once.
+        together = np.where(self._chained[dataset_of], position // self._block_length, position)
+        use = np.repeat(together - together.min(), block.frame_row.shape[1])
+        every = int(use.max()) + 1
+        uses = np.bincount(np.unique(at[seen] * every + use[seen]) // every, minlength=frames)
         asked = {}
         for camera, ranges in reads.ranges.items():
             key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.offset + ranges.length
             wanted = (ranges.file >= 0) & (next_use >= 0)
             asked[camera] = CameraFrames(
-                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset
+                np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
             )
         block.lease = lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
         for camera, ranges in reads.ranges.items():
-            lease.held[camera][ranges.file < 0] = 0  # such a dataset has no such camera
-            ranges.file[lease.held[camera] > 0] = -1
+            lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
+            ranges.file[lease.held[camera]] = -1

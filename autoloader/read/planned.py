@@ -26,6 +26,7 @@ import contextlib
 import errno
 import heapq
 import logging
+import math
 import os
 import threading
 import time
@@ -67,12 +68,18 @@ SAMPLES_A_THREAD = 48
 LEAST_RUN_SAMPLES = 32
 RUN_BYTES = 16 * 2**20
 """Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
+_HELD_PART = 16
+"""A run, whose frames are pinned, has this part of the samples that the cache has room for."""
 _LOOKED_AT = 4
 _MERGE_GAP_BYTES = 16_384
 
 
 def run_samples(
-    decode_threads: int, ranks_here: int, sample_bytes: float, held_ratio: float = 0.0
+    decode_threads: int,
+    ranks_here: int,
+    sample_bytes: float,
+    held_ratio: float = 0.0,
+    held_samples: float = math.inf,
 ) -> int:
     """Samples of a run, at least 1 (a run is whole batches, however few).
 
@@ -85,10 +92,11 @@ def run_samples(
         ranks_here: so many read ahead in one process: together about as much as one.
         sample_bytes: mean of encoded frames.
         held_ratio: share of the frames that were held lately.
+        held_samples: samples whose frames the cache has room for; infinite where it holds nothing.
     """
     decoded = max(1 / RUN_SAMPLES, 1 - held_ratio)
     many = min(RUN_SAMPLES, int(SAMPLES_A_THREAD * max(2, decode_threads) / decoded))
-    many = max(LEAST_RUN_SAMPLES, many // ranks_here)
+    many = max(LEAST_RUN_SAMPLES, int(min(many, held_samples / _HELD_PART)) // ranks_here)
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
 
 

@@ -46,21 +46,24 @@ class FrameLease(Protocol):
     """The decoded frames that a planned run may show, and those that it is to keep.
 
     Attributes:
-        held: camera → [m] int64 slot that each of the block's frames lies in; −1: decode it.
-        kept: camera → [m] int64 slot to put a frame into once it is decoded; −1: none.
-        stored: camera → [m] bool, set by who has put it there.
+        slots: camera → [m] int64 slot that each of the block's frames has; −1: none.
+        written: camera → [S] bool, in which slots a frame lies. Who finds that none does decodes
+            it, and puts it there.
     """
 
-    held: dict[str, NDArray[np.int64]]
-    kept: dict[str, NDArray[np.int64]]
-    stored: dict[str, NDArray[np.bool_]]
+    slots: dict[str, NDArray[np.int64]]
+
+    @property
+    def written(self) -> Mapping[str, NDArray[np.bool_]]:
+        """See above."""
+        ...
 
     def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
         """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
         ...
 
     def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
-        """Copy a frame [H, W, 3] uint8, contiguous, into a slot."""
+        """Copy a frame [H, W, 3] uint8, contiguous, into a slot, which is written then."""
         ...
 
     def filled(self, rows: int) -> None:

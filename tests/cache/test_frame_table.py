@@ -35,7 +35,15 @@ def table() -> Iterator[FrameTable]:
 
 def frames(keys: np.ndarray, next_use: np.ndarray) -> CameraFrames:
     keys = np.asarray(keys, np.int64)
-    return CameraFrames(keys, np.asarray(next_use, np.int64), np.zeros(len(keys), np.int64))
+    own = np.zeros(len(keys), np.int64)
+    return CameraFrames(keys, np.asarray(next_use, np.int64), own, own + 1)
+
+
+def filled(lease: Lease, rows: slice = slice(None)) -> None:
+    """Its new frames lie in their slots, as far as the table knows."""
+    for camera, slots in lease.slots.items():
+        own = slots[rows]
+        lease.written[camera][own[own >= 0]] = True
 
 
 class Player:
@@ -68,16 +76,17 @@ class Player:
         lease, keys = self.under_way.pop(0)
         slab = self.table.slab
         for k, key in enumerate(keys.tolist()):
-            slot, keep = int(lease.held["primary"][k]), int(lease.kept["primary"][k])
+            slot = int(lease.slots["primary"][k])
+            if slot < 0:
+                continue
             if not check:
-                lease.stored["primary"][k] = keep >= 0
-            elif slot >= 0:
+                lease.written["primary"][slot] = True
+            elif lease.written["primary"][slot]:
                 out = np.empty((1, FRAME), np.uint8)
                 slab.gather("primary", np.asarray([slot]), out)
                 np.testing.assert_array_equal(out[0], picture(key).reshape(-1))
-            elif keep >= 0 and not lost:
-                slab.put("primary", keep, picture(key))
-                lease.stored["primary"][k] = True
+            elif not lost:
+                slab.put("primary", slot, picture(key))
         lease.give_up()
 
     def play(self) -> None:
@@ -138,16 +147,13 @@ def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
     table.resize(200 * FRAME)
     keys = np.arange(200)
     lease = table.ask(["file"], {"primary": frames(keys, 1000 + keys)}, 0, 1)
-    assert (lease.kept["primary"] > 0).all()
-    for key, slot in zip(keys.tolist(), lease.kept["primary"].tolist(), strict=True):
+    assert (lease.slots["primary"] > 0).all()
+    for key, slot in zip(keys.tolist(), lease.slots["primary"].tolist(), strict=True):
         table.slab.put("primary", slot, picture(key))
-    lease.stored["primary"][:] = True
     lease.give_up()
     table.resize(100 * FRAME)
-    held = (
-        table.ask(["file"], {"primary": frames(keys, np.full(200, NEVER))}, 0, 1).held["primary"]
-        >= 0
-    )
+    again = table.ask(["file"], {"primary": frames(keys, np.full(200, NEVER))}, 0, 1)
+    held = again.held["primary"]
     kept = int(held.sum())
     assert 90 <= kept <= 100
     assert held[:kept].all()
@@ -157,24 +163,48 @@ def test_a_smaller_budget_keeps_what_is_shown_soonest_and_frees_its_pages(
 def test_a_frame_that_was_never_put_into_its_slot_is_never_shown(table: FrameTable) -> None:
     table.resize(50 * FRAME)
     lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
-    assert (lease.kept["primary"] >= 0).all()
-    lease.stored["primary"][:5] = True
-    again = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 90))}, 5, 1)
-    assert (again.held["primary"] < 0).all()  # it is still on its way
-    assert (again.kept["primary"] < 0).all()
+    assert not lease.held["primary"].any()
+    filled(lease, slice(5))
+    ten = {"primary": frames(np.arange(10), np.full(10, 90))}
+    again = table.ask(["file"], ten, 5, 1)
+    assert (again.held["primary"] == (np.arange(10) < 5)).all()
+    # Who comes first fills the others.
+    assert (again.slots["primary"] == lease.slots["primary"]).all()
+    other = table.ask(["file"], ten, 6, 1, elsewhere=True)
+    assert (other.slots["primary"][:5] == lease.slots["primary"][:5]).all()
+    assert (other.slots["primary"][5:] < 0).all()  # nobody there is told when they are filled
     lease.give_up()
+    other.give_up()
+    filled(again, slice(6))
     again.give_up()
-    third = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 90))}, 9, 1)
-    assert ((third.held["primary"] >= 0) == (np.arange(10) < 5)).all()
+    assert table.counts().slots == 6
+    third = table.ask(["file"], ten, 9, 1)
+    assert (third.held["primary"] == (np.arange(10) < 6)).all()
     assert table.counts().slots == 10
+    # Hits of the second run: all that the first had asked for; of the other process: five.
+    assert (table.counts().hits, table.counts().misses) == (10 + 5 + 6, 10 + 5 + 4)
+
+
+def test_a_frame_that_a_run_shows_twice_gets_a_slot_for_the_run_and_counts_as_hit_once(
+    table: FrameTable,
+) -> None:
+    table.resize(50 * FRAME)
+    keys, never = np.arange(10), np.full(10, NEVER)
+    twice = CameraFrames(keys, never, np.zeros(10, np.int64), 1 + keys % 2)
+    lease = table.ask(["file"], {"primary": twice}, 0, 1)
+    assert ((lease.slots["primary"] >= 0) == (keys % 2 == 1)).all()
+    assert (table.counts().hits, table.counts().misses) == (5, 10)
+    filled(lease)
+    lease.give_up()
+    assert table.counts().slots == 0  # none is shown again
 
 
 def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) -> None:
     table.costs = lambda: np.asarray([1e-3, 10e-3])
     table.resize(20 * FRAME)
     keys = np.arange(40)
-    lease = table.ask(["file"], {"primary": CameraFrames(keys, 100 + keys, keys % 2)}, 0, 1)
-    kept = lease.kept["primary"] >= 0
+    asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
+    kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
     assert kept[1::2].sum() >= 18
     assert not kept[::2].any()
 
@@ -183,13 +213,13 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
     table.resize(20 * FRAME)
     keys = np.arange(10)
     first = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 0, 1)
-    first.stored["primary"][:] = True
+    filled(first)
     first.give_up()
     reading = table.ask(["file"], {"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
     table.forget()
     new = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 10, 1)
-    assert (new.held["primary"] < 0).all()
-    assert not set(new.kept["primary"].tolist()) & set(reading.held["primary"].tolist())
+    assert not new.held["primary"].any()
+    assert not set(new.slots["primary"].tolist()) & set(reading.slots["primary"].tolist())
     reading.give_up()
     new.give_up()
 
@@ -214,11 +244,10 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
             else:
                 player.fill(lost=move == "lose")
             counts = table.counts()
-            pinned = sum(
-                int((lease.held["primary"] >= 0).sum() + (lease.kept["primary"] >= 0).sum())
-                for lease, _ in player.under_way
-            )
-            assert counts.held_bytes <= max(counts.budget_bytes, pinned * FRAME)
+            pinned = set[int]().union(
+                *(lease.slots["primary"].tolist() for lease, _ in player.under_way)
+            ) - {-1}
+            assert counts.held_bytes <= max(counts.budget_bytes, len(pinned) * FRAME)
         assert table.slab.allocated_bytes() <= table.budget_bytes + 2 * FRAME + 60 * 4096
         table.resize(0)
         assert table.counts().slots == 0
@@ -230,11 +259,11 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
 def test_two_cameras_share_one_budget(table: FrameTable) -> None:
     table.resize(10 * FRAME)
     first = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 500))}, 0, 1)
-    first.stored["primary"][:] = True
+    filled(first)
     first.give_up()
     assert table.counts().held_bytes == 10 * FRAME
     second = table.ask(["file"], {"wrist": frames(np.arange(20), np.full(20, 50))}, 1, 1)
-    assert (second.kept["wrist"] >= 0).all()
+    assert (second.slots["wrist"] >= 0).all()
     assert table.counts().held_bytes <= 10 * FRAME
 
 
@@ -256,8 +285,9 @@ def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
     table.resize(20 * FRAME)
     keys = np.asarray([5, (1 << FILE_BITS) + 5])
     first = table.ask(["a", "b"], {"primary": frames(keys, np.asarray([70, 80]))}, 0, 1)
-    first.stored["primary"][:] = True
+    filled(first)
     first.give_up()
     second = table.ask(["b", "c"], {"primary": frames(keys, np.asarray([170, 180]))}, 9, 1)
-    assert second.held["primary"].tolist() == [first.kept["primary"][1], -1]
+    assert second.held["primary"].tolist() == [True, False]
+    assert second.slots["primary"][0] == first.slots["primary"][1]
     second.give_up()

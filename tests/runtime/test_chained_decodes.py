@@ -89,9 +89,9 @@ def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -
     chained = drained(mixture_of(written, **CHAINED), 4)
     assert len(set(chained.ledger)) == len(chained.ledger) == 48
     assert chained.decoded >= 48
-    assert chained.frames * 4 == chained.decoded * 5
+    assert chained.decoded < chained.frames <= chained.decoded * 5 / 4
     alone = drained(mixture_of(written, **{**CHAINED, "mixing": {}}), 4)
-    assert alone.frames == 2 * alone.decoded
+    assert chained.frames < alone.frames <= 2 * alone.decoded
     assert set(alone.ledger) == set(chained.ledger)
     pictures = dict(zip(alone.ledger, alone.images, strict=True))
     for place, images in zip(chained.ledger, chained.images, strict=True):
@@ -204,8 +204,10 @@ def decoded(
     chains = Chains(jobs.append)
     row = 0
     for group in groups:
+        seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
         for number in range(len(group)):
-            job = RowJob(0, row, pending, group, number, {"primary": decoder}, "robot")
+            seen = seen if gathered else {"primary": {}}
+            job = RowJob(0, row, pending, group, number, {"primary": decoder}, "robot", seen)
             (chains.add if gathered else jobs.append)(job)
             row += 1
     chains.flush()
@@ -227,7 +229,7 @@ SAMPLES = st.lists(
 
 
 @given(rows=SAMPLES, cut=st.integers(1, 12))
-def test_gathered_rows_show_what_rows_alone_show_and_decode_no_frame_of_a_job_twice(
+def test_rows_of_a_batch_show_what_rows_alone_show_and_decode_no_frame_twice(
     indexed: Indexed, rows: list[tuple[int, int]], cut: int
 ) -> None:
     parts = [part for part in (rows[:cut], rows[cut:]) if part]
@@ -235,21 +237,13 @@ def test_gathered_rows_show_what_rows_alone_show_and_decode_no_frame_of_a_job_tw
         indexed, [group_of(indexed, part, chained=False) for part in parts], gathered=False
     )
     groups = [group_of(indexed, part, chained=True) for part in parts]
-    shared, counted, jobs = decoded(indexed, groups, gathered=True)
+    shared, counted, _ = decoded(indexed, groups, gathered=True)
     np.testing.assert_array_equal(shared, alone)
     assert counted <= plain
     for group in groups:
         frames = group.frames["primary"]
         assert len(set(frames)) == len(frames)
-    for job in jobs:
-        if isinstance(job, ChainJob):
-            decoder = job.jobs[0].decoders["primary"]
-            assert isinstance(decoder, CountingDecoder)
-            before = decoder.decoded
-            group = job.jobs[0].block
-            at = [number for one in job.jobs for number in [one.number]]
-            frames = group.frame_row[at][~group.frame_zeroed[at]]
-            assert job.run() == decoder.decoded - before == len(set(frames.tolist()))
+    assert counted == sum(len(np.unique(group.frame_row[~group.frame_zeroed])) for group in groups)
 
 
 def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows_it(
@@ -263,7 +257,10 @@ def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows
     images = np.zeros((3, 3, 12, 16, 3), np.uint8)
     pending = PendingBatch(BatchMessage(0, 3, 0), {"images/primary": images})
     decoder = CountingDecoder(mixture)
-    jobs = [RowJob(0, row, pending, group, row, {"primary": decoder}, "robot") for row in range(3)]
+    seen: dict[str, dict[int, np.ndarray]] = {"primary": {}}
+    jobs = [
+        RowJob(0, row, pending, group, row, {"primary": decoder}, "robot", seen) for row in range(3)
+    ]
     ChainJob(0, jobs).run()
     assert [row for row, _, _ in pending.bad] == [0, 1]
     assert pending.done.is_set()

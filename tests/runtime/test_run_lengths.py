@@ -27,6 +27,11 @@ def test_few_decoders_large_frames_and_many_ranks_make_runs_short() -> None:
     assert run_samples(64, 2, 0.0) == RUN_SAMPLES // 2
 
 
+def test_runs_pin_a_small_part_of_what_the_frame_cache_has_room_for() -> None:
+    lengths = [run_samples(64, 1, 1.0, held_samples=room) for room in (0, 1000, 1600, 10_000)]
+    assert lengths == [LEAST_RUN_SAMPLES, 62, 100, RUN_SAMPLES]
+
+
 def test_the_bytes_of_a_sample_are_those_of_its_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
