@@ -233,6 +233,7 @@ class _Trainer:
         elif isinstance(message, messages.Stop):
             del self._served[message.pipeline]
             served.close(message.held_slots)
+            served.declared.compiled.let_go()
 
     def _start(self, message: messages.Start) -> None:
         ring, page = self.wire.descriptors(2)
@@ -249,6 +250,8 @@ class _Trainer:
             extend_import_path(message.import_path)
             declared = earlier.declared if earlier is not None else None
             if declared is None or not declared.is_of(message):
+                if declared is not None:
+                    declared.compiled.let_go()
                 declared = _DeclaredMixture(message)
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
             served = _ServedPipeline(self.wire, message, declared, memory, self._page, self._worker)

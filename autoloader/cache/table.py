@@ -39,6 +39,7 @@ from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
+from autoloader.host.threads import LoaderThread
 from autoloader.order.next_use import NEVER
 
 logger = logging.getLogger(__name__)
@@ -190,12 +191,26 @@ class FrameTable:
     def claim(self, owner: object, budget_bytes: int) -> None:
         """Hold so much for one of the pipelines that share it; the claims add up."""
         with self._lock:
+            if not self._claims:
+                self._now = 0  # who comes next may begin anywhere
             self._claims.pop(owner, None)
             if budget_bytes:
                 self._claims[owner] = budget_bytes
             total = sum(self._claims.values())
         if total != self._budget:
             self.resize(total)
+
+    def leave(self, owner: object) -> None:
+        """A pipeline ends. What it held stays for the one that may follow, until ``give_up``."""
+        if len(self._claims) > 1:
+            self.claim(owner, 0)
+        else:
+            self._claims.pop(owner, None)
+
+    def give_up(self) -> None:
+        """No pipeline follows: where none is left the kernel has all back, soon after this."""
+        if not self._claims and self._budget:
+            LoaderThread(target=self.resize, args=(0,), name="autoloader-give-back").start()
 
     def resize(self, budget_bytes: int) -> None:
         """Hold so much from now on; what is beyond goes at once, farthest next use first.
@@ -349,11 +364,13 @@ class FrameTable:
                 slots = shelf.take_free(max(0, -(-surplus // shelf.frame_bytes)))
                 surplus -= len(slots) * shelf.frame_bytes
                 if len(slots):
-                    taken.append((camera, shelf, slots))
-        for camera, _, slots in taken:
-            self.slab.punch(camera, slots)
+                    # Where nothing is left one call does, and takes half as long.
+                    whole = not shelf.used and not shelf.free
+                    taken.append((camera, shelf, slots, shelf.ever_used if whole else slots))
+        for camera, _, _, punched in taken:
+            self.slab.punch(camera, punched)
         with self._lock:  # pages that neighbours shared go with the last of them
-            for camera, shelf, slots in taken:
+            for camera, shelf, slots, _ in taken:
                 shelf.punched(slots)
                 if shelf.is_empty:
                     self.slab.punch(camera, shelf.ever_used)

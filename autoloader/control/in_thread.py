@@ -77,6 +77,7 @@ class ThreadPipeline:
     def suspend(self) -> None:
         """Let go of it all, the ring's pages too, until ``start``."""
         self._leave()
+        self._compiled.let_go()
         self._setup.memory.punch_all_but(self._setup.lent())
         self._open()
 
@@ -131,3 +132,4 @@ class ThreadPipeline:
     def close(self) -> None:
         """End all threads."""
         self._leave()
+        self._compiled.let_go()

@@ -24,7 +24,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
 from autoloader.read.held import HeldFrames
-from autoloader.read.open_mixture import CompiledMixture, open_mixture
+from autoloader.read.open_mixture import CompiledMixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
@@ -69,7 +69,7 @@ class IndexedReader(MixtureReader):
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
-        opened = self._compiled.open_mixture = open_mixture(self._mixture, self._order)
+        opened = self._compiled.open(self._mixture, self._order)
         self._indexes, self._plan = opened.indexes, opened.plan
         for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
             for slice_, record, reason in index.damaged:
@@ -97,7 +97,7 @@ class IndexedReader(MixtureReader):
         """See ``MixtureReader.close``."""
         if self._frames is not None:
             self._frames.costs = None
-            self._frames.claim(self, 0)
+            self._frames.leave(self)
 
     def source(
         self,

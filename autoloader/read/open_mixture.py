@@ -3,6 +3,7 @@
 A loader that goes elsewhere (a resume, a validation that begins anew) gets a new pipeline over the
 mixture that it had. Traced graphs and open indexes depend on neither place nor knobs, and are what
 most of a pipeline's start is spent on, so the next pipeline takes them over (``CompiledMixture``).
+So it does with decoded frames that are held: a second validation finds those of the first.
 
 The ranks of a node have a pipeline each in one child, over the same files in the same order: the
 columns of an index and the running counts of a plan are the larger part of what a pipeline needs
@@ -73,6 +74,19 @@ class CompiledMixture:
 
     readers: dict[str, EpisodeStream] = field(default_factory=dict)
     open_mixture: OpenMixture | None = None
+
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
+        """See ``open_mixture``; another one that was open is let go of."""
+        opened = open_mixture(mixture, order)
+        if self.open_mixture is not opened:
+            self.let_go()
+        self.open_mixture = opened
+        return opened
+
+    def let_go(self) -> None:
+        """No pipeline of this loader follows for now: its decoded frames are given back."""
+        if self.open_mixture is not None:
+            self.open_mixture.frames.give_up()
 
 
 _lock = threading.Lock()

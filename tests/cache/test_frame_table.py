@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -254,6 +255,27 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
         assert table.slab.allocated_bytes() <= 4 * 4096
     finally:
         table.close()
+
+
+def test_what_a_pipeline_held_waits_for_the_next_one_until_it_is_given_up(
+    table: FrameTable,
+) -> None:
+    table.claim("first", 20 * FRAME)
+    keys = np.arange(10)
+    lease = table.ask(["file"], {"primary": frames(keys, np.full(10, 2000))}, 1000, 1)
+    filled(lease)
+    lease.give_up()
+    table.leave("first")
+    table.claim("second", 20 * FRAME)
+    again = table.ask(["file"], {"primary": frames(keys, np.full(10, 1500))}, 0, 1)
+    assert again.held["primary"].all()
+    again.give_up()
+    table.give_up()
+    assert table.counts().slots == 10  # the second is there
+    table.leave("second")
+    table.give_up()
+    while table.counts().slots or table.slab.allocated_bytes() > 2 * 4096:
+        time.sleep(0.01)
 
 
 def test_two_cameras_share_one_budget(table: FrameTable) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from rlds_files import Written, episode, png, write_dataset
 from streams import dataset_of, spec_of
@@ -70,6 +71,24 @@ def test_every_iteration_gives_the_same_samples_however_the_last_one_ended(
     assert len(loader) == 3
     next(iter(loader))
     assert batches_of(loader) == first
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_second_validation_decodes_nothing_where_the_first_could_be_held(
+    isolation: str, trio: list[Written], opened: list[ValidationLoader]
+) -> None:
+    own = validation_specs(spec(trio, samples=10, per_dataset=True))["a"]
+    knobs = {**OPTIONS["knobs"], "cache_bytes": 2**20, "decode_threads": 2}
+    opened.append(ValidationLoader(own, **{**OPTIONS, "knobs": knobs, "isolation": isolation}))
+    loader = opened[0]
+    first = [batch["images"]["primary"].copy() for batch in loader]
+    decoded = loader.loader.statistics().cache.misses
+    second = [batch["images"]["primary"].copy() for batch in loader]
+    assert all(map(np.array_equal, first, second))
+    assert loader.loader.statistics().cache.misses == decoded >= 10
+    counted = loader.loader._pipeline.activity().datasets["a"]  # of the pipeline that began anew
+    assert counted.frames == 0
+    assert counted.taken >= 10
 
 
 def test_per_dataset_gives_one_named_loader_each_with_the_shapes_of_the_mixture(
