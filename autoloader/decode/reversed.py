@@ -1,6 +1,6 @@
 """Decodes frames whose files hold blue before red.
 
-Not here: which they are (``transforms.copies``), decoding (``decode.frames``).
+Not here: which they are (``transforms.cameras``), decoding (``decode.frames``).
 """
 
 from __future__ import annotations

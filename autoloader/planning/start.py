@@ -27,7 +27,9 @@ from autoloader.planning.preemption import OpenLoaders
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
-from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
+from autoloader.samples.resolve.mixture import ResolvedMixture
+from autoloader.samples.resolve.normalise import normalised
+from autoloader.samples.resolve.split import resolve
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import file_differences, statistics_of
 from autoloader.units import parse_bytes
@@ -379,8 +381,9 @@ def _admitted(
     open_loaders: OpenLoaders,
 ) -> int:
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
+    least = minimum_knobs(mixture.spec.mixing.block_length, reader)
     price = price_start(
-        minimum_knobs(mixture.spec.mixing.block_length, reader),
+        least,
         mixture.sizes,
         ranks=ranks,
         joining=joining or open_loaders.have_libraries_of(reader),

@@ -1,11 +1,11 @@
 """Resolves a spec against the datasets on disk: checks and binds all that a reader needs.
 
-One binder for each part of a sample: ``cameras``, ``language``, ``numbers`` (action and state);
-``samples.features`` has what else samples hold. Each is given the dataset as the spec declares it
-and the features that its episodes have, and gives what is bound. The way goes down once:
+The way goes down once:
 
-    split: which datasets take part (``sources``), and their layout
-    bind: one dataset, opened: its transform (``transforms.binding``), then a binder for each part
+    split: which datasets take part (``sources``), and the layout of their batches
+    bind: one dataset, opened
+    transforms: what rewrites its episodes (``binding``), then a binder for each part of a sample
+        (``cameras``, ``language``, ``numbers``), given the features that its episodes have
 
 Not here: opening files for data (``graph``, ``index``), sample counts (``samples.counts``).
 """

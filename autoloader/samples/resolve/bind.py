@@ -1,29 +1,27 @@
 """Binds one dataset: opens what lies there, and holds every part of a sample against it.
 
-Not here: the parts (``cameras``, ``language``, ``numbers``, ``samples.features``).
+Not here: the parts (``transforms``: one binder for each).
 """
 
 from __future__ import annotations
 
 from autoloader.errors import SpecError
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.resolve.cameras import bind_cameras
 from autoloader.samples.resolve.dataset import ResolvedDataset
-from autoloader.samples.resolve.language import bind_language
-from autoloader.samples.resolve.numbers import bind_numbers
 from autoloader.samples.resolve.sources import DatasetSource
-from autoloader.spec import PipelineSpec
 from autoloader.transforms.binding import bind_episodes
+from autoloader.transforms.cameras import bind_cameras
 from autoloader.transforms.fields import find_feature
+from autoloader.transforms.language import bind_language
+from autoloader.transforms.numbers import bind_numbers
 
 
-def bind_dataset(spec: PipelineSpec, source: DatasetSource, index: int) -> ResolvedDataset:
+def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     """A dataset of a split, bound.
 
     Reads no data, but one episode of a dataset that has a transform, to try it.
 
     Args:
-        spec: the mixture.
         source: the dataset.
         index: its place in ``dataset_names``.
 
@@ -31,15 +29,17 @@ def bind_dataset(spec: PipelineSpec, source: DatasetSource, index: int) -> Resol
         SourceError: its directory is missing or broken.
         SpecError: a split, feature or rule that cannot be.
     """
-    declared, where = source.declared, source.where
+    declared = source.declared
+    where = source.where
     if not declared.images and declared.action is None and declared.state is None:
         raise SpecError(
             f"{where}: takes neither images nor action nor state",
             remedy="name at least one field of the dataset",
             path=where,
         )
-    name, sample = declared.name, spec.sample_of(declared.name)
-    key = dataset_key(spec.seed, name)
+    name = declared.name
+    sample = source.spec.sample_of(name)
+    key = dataset_key(source.spec.seed, name)
     directory, slices = source.open()
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features

@@ -15,7 +15,7 @@ from autoloader.catalog import (
     locate_version,
     open_source,
 )
-from autoloader.errors import SpecError, nearest
+from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, PipelineSpec
 
 
@@ -24,11 +24,13 @@ class DatasetSource:
     """A dataset that takes part in a split; nothing is open yet.
 
     Attributes:
+        spec: the mixture.
         declared: the dataset.
         split: which split.
         expression: the records that the split takes of it.
     """
 
+    spec: PipelineSpec
     declared: DatasetSpec
     split: str
     expression: str
@@ -89,12 +91,12 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
             raise SpecError(
                 f"datasets[{declared.name}].split: has no {split!r}",
                 remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
-                + nearest(split, declared.split),
+                f"known: {', '.join(sorted(declared.split))}",
                 path=f"datasets[{declared.name}].split",
             )
         expression = declared.split[split]
         if expression is not None:
-            found.append(DatasetSource(declared, split, expression))
+            found.append(DatasetSource(spec, declared, split, expression))
     if not found:
         raise SpecError(
             f"no dataset takes part in split {split!r}",

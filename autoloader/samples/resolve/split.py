@@ -5,18 +5,20 @@ Not here: one dataset (``bind``), normalisation (``normalise``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autoloader.errors import SpecError
 from autoloader.samples.features import forms_of
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve.bind import bind_dataset
+from autoloader.samples.resolve.dataset import ResolvedDataset
 from autoloader.samples.resolve.mixture import ResolvedMixture
 from autoloader.samples.resolve.normalise import normalised
-from autoloader.samples.resolve.numbers import width_of
 from autoloader.samples.resolve.sources import find_sources
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec
+from autoloader.transforms.fields import FieldName
 
 
 def resolve(
@@ -41,16 +43,16 @@ def resolve(
     sources = find_sources(spec, split)
     if once_found is not None:
         once_found()
-    datasets = tuple(bind_dataset(spec, source, index) for index, source in enumerate(sources))
+    datasets = tuple(bind_dataset(source, index) for index, source in enumerate(sources))
     first = datasets[0].sample
     layout = BatchLayout(
         batch_size=spec.batch.size,
         cameras={name: camera.size for name, camera in spec.cameras.items()},
         frames=first.frames,
         action_rows=first.action_rows,
-        action_width=width_of(spec, datasets, "action"),
+        action_width=_width_of(spec, datasets, "action"),
         state_rows=len(first.state_offsets),
-        state_width=width_of(spec, datasets, "state"),
+        state_width=_width_of(spec, datasets, "state"),
         action_steps=first.action_steps,
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
     )
@@ -68,3 +70,24 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
         return mixture
     found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}
     return normalised(mixture, found)
+
+
+def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: FieldName) -> int:
+    """Columns of ``action`` or ``state`` in a batch: the widest dataset's, or ``pad_to``.
+
+    Raises:
+        SpecError: a dataset has more columns than ``pad_to`` says.
+    """
+    widths = {dataset.name: bound.width for dataset in datasets if (bound := dataset.bound(name))}
+    widest = max(widths.values(), default=0)
+    fixed = spec.pad_to.get(name)
+    if fixed is None:
+        return widest
+    if widest > fixed:
+        dataset = next(one for one, width in widths.items() if width == widest)
+        raise SpecError(
+            f"pad_to.{name}: {fixed}, but dataset {dataset!r} has {widest} columns",
+            remedy=f"set pad_to.{name} to at least {widest}",
+            path=f"pad_to.{name}",
+        )
+    return fixed

@@ -1,6 +1,6 @@
 """Binds the language of a dataset, and the rules of ``keep`` that look at texts.
 
-Not here: reading texts (``samples.record``, ``index``).
+Not here: reading texts (``samples``, ``index``).
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Binds what a sample holds of action and state, and says how wide they are in a batch.
+"""Binds what a sample holds of action and state.
 
-Not here: the fields' own arithmetic (``transforms.fields``).
+Not here: the fields' own arithmetic (``fields``), terms that need whole episodes (``derive``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from autoloader.catalog import Feature
 from autoloader.errors import SpecError
-from autoloader.samples.resolve.dataset import ResolvedDataset
-from autoloader.spec import FieldExpression, PipelineSpec, SampleSpec
+from autoloader.spec import FieldExpression, SampleSpec
 from autoloader.transforms.fields import FieldName, NumericField, numeric_field
 
 
@@ -63,24 +62,3 @@ def _check_relative(
                     f"{min(one.width for one in fields.values()) - 1}",
                     path=place,
                 )
-
-
-def width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: FieldName) -> int:
-    """Columns of ``action`` or ``state`` in a batch: the widest dataset's, or ``pad_to``.
-
-    Raises:
-        SpecError: a dataset has more columns than ``pad_to`` says.
-    """
-    widths = {dataset.name: bound.width for dataset in datasets if (bound := dataset.bound(name))}
-    widest = max(widths.values(), default=0)
-    fixed = spec.pad_to.get(name)
-    if fixed is None:
-        return widest
-    if widest > fixed:
-        dataset = next(one for one, width in widths.items() if width == widest)
-        raise SpecError(
-            f"pad_to.{name}: {fixed}, but dataset {dataset!r} has {widest} columns",
-            remedy=f"set pad_to.{name} to at least {widest}",
-            path=f"pad_to.{name}",
-        )
-    return fixed
