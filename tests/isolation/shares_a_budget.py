@@ -20,7 +20,8 @@ from autoloader.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB
 SLOTS = 40
-KNOBS = {"decode_threads": 1, "io_threads": 1, "read_ahead": 1}
+KNOBS = {"decode_threads": 1, "io_threads": 1, "read_ahead": 1, "cache_bytes": 0}
+"""Without a frame cache, which would be what is given back first."""
 Rows = list[list[int]]
 
 
