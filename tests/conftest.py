@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from autoloader.demo.build import demo_directory, ensure_demo
+from autoloader.probes.oom import memory_cgroup
 from autoloader.spec import PipelineSpec
 
 settings.register_profile(
@@ -107,3 +109,20 @@ def bridge() -> Path:
     if not BRIDGE.is_dir():
         pytest.skip(f"no real episodes at {BRIDGE}")
     return BRIDGE
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A memory cgroup (v1) below this process's own."""
+    own = memory_cgroup()
+    if not own or not (Path(own) / "memory.limit_in_bytes").exists():
+        pytest.skip("no v1 memory controller to make a group in")
+    group = Path(own) / f"autoloader-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"a memory cgroup cannot be made here: {error}")
+    yield group
+    for pid in (group / "cgroup.procs").read_text().split():
+        (Path(own) / "cgroup.procs").write_text(pid)
+    group.rmdir()

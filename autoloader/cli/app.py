@@ -1,9 +1,9 @@
 """The ``autoloader`` command: which subcommands there are, and how it ends.
 
-Exit codes: 0 ok, 2 bad spec, profile or arguments, 3 the RAM floor cannot be met, 4 a data source
-failed, 70 internal error, 130 interrupted. An ``AutoloaderError`` is shown as what happened and
-what to do, never as a traceback; with ``--json`` every error is the one JSON document on stdout as
-well, wrong arguments included.
+Exit codes: 0 ok, 1 ``doctor`` found something, 2 bad spec, profile or arguments, 3 the RAM floor
+cannot be met, 4 a data source failed, 70 internal error, 130 interrupted. An ``AutoloaderError`` is
+shown as what happened and what to do, never as a traceback; with ``--json`` every error is the one
+JSON document on stdout as well, wrong arguments included.
 
 Not here: the commands; each module of this package has its own.
 """
@@ -22,6 +22,7 @@ import typer
 
 import autoloader
 from autoloader.cli.demo import demo
+from autoloader.cli.doctor import doctor
 from autoloader.cli.index import index
 from autoloader.cli.init import init
 from autoloader.cli.inspect import inspect
@@ -124,7 +125,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 
 # In the order in which a new user meets them.
 _COMMANDS: list[Callable[..., None]] = [demo, inspect, init, plan, peek, verify, index, stats]
-_COMMANDS += [measure, tune, replay, schema]
+_COMMANDS += [measure, tune, doctor, replay, schema]
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(profile_app, name="profile")

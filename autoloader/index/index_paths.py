@@ -40,9 +40,17 @@ def index_directory() -> Path:
 
 def cached_path(shard: str, fingerprint: bytes, directory: Path) -> Path:
     """Where the index of a shard file lies in the cache."""
+    return directory / f"{_cached_name(shard)}-{fingerprint.hex()[:16]}{SUFFIX}"
+
+
+def any_index(shard: str) -> bool:
+    """Whether the cache has an index of a shard file, of whatever features and age."""
+    return any(index_directory().glob(f"{_cached_name(shard)}-*{SUFFIX}"))
+
+
+def _cached_name(shard: str) -> str:
     path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
-    name = hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
-    return directory / f"{name}-{fingerprint.hex()[:16]}{SUFFIX}"
+    return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
 def path_beside_data(shard: str, fingerprint: bytes) -> Path:

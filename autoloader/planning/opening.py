@@ -5,7 +5,6 @@ Not here: the plan (``planning.start``), the two kinds (``process.client``, ``co
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ from autoloader.telemetry.lines import log_path, run_name
 
 if TYPE_CHECKING:
     from autoloader.control.in_thread import ThreadPipeline
-
-logger = logging.getLogger(__name__)
 
 
 def open_planned(
@@ -41,14 +38,6 @@ def open_planned(
     from autoloader.control.in_thread import ThreadPipeline
 
     return ThreadPipeline(replace(setup, ranks_here=1), headroom, number)
-
-
-def log_notes(plan: LoaderPlan) -> None:
-    """Say what a person should know of a plan before it starts."""
-    for note in plan.notes:
-        logger.info("%s", note)
-    if plan.why_no_batch is not None:
-        logger.warning("%s", plan.why_no_batch)
 
 
 def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> ControlRequest:

@@ -137,6 +137,11 @@ class HeadroomProbe:
             )
         return Headroom(max(0, best), source, available, least_limit)
 
+    def limits(self) -> list[tuple[str, int]]:
+        """Label and bytes of each cgroup's limit, the process's own group first."""
+        with self._lock:
+            return [(level.label, limit) for level, limit in self._current_limits()]
+
     def cgroup_limit_bytes(self) -> int | None:
         """The least limit of the process's cgroup and its ancestors; ``None``: there is none."""
         with self._lock:

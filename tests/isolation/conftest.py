@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from leftovers import loader_children
 sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import PipelineSpec
-from autoloader.probes.oom import memory_cgroup
 from autoloader.supervision.vitals import LIMITS_S, Kind
 
 
@@ -48,23 +46,6 @@ def isolation(request: pytest.FixtureRequest) -> str:
 def stopped_is_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child that is stopped is taken for hung after a fifth of the time."""
     monkeypatch.setitem(LIMITS_S, Kind.STOPPED, LIMITS_S[Kind.STOPPED] / 5)  # type: ignore[attr-defined]
-
-
-@pytest.fixture
-def small_group() -> Iterator[Path]:
-    """A memory cgroup (v1) below this process's own."""
-    own = memory_cgroup()
-    if not own or not (Path(own) / "memory.limit_in_bytes").exists():
-        pytest.skip("no v1 memory controller to make a group in")
-    group = Path(own) / f"autoloader-test-{uuid.uuid4().hex[:8]}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"a memory cgroup cannot be made here: {error}")
-    yield group
-    for pid in (group / "cgroup.procs").read_text().split():
-        (Path(own) / "cgroup.procs").write_text(pid)
-    group.rmdir()
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,81 @@
+"""A spec's datasets: files that are missing, and indexes that are stale.
+
+Not here: how the storage under them answers (``storage``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from autoloader.catalog.lerobot.episodes import read_episodes
+from autoloader.catalog.lerobot.metadata import read_info
+from autoloader.catalog.metadata import LEROBOT
+from autoloader.doctor.findings import Fact, Finding, Seen
+from autoloader.errors import AutoloaderError
+from autoloader.index import find_indexes
+from autoloader.index.index_paths import any_index
+from autoloader.samples.resolve import ResolvedDataset, resolve
+from autoloader.spec import PipelineSpec
+from autoloader.units import format_bytes
+
+
+def readable(spec: PipelineSpec, split: str) -> Iterator[Finding | ResolvedDataset]:
+    """Each dataset that can be read, and for each other one why it cannot."""
+    for declared in spec.datasets:
+        alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
+        try:
+            (dataset,) = resolve(alone, split).datasets
+        except AutoloaderError as error:
+            yield Finding("data", "error", error.what, error.remedy)
+        else:
+            yield dataset
+
+
+def mirrors(dataset: ResolvedDataset) -> Iterator[Seen]:
+    """Videos of a LeRobot dataset that its metadata names and that are not there."""
+    if dataset.directory.file_format != LEROBOT:
+        return
+    root = Path(dataset.directory.path)
+    info = read_info(root, dataset=dataset.name)
+    episodes = read_episodes(root, info, dataset=dataset.name).all
+    named = {video.path for one in episodes for video in one.videos.values()}
+    missing = sorted(path for path in named if not Path(path).exists())
+    if missing:
+        yield Finding(
+            "data",
+            "warning",
+            f"dataset {dataset.name!r}: {len(missing)} of {len(named)} videos that its metadata "
+            f"names are not there, such as {missing[0]}; their episodes are left out",
+            "fetch the rest of the dataset",
+        )
+
+
+def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
+    """Whether the index of each local dataset is there and of today's files."""
+    local = [dataset for dataset in datasets if not dataset.remote]
+    without: list[str] = []
+    stale: list[str] = []
+    unread = 0
+    for dataset, found in zip(local, find_indexes(local), strict=True):
+        if found is not None:
+            continue
+        paths = {piece.path for piece in dataset.slices}
+        unread += sum(Path(path).stat().st_size for path in paths)
+        (stale if any(map(any_index, paths)) else without).append(dataset.name)
+    if stale:
+        yield Finding(
+            "index",
+            "warning",
+            f"the index of {', '.join(stale)} is of other files, other features or another "
+            f"version: the next start reads {format_bytes(unread)} to build it",
+            f"autoloader index --spec {spec}",
+        )
+    if without:
+        yield Fact(
+            "index",
+            f"{len(without)} of {len(local)} datasets have no index yet; the first start by index "
+            f"reads {format_bytes(unread)} to build it",
+        )
+    if not stale and not without:
+        yield Fact("index", f"{len(local)} datasets are indexed")

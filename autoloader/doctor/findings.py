@@ -1,0 +1,74 @@
+"""What an examination looks at, and what it says: facts, and findings with their remedies.
+
+Not here: the checks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from autoloader.host.cgroups import ROOT
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that was looked at and hurts nobody.
+
+    Attributes:
+        check: which check looked, such as "memory".
+        text: what it saw; one sentence.
+    """
+
+    check: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that will hurt a run.
+
+    Attributes:
+        check: which check found it.
+        severity: "error" ends a run or makes its data wrong; "warning" makes it slow or fragile.
+        evidence: what was seen, with its numbers.
+        remedy: what to do about it; one sentence.
+    """
+
+    check: str
+    severity: Literal["error", "warning"]
+    evidence: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the checks look.
+
+    Attributes:
+        proc: where procfs is mounted.
+        cgroup_root: stands for ``/sys/fs/cgroup`` in what mountinfo says.
+        kernel_log: the kernel's log, or a copy of it in a file.
+        nvml: stands for ``pynvml``; ``None``: the real one.
+        stdout: descriptor of the standard output of the examination; ``None``: it is not examined.
+        environment: its variables.
+    """
+
+    proc: Path = Path("/proc")
+    cgroup_root: Path = ROOT
+    kernel_log: Path = Path("/dev/kmsg")
+    nvml: ModuleType | Any | None = None
+    stdout: int | None = 1
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def processes(self) -> list[Path]:
+        """Directories of all processes that can be seen."""
+        return [entry for entry in self.proc.iterdir() if entry.name.isdigit()]
+
+
+Seen = Fact | Finding
+Check = Callable[[Machine], Iterable[Seen]]

@@ -1,0 +1,315 @@
+"""Faults are planted, each where a real one would lie: each is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from lerobot_files import LeRobotFiles
+from rlds_files import write_pair
+
+from autoloader.cli.app import main
+from autoloader.doctor import Finding, Machine, Seen, examine
+from autoloader.profile import Profile, load_profile
+from bench.control.slow_files import SlowFiles
+
+LOG = """\
+6,3391,77012345,-;python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0
+6,3399,77012399,-;Out of memory: Killed process 4711 (train.py) total-vm:98304kB, \
+anon-rss:2097152kB, file-rss:0kB, shmem-rss:0kB, UID:0 pgtables:1kB oom_score_adj:0
+6,3400,99012399,-;Memory cgroup out of memory: Killed process 812 (pt_data_worker) \
+total-vm:9kB, anon-rss:1048576kB, file-rss:0kB
+6,3401,99012400,-;oom_reaper: reaped process 812 (pt_data_worker)
+"""
+
+
+REST = {"cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 4}}
+"""Of a spec, beside its datasets."""
+
+
+class NVMLError(Exception):
+    """What NVML raises."""
+
+
+class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818  (as NVML calls it)
+    """No driver."""
+
+
+class Nvml:
+    """NVML of one device, as a test wants it to be."""
+
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = NVML_VOLATILE_ECC = 1
+
+    def __init__(
+        self,
+        *,
+        fails: Exception | None = None,
+        used: int = 0,
+        processes: dict[int, int] | None = None,
+        uncorrected: int | None = None,
+    ) -> None:
+        self.fails, self.used, self.processes = fails, used, processes or {}
+        self.uncorrected = uncorrected
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        if self.fails is not None:
+            raise self.fails
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        """Nothing to end."""
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802
+        return number
+
+    def nvmlDeviceGetName(self, device: int) -> bytes:  # noqa: N802
+        return b"H200"
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> Any:  # noqa: N802
+        return SimpleNamespace(used=self.used, total=140 * 2**30)
+
+    def nvmlDeviceGetTotalEccErrors(self, device: int, *_: int) -> int:  # noqa: N802
+        if self.uncorrected is None:
+            raise NVMLError("Not Supported")
+        return self.uncorrected
+
+    def nvmlDeviceGetComputeRunningProcesses(self, device: int) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=p, usedGpuMemory=m) for p, m in self.processes.items()]
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> Machine:
+    """A machine on which nothing else runs, without limits, GPU or faults."""
+    proc, log = tmp_path / "proc", tmp_path / "kernel.log"
+    proc.mkdir()
+    for name in ("self", "meminfo", str(os.getpid())):
+        (proc / name).symlink_to(f"/proc/{name}")
+    log.write_text("6,1,0,-;Linux version 6.1\n")
+    environment = {"PYTHONUNBUFFERED": "1"}
+    nvml = Nvml(fails=NVMLError_DriverNotLoaded("Driver Not Loaded"))
+    return Machine(proc, tmp_path / "cgroup", log, nvml, stdout=1, environment=environment)
+
+
+def found_by(seen: list[Seen]) -> list[Finding]:
+    return [one for one in seen if isinstance(one, Finding)]
+
+
+def found_on(machine: Machine, **more: Any) -> list[Finding]:
+    more.setdefault("floor_bytes", 2**20)
+    return found_by(examine(machine, **more))
+
+
+def with_(machine: Machine, **changes: Any) -> Machine:
+    return Machine(**{**vars(machine), **changes})
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """The spec file of two small datasets."""
+    written = write_pair(tmp_path, left=[[3, 2], [4]], right=[[5]])
+    spec = tmp_path / "mix.yaml"
+    datasets = [
+        {
+            "name": one.name,
+            "path": str(one.path),
+            "images": {"primary": "observation/image"},
+            "action": "action",
+        }
+        for one in written
+    ]
+    spec.write_text(json.dumps({"datasets": datasets, **REST}))
+    return spec
+
+
+# --- the machine ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_found_on_a_healthy_machine(healthy: Machine) -> None:
+    seen = examine(healthy, floor_bytes=2**20)
+    assert found_by(seen) == []
+    checks = {one.check for one in seen}
+    assert checks == {"memory", "kills", "gpu", "limits", "processors", "output", "profile",
+                      "leftovers"}  # fmt: skip
+
+
+def test_a_floor_that_is_not_free_is_an_error(healthy: Machine) -> None:
+    (found,) = found_on(healthy, floor_bytes=2**50)
+    assert (found.check, found.severity) == ("memory", "error")
+    assert "host binds" in found.evidence
+    assert "1048576.00 GiB" in found.evidence
+
+
+def test_a_small_cgroup_is_named(small_group: Path) -> None:
+    (small_group / "memory.limit_in_bytes").write_text(str(700 * 2**20))
+    done = subprocess.run(
+        [sys.executable, "-m", "autoloader", "doctor", "--json", "--ram-floor", "1GiB"],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: (small_group / "cgroup.procs").write_text(str(os.getpid())) and None,
+        check=False,
+    )
+    assert done.returncode == 1
+    found = [one for one in json.loads(done.stdout)["findings"] if one["check"] == "memory"]
+    assert [one["severity"] for one in found] == ["error"]
+    assert small_group.name in found[0]["evidence"]
+
+
+def test_memory_that_slurm_counts_and_no_cgroup_shows_is_told(healthy: Machine) -> None:
+    environment = {**healthy.environment, "SLURM_MEM_PER_NODE": "2048"}
+    (found,) = found_on(with_(healthy, environment=environment))
+    assert found.check == "memory"
+    assert "2.00 GiB" in found.evidence
+    assert "--ram-floor" in found.remedy
+
+
+def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> None:
+    healthy.kernel_log.write_text(LOG)
+    (found,) = found_on(healthy)
+    assert found.check == "kills"
+    assert "2 processes" in found.evidence
+    assert "pt_data_worker (pid 812, 1.00 GiB, in its cgroup), train.py (pid 4711" in found.evidence
+
+
+def test_a_kernel_log_that_may_not_be_read_is_no_fault(healthy: Machine, tmp_path: Path) -> None:
+    assert found_on(with_(healthy, kernel_log=tmp_path / "absent")) == []
+
+
+@pytest.mark.parametrize(
+    ("nvml", "said"),
+    [
+        (Nvml(fails=NVMLError("Driver/library version mismatch")), "version mismatch"),
+        (Nvml(processes={2**22 + 1: 12 * 2**30}, used=12 * 2**30), "12.00 GiB are held by pid"),
+        (Nvml(uncorrected=3), "3 memory errors"),
+        (Nvml(used=100 * 2**30), "no process is named"),
+    ],
+)
+def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: Nvml, said: str) -> None:
+    (found,) = found_on(with_(healthy, nvml=nvml))
+    assert found.check == "gpu"
+    assert said in found.evidence
+
+
+def test_a_gpu_in_use_by_a_live_process_is_no_fault(healthy: Machine) -> None:
+    nvml = Nvml(processes={os.getpid(): 2**30}, used=2**30, uncorrected=0)
+    assert found_on(with_(healthy, nvml=nvml)) == []
+
+
+def test_few_descriptors_and_buffered_output_are_found_where_they_bind(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    with said.open("wb") as stdout:
+        code = subprocess.run(
+            [sys.executable, "-m", "autoloader", "doctor"],
+            stdout=stdout,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+            check=False,
+        ).returncode
+    text = said.read_text()
+    assert code == 1
+    assert "warning: limits: a process may open 64 files" in text
+    assert "warning: output: stdout is a file" in text
+
+
+def test_a_profile_for_a_larger_host_is_found(healthy: Machine, tmp_path: Path) -> None:
+    shipped = load_profile("local_dev").profile
+    plain = shipped.model_dump(mode="json", by_alias=True)
+    plain["limits"]["ram_floor"] = "900TiB"
+    place = tmp_path / "large.yaml"
+    place.write_text(Profile.model_validate(plain).to_yaml())
+    checks = [one.check for one in found_on(healthy, profile=str(place))]
+    assert checks == ["profile"]
+
+
+def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture: Path) -> None:
+    program = (
+        "import sys; from autoloader import AutoLoader; "
+        "loader = AutoLoader(sys.argv[1], output='numpy', ram_floor='256MB'); "
+        "next(iter(loader)); "
+        "print(loader.statistics().worker_pids[0], flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(mixture)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as trainer:
+        assert trainer.stdout is not None
+        child = int(trainer.stdout.readline())
+        (healthy.proc / str(child)).symlink_to(f"/proc/{child}")
+        assert found_on(healthy) == []
+        os.kill(child, signal.SIGSTOP)
+        trainer.kill()
+    try:
+        (found,) = found_on(healthy)
+        assert found.check == "leftovers"
+        assert f"pid {child}" in found.evidence
+        assert "stopped" in found.evidence
+        assert found.remedy == f"kill -9 {child}"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+# --- its data -------------------------------------------------------------------------------------
+
+
+def test_a_missing_shard_is_found_and_the_other_datasets_are_examined(
+    healthy: Machine, mixture: Path
+) -> None:
+    assert found_on(healthy, spec=mixture) == []
+    shard = sorted((mixture.parent / "left").rglob("*tfrecord*"))[0]
+    shard.unlink()
+    (found,) = found_on(healthy, spec=mixture)
+    assert (found.check, found.severity) == ("data", "error")
+    assert shard.name in found.evidence
+
+
+def test_an_index_of_other_files_is_found(healthy: Machine, mixture: Path) -> None:
+    assert main(["index", "--spec", str(mixture)]) == 0
+    assert found_on(healthy, spec=mixture) == []
+    shard = sorted((mixture.parent / "right").rglob("*tfrecord*"))[0]
+    shutil.copy(shard, f"{shard}.new")
+    Path(f"{shard}.new").replace(shard)  # the same bytes, written later
+    (found,) = found_on(healthy, spec=mixture)
+    assert found.check == "index"
+    assert "right" in found.evidence
+    assert "left" not in found.evidence
+
+
+def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
+    files = LeRobotFiles(version="v2.1")
+    root = files.write(tmp_path / "arm")
+    spec = tmp_path / "arm.yaml"
+    camera = "observation.images.top"
+    entry = {"name": "arm", "path": str(root), "images": {"primary": camera}, "action": "action"}
+    spec.write_text(json.dumps({"datasets": [entry], **REST}))
+    assert found_on(healthy, spec=spec) == []
+    files.video(root, camera, 2).unlink()
+    (found,) = found_on(healthy, spec=spec)
+    assert found.check == "data"
+    assert "1 of 4 videos" in found.evidence
+
+
+def test_a_slow_file_system_is_found(
+    healthy: Machine, kept_demo: Callable[..., Path], tmp_path: Path
+) -> None:
+    mix = kept_demo(datasets=4, scale=0.02)
+    try:
+        with SlowFiles(mix.parent, tmp_path / "slow") as files:
+            files.tell({"storage_ms": 30.0, "stalls": False})
+            (found,) = found_on(healthy, spec=tmp_path / "slow" / mix.name)
+    except PermissionError as error:
+        pytest.skip(str(error))
+    assert found.check == "storage"
+    assert "fuse" in found.evidence
+    assert "cache_bytes" in found.remedy
