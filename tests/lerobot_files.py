@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -70,6 +71,12 @@ def decoded(path: Path) -> list[NDArray[np.uint8]]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
+def stored(camera: int, episode: int, step: int) -> dict[str, Any]:
+    """A picture as Parquet files hold it."""
+    data = cv2.imencode(".png", picture(camera, episode, step))[1].tobytes()
+    return {"bytes": data, "path": f"frame_{step:06d}.png"}
+
+
 def columns(episode: int, length: int, first: int) -> dict[str, Any]:
     """The rows of an episode; action and state tell episode and step."""
     steps = np.arange(length)
@@ -97,6 +104,8 @@ class LeRobotFiles:
         cameras: feature → how many episodes each of its video files holds (v3.0).
         rows_a_file: episodes of a Parquet file (v3.0).
         info: what ``meta/info.json`` says beside or instead.
+        pictures: cameras whose pictures lie in the Parquet files.
+        written: how Parquet files are, as ``pyarrow.parquet.write_table`` takes it.
     """
 
     lengths: Sequence[int] = (12, 7, 20, 9)
@@ -106,6 +115,8 @@ class LeRobotFiles:
     cameras: Mapping[str, int] = field(default_factory=lambda: {"observation.images.top": 2})
     rows_a_file: int = 3
     info: Mapping[str, Any] = field(default_factory=dict)
+    pictures: Sequence[str] = ()
+    written: Mapping[str, Any] = field(default_factory=dict)
 
     tasks = ("pick up the cube", "put it down")
 
@@ -131,11 +142,19 @@ class LeRobotFiles:
             self._write_camera(root, rows, number, camera, each if several else 1)
         for file in sorted({e // self.rows_a_file if several else e for e in range(len(rows))}):
             own = [e for e in range(len(rows)) if (e // self.rows_a_file if several else e) == file]
-            tables = [pa.table(columns(e, self.lengths[e], firsts[e])) for e in own]
+            tables = [pa.table(self._rows(e, firsts[e])) for e in own]
             place = f"file-{file:03d}" if several else f"episode_{file:06d}"
-            _write_table(pa.concat_tables(tables), root / f"data/chunk-000/{place}.parquet")
+            whole, rows_file = pa.concat_tables(tables), root / f"data/chunk-000/{place}.parquet"
+            _write_table(whole, rows_file, **self.written)
         self._write_meta(root, rows)
         return root
+
+    def _rows(self, episode: int, first: int) -> dict[str, Any]:
+        length = self.lengths[episode]
+        return columns(episode, length, first) | {
+            camera: [stored(len(self.cameras) + number, episode, k) for k in range(length)]
+            for number, camera in enumerate(self.pictures)
+        }
 
     def _write_camera(
         self, root: Path, rows: list[dict[str, Any]], number: int, camera: str, each: int
@@ -164,7 +183,10 @@ class LeRobotFiles:
         return root / f"videos/chunk-000/{camera}/episode_{episode:06d}.mp4"
 
     def frames(self, root: Path, camera: str, episode: int) -> list[NDArray[np.uint8]]:
-        """What the video of a camera holds of an episode."""
+        """What a camera holds of an episode."""
+        if camera in self.pictures:
+            number = len(self.cameras) + list(self.pictures).index(camera)
+            return [picture(number, episode, k) for k in range(self.lengths[episode])]
         each = self.cameras[camera] if self.version == "v3.0" else 1
         first = sum(self.lengths[episode - episode % each : episode])
         return decoded(self.video(root, camera, episode))[first : first + self.lengths[episode]]
@@ -190,6 +212,10 @@ class LeRobotFiles:
                     camera: {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "names": None}
                     for camera in self.cameras
                 },
+                **{
+                    camera: {"dtype": "image", "shape": [HEIGHT, WIDTH, 3], "names": None}
+                    for camera in self.pictures
+                },
                 "action": {"dtype": "float32", "shape": [3]},
                 "observation.state": {"dtype": "float32", "shape": [2]},
                 "timestamp": {"dtype": "float32", "shape": [1]},
@@ -214,6 +240,6 @@ class LeRobotFiles:
         (root / "meta/tasks.jsonl").write_text("\n".join(told))
 
 
-def _write_table(table: pa.Table, path: Path) -> None:
+def _write_table(table: pa.Table, path: Path, **how: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    pq.write_table(table, path, **how)

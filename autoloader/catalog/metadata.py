@@ -83,6 +83,7 @@ class VersionDirectory:
         file_format: ``TFRECORD`` or ``LEROBOT``.
         dataset: the name that the spec gives this dataset, for messages.
         steps: shard path → frames of each of its records, where the metadata says; else empty.
+        lerobot: a ``lerobot.metadata.LeRobotMetadata``; ``None`` of other formats.
     """
 
     name: str
@@ -94,6 +95,7 @@ class VersionDirectory:
     file_format: str
     dataset: str = ""
     steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    lerobot: object = field(default=None, compare=False, repr=False)
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
         """The slices of shard files that a split expression names, in TFDS's order.

@@ -1,7 +1,8 @@
-"""Compares samples of a loader with what plain TFDS reads of their episodes.
+"""Compares samples of a loader with what plain readers find in their files: TFDS, or PyAV.
 
-Not here: reading with TFDS (``cli.tfds_reader``), transforms (``cli.reference_transform``), the
-values a sample should have (``cli.reference_values``), showing what differs (``cli.verify``).
+Not here: reading (``cli.tfds_reader``, ``cli.lerobot_reader``), transforms
+(``cli.reference_transform``), the values a sample should have (``cli.reference_values``), showing
+what differs (``cli.verify``).
 """
 
 from __future__ import annotations
@@ -17,8 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autoloader.catalog.metadata import LEROBOT, VersionDirectory
+
 if TYPE_CHECKING:
+    from autoloader.cli.lerobot_reader import LeRobotReader
     from autoloader.cli.reference_steps import DerivedEpisode
+    from autoloader.cli.tfds_reader import TfdsReader
 
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
@@ -85,17 +90,26 @@ def _seen(step: Any, flag: str) -> tuple[Any, bool]:
     return (None if absent else step), absent
 
 
+def _reader_of(directory: VersionDirectory) -> TfdsReader | LeRobotReader:
+    """What reads a dataset's episodes plainly."""
+    if directory.file_format == LEROBOT:
+        from autoloader.cli.lerobot_reader import LeRobotReader
+
+        return LeRobotReader(directory)
+    from autoloader.cli.tfds_reader import TfdsReader
+
+    return TfdsReader(directory)
+
+
 class Comparer:
-    """Holds rows against TFDS; rows of one episode come together."""
+    """Holds rows against plain readers; rows of one episode come together."""
 
     def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
-        from autoloader.cli.tfds_reader import TfdsReader
-
         self._spec = spec
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
-        self._tfds_readers = [TfdsReader(dataset.directory) for dataset in self._mixture.datasets]
+        self._readers = [_reader_of(dataset.directory) for dataset in self._mixture.datasets]
         self._episode: tuple[tuple[int, int, int], DerivedEpisode] | None = None
         self._ranges: dict[str, Any] = {}
 
@@ -130,7 +144,7 @@ class Comparer:
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
             dataset = self._mixture.datasets[index]
-            steps = self._tfds_readers[index].episode(dataset.slices[shard], record)
+            steps = self._readers[index].episode(dataset.slices[shard], record)
             valid = [True] * len(steps)
             declared = self._spec.dataset(dataset.name)
             if declared.transform is not None:
@@ -193,7 +207,7 @@ class Comparer:
         self._found.numbers += got.size
         equal = np.array_equal(got, wanted) if exact else np.allclose(got, wanted, 1e-5, 1e-4)
         if not equal:
-            self._differs(where, name, f"loader {got.tolist()}, TFDS {wanted.tolist()}")
+            self._differs(where, name, f"loader {got.tolist()}, files {wanted.tolist()}")
         if not np.array_equal(mask, inside):
             self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
 
@@ -254,7 +268,7 @@ class Comparer:
         )
         self._found.texts += 1
         if row["language"] not in choices:
-            self._differs(where, "language", f"loader {row['language']!r}, TFDS {choices!r}")
+            self._differs(where, "language", f"loader {row['language']!r}, files {choices!r}")
 
     def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
         for name, found in row["features"].items():
@@ -266,7 +280,7 @@ class Comparer:
             self._found.numbers += sum(np.size(one) for one in rows)
             got = [one if isinstance(one, str) else one.tolist() for one in rows]
             if got != wanted:
-                self._differs(where, f"features.{name}", f"loader {got}, TFDS {wanted}")
+                self._differs(where, f"features.{name}", f"loader {got}, files {wanted}")
             if np.atleast_1d(mask).tolist() != inside:
                 self._differs(where, f"feature_mask.{name}", f"expected {inside}")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.catalog.metadata import LEROBOT, ShardSlice, VersionDirectory
-from autoloader.errors import SourceError, UnsupportedError
+from autoloader.catalog.metadata import ShardSlice, VersionDirectory
+from autoloader.errors import SourceError
 
 Step = Mapping[str, Any]
 """One step as TFDS gives it, nested, with ``episode_metadata`` beside the step's own features."""
@@ -26,18 +26,9 @@ class TfdsReader:
 
     Args:
         directory: which; its name is for messages.
-
-    Raises:
-        UnsupportedError: it is no TFDS dataset.
     """
 
     def __init__(self, directory: VersionDirectory) -> None:
-        if directory.file_format == LEROBOT:
-            raise UnsupportedError(
-                f"dataset {directory.dataset}: {directory.path} is a LeRobot dataset, which plain "
-                "TFDS does not read",
-                remedy="take it out of the spec, or compare two specs: --against SPEC",
-            )
         self._directory = directory
         self._builder: Any = None
 

@@ -1,4 +1,4 @@
-"""``autoloader verify``: samples of a loader against plain TFDS, on the user's own data.
+"""``autoloader verify``: samples of a loader against plain readers, on the user's own data.
 
 Not here: comparing (``cli.comparison`` with TFDS, ``cli.compare_specs`` with another spec).
 """
@@ -39,18 +39,21 @@ def verify(
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
 ) -> None:
-    """Compare samples with plain TFDS, or with another spec's; exit code 4 if they differ."""
+    """Compare samples with plain readers, or with another spec's; exit code 4 if they differ."""
     if against is not None:
         _verify_against(spec, against, samples, split, ram_floor, as_json=as_json)
         return
-    require("tensorflow_datasets", "the comparison with plain TFDS")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
+    from autoloader.catalog.sources import is_lerobot
     from autoloader.cli.comparison import Comparer, Comparison, evenly, taken
-    from autoloader.loader import AutoLoader
     from autoloader.spec import PipelineSpec
 
     declared = evenly(PipelineSpec.from_yaml(spec))
+    if not all(is_lerobot(one.path or "") for one in declared.datasets):
+        require("tensorflow_datasets", "the comparison with plain TFDS")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # TensorFlow would take the whole of a GPU's memory
+    from autoloader.loader import AutoLoader
+
     if any(one.transform and one.transform.framework != "numpy" for one in declared.datasets):
         from autoloader.graph import user_functions
 
@@ -62,7 +65,7 @@ def verify(
     ) as loader:
         compare = Comparer(declared, loader, found)
         rows = sorted(taken(loader, samples), key=lambda row: row["provenance"].tolist())
-        with progress_bar("comparing with TFDS") as advance:
+        with progress_bar("comparing with the files") as advance:
             for done, row in enumerate(rows):
                 compare.row(row)
                 advance(done + 1, len(rows))

@@ -21,7 +21,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.samples.block import Encoded
-from autoloader.samples.video import VideoFrame
+from autoloader.samples.encoded import PackedPicture, UnpackableError, VideoFrame
 from autoloader.spec import CameraSpec
 
 if TYPE_CHECKING:
@@ -65,6 +65,11 @@ class FrameDecoder:
         if isinstance(encoded, VideoFrame):
             self._video_into(encoded, out)
             return
+        if isinstance(encoded, PackedPicture):
+            try:
+                encoded = encoded.picture()
+            except UnpackableError as error:
+                raise UndecodableFrameError(str(error)) from error
         is_jpeg = encoded[:3] == _JPEG
         try:
             if is_jpeg:

@@ -1,6 +1,7 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
-Reads the first readable records of every dataset without TensorFlow, and decodes samples of them
+Reads the first readable records of every dataset without TensorFlow (of LeRobot data the first
+frames), and decodes samples of them
 in turn, dataset after dataset, until the time is up; the first round warms up and is not counted
 unless it is the only one. The cost of a dataset is the median of its samples, so that one
 interruption does not decide.
@@ -20,6 +21,7 @@ import cv2
 import numpy as np
 
 from autoloader.catalog.files import opened_anywhere, source_bytes
+from autoloader.catalog.metadata import LEROBOT
 from autoloader.catalog.tfrecord import (
     HEADER_BYTES,
     MalformedRecordError,
@@ -115,8 +117,10 @@ def probe_copy(clock: Clock) -> float:
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:
-    if not dataset.streamable:
-        return None  # its frames lie where its index says
+    if dataset.directory.file_format == LEROBOT:
+        from autoloader.decode.probe_lerobot import first_samples  # others start without it
+
+        return first_samples(dataset)
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
         try:
             with opened_anywhere(piece.path) as file:

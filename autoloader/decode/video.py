@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.extras import needs
-from autoloader.samples.video import VideoCodec, VideoFrame
+from autoloader.samples.encoded import VideoCodec, VideoFrame
 
 Pixels = NDArray[np.uint8]
 

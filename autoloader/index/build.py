@@ -48,6 +48,7 @@ from autoloader.index.format import (
     ShardTables,
     SourceIdentity,
 )
+from autoloader.index.tables import TableBuilder, Values
 from autoloader.samples.schema import RecordSchema, StoredFeature
 from autoloader.transforms.fields import text_of_points
 from autoloader.transforms.rlds import spans_of
@@ -59,9 +60,6 @@ MAX_FRAME_BYTES = 2**31 - 1
 _BEHIND = 16  # zero bytes behind a record; a varint has ten at most
 
 _large = threading.Lock()
-
-Values = dict[tuple[Section, int], NDArray[Any]]
-"""Of one record: what is to be appended to each section."""
 
 
 class SourceChangedError(Exception):
@@ -80,7 +78,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
         SourceChangedError: it was written to meanwhile.
         OSError: it cannot be opened or read.
     """
-    builder = _TableBuilder(schema)
+    builder = TableBuilder(schema)
     with opened_anywhere(path) as file:
         source = _identity(file)
         if isinstance(file, int) and hasattr(os, "posix_fadvise"):
@@ -97,7 +95,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
                 builder.leave_out(start + HEADER_BYTES, length, "it was not asked for")
                 continue
             with reader.record(start + HEADER_BYTES, length) as payload:
-                builder.add(start + HEADER_BYTES, length, payload)
+                _add(builder, start + HEADER_BYTES, length, payload)
         if _identity(file) != source:
             raise SourceChangedError
     return builder.tables(source)
@@ -117,16 +115,32 @@ def index_beginning(path: str, schema: RecordSchema, nbytes: int) -> int:
     Raises:
         OSError: it cannot be opened or read.
     """
-    builder, end = _TableBuilder(schema), 0
+    builder, end = TableBuilder(schema), 0
     with opened_anywhere(path) as file:
         reader = _RecordReader(file)
         for start, length, lost in walk_records(file, _identity(file).size, verify=True):
             if lost is not None or end >= nbytes:
                 break
             with reader.record(start + HEADER_BYTES, length) as payload:
-                builder.add(start + HEADER_BYTES, length, payload)
+                _add(builder, start + HEADER_BYTES, length, payload)
             end = start + HEADER_BYTES + length
     return end
+
+
+def _add(builder: TableBuilder, offset: int, length: int, payload: bytearray | None) -> None:
+    """The next record; ``None`` where its checksum is wrong."""
+    if payload is None:
+        builder.leave_out(offset, length, "the checksum of the payload is wrong")
+        return
+    try:
+        steps, values, texts = index_payload(payload, builder.schema, stop=length)
+    except MalformedRecordError as error:
+        builder.leave_out(offset, length, str(error))
+        return
+    for (kind, _), part in values.items():
+        if kind is Section.FRAME_OFFSETS:
+            part += offset
+    builder.add(offset, length, steps, values, texts)
 
 
 def _identity(file: int | RemoteFile) -> SourceIdentity:
@@ -234,83 +248,6 @@ def _numbered(items: Iterator[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     known: dict[bytes, int] = {}
     ids = [known.setdefault(item, len(known)) for item in items]
     return np.array(ids, np.int32), list(known)
-
-
-class _TableBuilder:
-    """Builds the tables of a shard, record by record."""
-
-    def __init__(self, schema: RecordSchema) -> None:
-        self._schema = schema
-        self._offsets: list[int] = []
-        self._lengths: list[int] = []
-        self._steps: list[int] = []
-        self._parts: dict[tuple[Section, int], list[NDArray[Any]]] = {}
-        self._texts: dict[bytes, int] = {}
-        self.damage: dict[int, str] = {}
-        for number, feature in enumerate(schema.features):
-            for kind in _sections_of(feature):
-                self._parts[kind, number] = []
-
-    def add(self, offset: int, length: int, payload: bytearray | None) -> None:
-        """The next record; ``None`` where its checksum is wrong."""
-        if payload is None:
-            self.leave_out(offset, length, "the checksum of the payload is wrong")
-            return
-        try:
-            steps, values, texts = index_payload(payload, self._schema, stop=length)
-        except MalformedRecordError as error:
-            self.leave_out(offset, length, str(error))
-            return
-        self._offsets.append(offset)
-        self._lengths.append(length)
-        self._steps.append(steps)
-        for (kind, number), part in values.items():
-            if kind is Section.FRAME_OFFSETS:
-                part = part + offset
-            elif kind is Section.TEXT_IDS:
-                part = self._shared(texts[number])[part]
-            self._parts[kind, number].append(part)
-
-    def leave_out(self, offset: int, length: int, reason: str) -> None:
-        """The next record has no rows; features that the episode has once keep their one place."""
-        self.damage[len(self._steps)] = reason
-        self._offsets.append(offset)
-        self._lengths.append(length)
-        self._steps.append(-1)
-        for number, feature in enumerate(self._schema.features):
-            if feature.per_step:
-                continue
-            for kind in _sections_of(feature):
-                one = (1, feature.width) if kind in NUMBERS.values() else (1,)
-                self._parts[kind, number].append(np.full(one, -1, DTYPES[kind]))
-
-    def tables(self, source: SourceIdentity) -> ShardTables:
-        """The tables of the records added so far."""
-        sections = {}
-        for (kind, number), parts in self._parts.items():
-            width = (self._schema.features[number].width,) if kind in NUMBERS.values() else ()
-            empty = np.empty((0, *width), DTYPES[kind])
-            sections[kind, number] = np.concatenate(parts) if parts else empty
-        return ShardTables(
-            source=source,
-            record_offsets=np.array(self._offsets, np.int64),
-            record_lengths=np.array(self._lengths, np.int64),
-            steps=np.array(self._steps, np.int32),
-            damage=self.damage,
-            sections=sections,
-            texts=list(self._texts),
-        )
-
-    def _shared(self, texts: list[bytes]) -> NDArray[np.int32]:
-        """Ids of a record's texts in the shard's table."""
-        known = self._texts
-        return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
-
-
-def _sections_of(feature: StoredFeature) -> tuple[Section, ...]:
-    if feature.role == "frames":
-        return Section.FRAME_OFFSETS, Section.FRAME_LENGTHS
-    return (NUMBERS.get(feature.role, Section.TEXT_IDS),)
 
 
 class _RecordReader:

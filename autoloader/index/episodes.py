@@ -11,15 +11,18 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index.format import NUMBERS, Section
 from autoloader.index.shard import ShardIndex
+from autoloader.samples.encoded import PackedPicture, VideoCodec, VideoFrame
 from autoloader.samples.schema import RecordSchema
-from autoloader.samples.video import VideoCodec, VideoFrame
+
+_FEATURE_BITS = 10
+"""Room for the number of a feature in a picture's key."""
 
 
 class FeatureNumbers(dict[tuple[str, str], int]):
@@ -90,21 +93,23 @@ class GatheredEpisodes:
             for each in np.unique(ids).tolist():
                 yield own[ids == each], _video_path(shard, each)
 
-    def video_frames(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
-        """[n, F] ``VideoPlace`` or ``None`` of the frames at raw steps [n, F].
+    def frame_places(self, feature_path: str, raw: NDArray[np.int64]) -> NDArray[Any] | None:
+        """[n, F] ``FramePlace`` or ``None`` of the frames at raw steps [n, F].
 
-        ``None`` alone where no frame is of a video.
+        ``None`` alone where every stretch of a file is a picture as it is.
 
         Raises:
             KeyError: the spec names no such camera feature.
         """
         number = self._numbers["frames", feature_path]
-        if not any(shard.has(Section.FRAME_KEYS, number) for _, shard in self._parts):
+        kinds = (Section.FRAME_KEYS, Section.PICTURE_STARTS)
+        if not any(shard.has(kind, number) for _, shard in self._parts for kind in kinds):
             return None
         found = np.full(raw.shape, None)
         for rows, shard in self._parts:
             at = self._first[rows, None] + raw[rows]
-            flat = list(_video_places(shard, number, self.record_of[rows], at))
+            of = _video_places if shard.has(Section.FRAME_KEYS, number) else _picture_places
+            flat = list(of(shard, number, self.record_of[rows], at))
             found[rows] = np.fromiter(flat, object, len(flat)).reshape(at.shape)
         return found
 
@@ -167,10 +172,39 @@ class GatheredEpisodes:
         return found[0] if len(found) == 1 else np.concatenate(found)
 
 
+class FramePlace(Protocol):
+    """What makes a stretch of a file a frame."""
+
+    @property
+    def key(self) -> int:
+        """What no other frame of its file has."""
+        ...
+
+    def frame(self, data: memoryview) -> VideoFrame | PackedPicture:
+        """The frame, whose stretch of the file was read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePlace:
+    """See ``samples.encoded.PackedPicture``."""
+
+    key: int
+    codec: str
+    unpacked: int
+    start: int
+    size: int
+
+    def frame(self, data: memoryview) -> PackedPicture:
+        """See ``FramePlace``."""
+        return PackedPicture(data, self.codec, self.unpacked, self.start, self.size)
+
+
 @dataclass(frozen=True, slots=True)
 class VideoPlace:
-    """What makes a stretch of a video file a frame; see ``samples.video.VideoFrame``."""
+    """What makes a stretch of a video file a frame; see ``samples.encoded.VideoFrame``."""
 
+    key: int
     packets: tuple[tuple[int, int, int], ...]
     number: int
     codec: VideoCodec
@@ -211,4 +245,18 @@ def _video_places(
                 strict=True,
             )  # fmt: skip
             origin = (f"{shard.path}#{file}", begin)
-            yield VideoPlace(tuple(packets), int(numbers[last]), known[codec], origin)
+            end = int(offsets[last] + sizes[last])
+            yield VideoPlace(end, tuple(packets), int(numbers[last]), known[codec], origin)
+
+
+def _picture_places(
+    shard: ShardIndex, number: int, records: NDArray[np.int64], at: NDArray[np.int64]
+) -> Iterator[PicturePlace]:
+    """The places of the pictures at rows [n, F] of a shard's table, whose records are [n]."""
+    codecs = shard.section(Section.FRAME_CODECS, number)[records].tolist()
+    kinds = (Section.UNPACKED_BYTES, Section.PICTURE_STARTS, Section.PICTURE_BYTES)
+    columns = [shard.section(kind, number)[at].tolist() for kind in kinds]
+    for rows, codec, *places in zip(at.tolist(), codecs, *columns, strict=True):
+        name = shard.text(codec).decode()
+        for row, *place in zip(rows, *places, strict=True):
+            yield PicturePlace(row << _FEATURE_BITS | number, name, *place)

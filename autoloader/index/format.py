@@ -66,6 +66,9 @@ class Section(enum.IntEnum):
     PACKET_OFFSETS = 18
     PACKET_SIZES = 19
     PACKET_NUMBERS = 20
+    UNPACKED_BYTES = 21
+    PICTURE_STARTS = 22
+    PICTURE_BYTES = 23
 
 
 DTYPES: Mapping[Section, np.dtype[Any]] = {
@@ -89,6 +92,9 @@ DTYPES: Mapping[Section, np.dtype[Any]] = {
     Section.PACKET_OFFSETS: np.dtype("<i8"),
     Section.PACKET_SIZES: np.dtype("<i4"),
     Section.PACKET_NUMBERS: np.dtype("<i4"),
+    Section.UNPACKED_BYTES: np.dtype("<i4"),
+    Section.PICTURE_STARTS: np.dtype("<i4"),
+    Section.PICTURE_BYTES: np.dtype("<i4"),
 }
 
 

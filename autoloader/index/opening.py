@@ -176,12 +176,13 @@ def _indexes(
     files: dict[_FileKey, _ShardFile] = {}
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+        format_ = format_of(dataset)
         look = beside or any((Path(one) / index_paths.BESIDE_FOLDER).is_dir() for one in folders)
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
                 files[key] = _ShardFile(
-                    piece.path, schema, dataset.name, format_of(dataset), home, look, beside, keep
+                    piece.path, schema, dataset.name, format_, home, look, beside, keep
                 )
     opened_now = zip(files, _open_all(list(files.values())), strict=True)
     found = {key: shard for key, shard in opened_now if shard is not None}

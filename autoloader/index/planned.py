@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.episodes import GatheredEpisodes, VideoPlace
+from autoloader.index.episodes import FramePlace, GatheredEpisodes
 from autoloader.index.planned_features import gather_features, present_frames
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
@@ -57,23 +57,27 @@ class FrameRanges:
         file: [m] int32, into ``PlannedReads.files``.
         offset: [m] int64 bytes.
         length: [m] int32 bytes.
-        video: [m] what makes a stretch of a video a frame; ``None`` of other frames; empty where
-            none is of a video.
+        key: [m] int64 what no other frame of the same file has.
+        place: [m] what makes a stretch of a file a frame; ``None`` where it is one; empty where all
+            are.
     """
 
     file: NDArray[np.int32]
     offset: NDArray[np.int64]
     length: NDArray[np.int32]
-    video: list[VideoPlace | None]
+    key: NDArray[np.int64]
+    place: list[FramePlace | None]
 
     def at(self, rows: Ints) -> FrameRanges:
         """Those of ``rows``."""
-        video = [self.video[row] for row in rows.tolist()] if self.video else []
-        return FrameRanges(self.file[rows], self.offset[rows], self.length[rows], video)
+        place = [self.place[row] for row in rows.tolist()] if self.place else []
+        return FrameRanges(
+            self.file[rows], self.offset[rows], self.length[rows], self.key[rows], place
+        )
 
     def finish(self, frames: list[Encoded | None]) -> None:
-        """Make frames of videos of the stretches that were read."""
-        for row, place in enumerate(self.video):
+        """Make frames of the stretches that were read."""
+        for row, place in enumerate(self.place):
             data = frames[row]
             if place is not None and isinstance(data, memoryview):
                 frames[row] = place.frame(data)
@@ -346,7 +350,7 @@ def _ranges(
     for camera in cameras:
         files = np.full(raw.shape, -1, np.int32)
         offsets, lengths = np.zeros(raw.shape, np.int64), np.zeros(raw.shape, np.int32)
-        video = np.full(raw.shape, None)
+        keys, place = np.zeros(raw.shape, np.int64), np.full(raw.shape, None)
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
@@ -359,12 +363,20 @@ def _ranges(
                     file[rows] = numbers.setdefault(path, len(numbers))
                 files[part.rows][own] = file[own, None]
                 offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
-                places = part.episodes.video_frames(feature.path, raw[part.rows])
+                places = part.episodes.frame_places(feature.path, raw[part.rows])
+                key = offset + length
                 if places is not None:
-                    video[part.rows][own] = places[own]
-        of_videos = video.ravel().tolist() if video.any() else []
-        ranges[camera] = FrameRanges(files.ravel(), offsets.ravel(), lengths.ravel(), of_videos)
+                    place[part.rows][own] = places[own]
+                    key = np.frompyfunc(_key_of, 1, 1)(places).astype(np.int64)
+                keys[part.rows][own] = key[own]
+        made = place.ravel().tolist() if place.any() else []
+        flat = (one.ravel() for one in (files, offsets, lengths, keys))
+        ranges[camera] = FrameRanges(*flat, made)
     return list(numbers), ranges
+
+
+def _key_of(place: FramePlace) -> int:
+    return place.key
 
 
 def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:

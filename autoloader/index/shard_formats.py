@@ -1,6 +1,6 @@
 """How the files of a dataset become index tables, by its format.
 
-Not here: TFRecords (``index.build``), LeRobot's files (``index.lerobot_tables``).
+Not here: TFRecords (``index.build``), LeRobot's files (``index.lerobot``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class RldsShards:
 def format_of(dataset: ResolvedDataset) -> ShardFormat:
     """The format of a dataset's files."""
     if dataset.directory.file_format == LEROBOT:
-        from autoloader.index.lerobot_tables import LeRobotShards  # others start without it
+        from autoloader.catalog.lerobot.metadata import metadata_of  # others start without it
+        from autoloader.index.lerobot.shards import LeRobotShards
 
-        return LeRobotShards(dataset.directory.path, dataset.name)
+        return LeRobotShards(metadata_of(dataset.directory))
     return RldsShards()

@@ -87,7 +87,7 @@ class HeldFrames:
         uses = np.bincount(np.unique(at[seen] * every + use[seen]) // every, minlength=frames)
         asked = {}
         for camera, ranges in reads.ranges.items():
-            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.offset + ranges.length
+            key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
             wanted = (ranges.file >= 0) & (next_use >= 0)
             asked[camera] = CameraFrames(
                 np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
+from autoloader.samples.encoded import PackedPicture, VideoFrame
 from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.video import VideoFrame
 from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import FieldName
 
-Encoded = bytes | memoryview | VideoFrame
+Encoded = bytes | memoryview | VideoFrame | PackedPicture
 """A frame as it lies in its file."""
 
 

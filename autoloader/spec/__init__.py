@@ -4,23 +4,22 @@ Not here: what lies on disk (``catalog``), which samples follow from it (``sampl
 """
 
 from autoloader.spec.augment import AugmentOp
+from autoloader.spec.delta_timestamps import DeltaTimestamps
 from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
 from autoloader.spec.model import (
     BatchSpec,
     CameraSpec,
     DatasetSpec,
-    EdgesSpec,
     ErrorsSpec,
     MixingSpec,
     PipelineSpec,
-    SampleOverride,
-    SampleSpec,
     SpecSource,
     ValidationSpec,
 )
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
 from autoloader.spec.ops import FieldOp
+from autoloader.spec.sample import EdgesSpec, SampleOverride, SampleSpec
 from autoloader.spec.steps import StepsSpec
 from autoloader.spec.transform import TransformSpec
 
@@ -30,6 +29,7 @@ __all__ = [
     "BatchSpec",
     "CameraSpec",
     "DatasetSpec",
+    "DeltaTimestamps",
     "EdgesSpec",
     "ErrorsSpec",
     "FieldExpression",

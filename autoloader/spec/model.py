@@ -17,102 +17,15 @@ from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Choice, Expression
 from autoloader.spec.keep import KeepSpec
 from autoloader.spec.normalise import NormalizeSpec
+from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, merged
 from autoloader.spec.steps import StepsSpec
 from autoloader.spec.transform import TransformSpec
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
-Offset = Annotated[int, Field(ge=-1_000_000, le=1_000_000)]
-Dim = Annotated[int, Field(ge=0, le=9_999)]
-Samples = Annotated[int, Field(ge=1, le=10**12)]
 Width = Annotated[int, Field(ge=1, le=10_000)]
 FeaturePath = Annotated[str, Field(min_length=1, max_length=1000)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
-
-
-class EdgesSpec(Block):
-    """What a window that leaves its episode gets."""
-
-    start: Literal["repeat", "zero", "drop"] = Field("repeat", description="before the first frame")
-    end: Literal["repeat", "zero", "drop"] = Field("repeat", description="after the last frame")
-
-
-def each_once(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dims as they are; refuses one that is named twice."""
-    for dim in dims:
-        if dims.count(dim) > 1:
-            raise wrong(f"dim {dim} is named twice", "name each dim of action once")
-    return dims
-
-
-class SampleSpec(Block):
-    """What a sample holds, as offsets in (strided) frames around t."""
-
-    frame_offsets: tuple[Offset, ...] = Field(
-        (0,), min_length=1, description="frames relative to t"
-    )
-    state_offsets: tuple[Offset, ...] = Field(
-        (0,), min_length=1, description="states relative to t"
-    )
-    action_start: Offset = Field(0, description="first action row relative to t")
-    action_horizon: int = Field(1, ge=1, le=10_000, description="action rows")
-    action_reduce: Literal["none", "sum"] = Field(
-        "none", description="sum: one row, the sum over the rows that lie in the episode"
-    )
-    action_per: Literal["sample", "step"] = Field(
-        "sample",
-        description="step: a chunk for each of frame_offsets, [B, window, horizon, A]",
-    )
-    action_relative_to_state: tuple[Dim, ...] = Field(
-        (), description="dims of action from which the same dims of the state at t are taken away"
-    )
-    edges: EdgesSpec = Field(default_factory=EdgesSpec, description="windows over the ends")
-    goal: Literal["none", "uniform"] = Field(
-        "none", description="uniform: one more frame, drawn from the rest of the episode"
-    )
-    per_episode: Literal["all"] | Samples = Field(
-        "all", description="all valid t, or n drawn uniformly per episode and pass"
-    )
-
-    @property
-    def action_rows(self) -> int:
-        """Rows of the batch's ``action``: the horizon, or 1 where it is summed."""
-        return 1 if self.action_reduce == "sum" else self.action_horizon
-
-    @property
-    def action_steps(self) -> int:
-        """Steps of the window that have a chunk of their own; 0 where the sample has one."""
-        return len(self.frame_offsets) if self.action_per == "step" else 0
-
-    @property
-    def frames(self) -> int:
-        """Frames of a camera in a sample (F): the offsets', then the goal's."""
-        return len(self.frame_offsets) + (self.goal != "none")
-
-    @field_validator("action_relative_to_state")
-    @classmethod
-    def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:
-        return each_once(dims)
-
-
-class SampleOverride(Block):
-    """A dataset's own ``sample``; what it leaves out comes from the mixture's."""
-
-    frame_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
-    state_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
-    action_start: Offset | None = None
-    action_horizon: int | None = Field(None, ge=1, le=10_000)
-    action_reduce: Literal["none", "sum"] | None = None
-    action_per: Literal["sample", "step"] | None = None
-    action_relative_to_state: tuple[Dim, ...] | None = None
-    edges: EdgesSpec | None = None
-    goal: Literal["none", "uniform"] | None = None
-    per_episode: Literal["all"] | Samples | None = None
-
-    @field_validator("action_relative_to_state")
-    @classmethod
-    def _names_each_dim_once(cls, dims: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        return None if dims is None else each_once(dims)
 
 
 class CameraSpec(Block):
@@ -153,6 +66,12 @@ class DatasetSpec(Block):
         description="name in the batch → feature: whatever else samples hold, numbers or text",
     )
     stride: int = Field(1, ge=1, le=1_000_000, description="5 takes every fifth frame")
+    fps: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="frames a second, for delta_timestamps; LeRobot datasets say it themselves",
+    )
     sample: SampleOverride = Field(default_factory=SampleOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
     transform: TransformSpec | None = Field(
@@ -359,9 +278,9 @@ class PipelineSpec(Block):
         def shape(dataset: DatasetSpec) -> dict[str, int]:
             sample = self.sample_of(dataset.name)
             return {
-                "frame_offsets": len(sample.frame_offsets),
-                "goal": sample.frames - len(sample.frame_offsets),
-                "state_offsets": len(sample.state_offsets),
+                "frame_offsets": sample.window,
+                "goal": sample.frames - sample.window,
+                "state_offsets": sample.state_rows,
                 "action_horizon": sample.action_rows,
                 "action_per: step": sample.action_steps,
             }
@@ -389,8 +308,7 @@ class PipelineSpec(Block):
 
     def sample_of(self, name: str) -> SampleSpec:
         """What a sample of this dataset holds: its own ``sample`` over the mixture's."""
-        own = self.dataset(name).sample.model_dump(exclude_none=True)
-        return SampleSpec.model_validate({**self.sample.model_dump(), **own})
+        return merged(self.sample, self.dataset(name).sample)
 
     @classmethod
     def of(cls, source: SpecSource) -> PipelineSpec:

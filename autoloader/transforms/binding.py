@@ -16,8 +16,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory
-from autoloader.catalog.metadata import LEROBOT
-from autoloader.errors import UnsupportedError
 from autoloader.spec import DatasetSpec, FieldExpression, TransformSpec
 from autoloader.transforms import user_function
 from autoloader.transforms.derive import plan_derivation
@@ -62,13 +60,11 @@ def bind_episodes(
     function, stored, dataset = declared.transform, directory.features, declared.name
     transform = None
     if function is not None:
-        _check_format(directory, where)
         transform = _tried(function, stored, slices, where=where, dataset=dataset)
     given = stored if transform is None else transform.features
     derivation, fields = plan_derivation(declared, given, where=where)
     if derivation is None:
         return BoundEpisodes(transform, given, fields)
-    _check_format(directory, where)
     before = transform or Transform(None, "", stored, stored)
     said = json.dumps(derivation.plain, sort_keys=True)
     identity = hashlib.sha256(f"{before.identity}\0{said}".encode()).hexdigest()
@@ -93,14 +89,3 @@ def _tried(
     identity = user_function.function_identity(function, where=where)
     trial = try_function(function, identity, stored, slices, where=where, dataset=dataset)
     return Transform(function, identity, stored, *trial)
-
-
-def _check_format(directory: VersionDirectory, where: str) -> None:
-    """Refuse to rewrite episodes of a format whose episodes are no records."""
-    if directory.file_format == LEROBOT:
-        raise UnsupportedError(
-            f"{where}: {directory.path} is a LeRobot dataset; a transform, steps, or an op that "
-            "sees whole episodes is not supported yet for it",
-            remedy="leave it out, or convert the dataset to RLDS",
-            path=where,
-        )

@@ -189,12 +189,6 @@ def check_camera(feature: Feature, *, field: str) -> None:
             remedy="name an image feature such as observation/image",
             path=field,
         )
-    if feature.encoding == "parquet":
-        raise UnsupportedError(
-            f"{field}: {feature.path!r} holds pictures inside Parquet files, not supported yet",
-            remedy="convert the dataset's pictures to videos with lerobot, or leave it out",
-            path=field,
-        )
     channels = feature.shape[-1] if feature.shape else None
     if feature.dtype != "uint8" or channels not in (1, 3, None):
         raise SpecError(

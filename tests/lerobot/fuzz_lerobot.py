@@ -26,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from lerobot_files import LeRobotFiles
 
+from autoloader.catalog.lerobot.metadata import metadata_of, open_lerobot
 from autoloader.errors import SourceError
 from autoloader.index.format import Section, ShardTables
-from autoloader.index.lerobot_tables import LeRobotShards
+from autoloader.index.lerobot.shards import LeRobotShards
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
 TOP = "observation.images.top"
@@ -104,15 +105,19 @@ def run(cases: int, seed: int, folder: Path) -> Counter[str]:
     moov = whole[video].index(b"moov")
     first_of = {video: moov - 4, rows: 0, listed: 0}
     rng, ended = random.Random(seed), Counter[str]()
-    shards = LeRobotShards(str(root), "arm")
-    shards.tables(str(rows), SCHEMA)
+
+    def tables_now() -> ShardTables:
+        known = metadata_of(open_lerobot(root, dataset="arm"))
+        return LeRobotShards(known).tables(str(rows), SCHEMA)
+
+    tables_now()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    for case in range(cases):
+    for _ in range(cases):
         path = rng.choice((video, video, rows, listed))
         path.write_bytes(mutated(rng, whole[path], first_of[path], len(whole[path])))
         signal.alarm(LONGEST_S)
         try:
-            tables = LeRobotShards(str(root), f"arm{seed}-{case}").tables(str(rows), SCHEMA)
+            tables = tables_now()
         except (SourceError, KeyError):  # no such list of episodes, or none of this file
             ended[f"{path.suffix}: refused"] += 1
         else:

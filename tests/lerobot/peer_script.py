@@ -2,6 +2,7 @@
 
     python peer_script.py read FOLDER            every dataset below it, to NAME.npz beside each
     python peer_script.py write FOLDER           one dataset a codec and keyframe distance
+    python peer_script.py pictures FOLDER        one dataset with pictures inside Parquet files
     python peer_script.py convert PARENT NAME
     python peer_script.py rate ROOT WORKERS SECONDS SIZE CAMERA...
 
@@ -11,6 +12,7 @@ Not here: anything of this library.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import resource
 import sys
@@ -40,7 +42,7 @@ def read(folder: str) -> None:
     """Of every dataset: samples at both ends of every episode, and between."""
     for info in sorted(Path(folder).glob("*/meta/info.json")):
         features = json.loads(info.read_text())["features"]
-        cameras = [name for name, one in features.items() if one["dtype"] == "video"]
+        cameras = [name for name, one in features.items() if one["dtype"] in ("video", "image")]
         read_one(info.parents[1], cameras)
 
 
@@ -88,9 +90,15 @@ def write(folder: str) -> None:
             write_one(Path(folder) / f"{codec}_{gop}", codec)
 
 
+def pictures(folder: str) -> None:
+    """A dataset of the same pictures, as PNG inside its Parquet files; any release writes it."""
+    write_one(Path(folder) / "pictures", "")
+
+
 def write_one(root: Path, codec: str) -> None:
     cameras = ("observation.images.top", "observation.images.side")
-    image = {"dtype": "video", "names": ["height", "width", "channels"]}
+    kind = "video" if codec else "image"
+    image = {"dtype": kind, "names": ["height", "width", "channels"]}
     dataset = lerobot_dataset.LeRobotDataset.create(
         "local/witness",
         fps=FPS,
@@ -101,8 +109,11 @@ def write_one(root: Path, codec: str) -> None:
             cameras[0]: {**image, "shape": (96, 128, 3)},
             cameras[1]: {**image, "shape": (64, 96, 3)},
         },
-        vcodec=codec,
+        use_videos=bool(codec),
+        **({"vcodec": codec} if codec else {}),
     )
+    # Older releases take the task beside the frame.
+    beside = "task" in inspect.signature(dataset.add_frame).parameters
     rng = np.random.default_rng(0)
     for episode, length in enumerate(LENGTHS):
         for step in range(length):
@@ -117,9 +128,14 @@ def write_one(root: Path, codec: str) -> None:
                 picture = 128 + 50 * np.stack([wave, -wave, wave / 2], axis=-1)
                 picture += rng.normal(scale=8, size=picture.shape)
                 frame[cameras[number]] = np.clip(picture, 0, 255).astype(np.uint8)
-            dataset.add_frame(frame)
+            task = {"task": frame.pop("task")}
+            if beside:
+                dataset.add_frame(frame, **task)
+            else:
+                dataset.add_frame({**frame, **task})
         dataset.save_episode()
-    dataset.finalize()
+    if hasattr(dataset, "finalize"):
+        dataset.finalize()
 
 
 def convert(parent: str, name: str) -> None:
@@ -159,4 +175,6 @@ def rate(root: str, workers: str, seconds: str, size: str, *cameras: str) -> Non
 
 
 if __name__ == "__main__":
-    {"read": read, "write": write, "convert": convert, "rate": rate}[sys.argv[1]](*sys.argv[2:])
+    {"read": read, "write": write, "pictures": pictures, "convert": convert, "rate": rate}[
+        sys.argv[1]
+    ](*sys.argv[2:])

@@ -7,7 +7,7 @@ from pathlib import Path
 import fuzz_lerobot
 import pytest
 
-from autoloader.index import lerobot_tables
+from autoloader.index.lerobot import videos
 
 
 def test_damaged_metadata_is_left_out_or_stays_inside_its_files(tmp_path: Path) -> None:
@@ -20,13 +20,13 @@ def test_damaged_metadata_is_left_out_or_stays_inside_its_files(tmp_path: Path) 
 def test_the_trial_notices_a_range_behind_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = lerobot_tables.read_packets
+    real = videos.read_packets
 
-    def further(path: str) -> lerobot_tables.PacketTable:
+    def further(path: str) -> videos.PacketTable:
         table = real(path)
         table.offset[-1] += 10_000
         return table
 
-    monkeypatch.setattr(lerobot_tables, "read_packets", further)
+    monkeypatch.setattr(videos, "read_packets", further)
     with pytest.raises(AssertionError):
         fuzz_lerobot.run(5, seed=7, folder=tmp_path)

@@ -108,7 +108,11 @@ def g1_subset(source: Path, root: Path) -> None:
 
 def spec_of(root: Path, offsets: tuple[int, ...] = OFFSETS, size: int = 0) -> PipelineSpec:
     features = json.loads((root / "meta/info.json").read_text())["features"]
-    shapes = {name: one["shape"][:2] for name, one in features.items() if one["dtype"] == "video"}
+    shapes = {
+        name: one["shape"][:2]
+        for name, one in features.items()
+        if one["dtype"] in ("video", "image")
+    }
     names = {name: name.rpartition(".")[2] for name in shapes}
     sizes = {names[n]: {"size": [size, size] if size else shape} for n, shape in shapes.items()}
     return PipelineSpec.model_validate(
@@ -223,15 +227,20 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("lerobot-witness"))
     parser.add_argument("--environment", type=Path, default=ENVIRONMENT)
     parser.add_argument("--g1", type=Path, help="a v2.1 dataset with videos")
+    parser.add_argument("--pictures", action="store_true", help="write no videos")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     environment(given.environment)
     shutil.rmtree(given.folder, ignore_errors=True)
     new, old = given.folder / "v30", given.folder / "v21"
-    peer(given.environment, WRITES_V30, "write", new)
+    if not given.pictures:
+        peer(given.environment, WRITES_V30, "write", new)
+    peer(given.environment, WRITES_V30, "pictures", new)
+    peer(given.environment, READS_V21, "pictures", old)
     if given.g1:
         g1_subset(given.g1, old / "g1")
-        peer(given.environment, READS_V21, "read", old)
+    peer(given.environment, READS_V21, "read", old)
+    if given.g1:
         shutil.copytree(old / "g1", new / "g1")
         peer(given.environment, WRITES_V30, "convert", new, "g1")
         shutil.rmtree(new / "g1_old")

@@ -5,7 +5,7 @@
 
 Only the table of paths differs between the versions.
 
-Not here: features and splits (``metadata``), the rows themselves (``index.lerobot_tables``).
+Not here: features and splits (``metadata``), the rows themselves (``index.lerobot``).
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class _Paths:
         self._video = str(info.get("video_path") or "")
         self._chunk = int(info.get("chunks_size") or 1000)
         self.several = _several(info)
+        self._known: dict[str, str] = {}
 
     def episode(self, row: Mapping[str, Any]) -> Episode:
         """One episode of the list.
@@ -172,7 +173,8 @@ class _Paths:
         parts = path.split("/")
         if "\0" in path or {"", ".", ".."} & set(parts):
             raise ValueError(f"{path[:80]!r} is no path below the dataset")
-        return os.path.join(self._root, *parts)  # noqa: PTH118  (a path is text here)
+        whole = os.path.join(self._root, *parts)  # noqa: PTH118  (a path is text here)
+        return self._known.setdefault(whole, whole)
 
 
 def _numbers(row: Mapping[str, Any], what: str) -> dict[str, int]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files
 from autoloader.catalog.features import Feature, FeatureKind
-from autoloader.catalog.lerobot.episodes import EpisodeList, read_episodes
+from autoloader.catalog.lerobot.episodes import EpisodeList, read_episodes, tasks
 from autoloader.catalog.metadata import (
     LEROBOT,
     LEROBOT_INFO,
@@ -39,6 +41,41 @@ _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
     + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 )
+
+
+@dataclass(frozen=True)
+class LeRobotMetadata:
+    """What a dataset says in ``meta``; read once.
+
+    Attributes:
+        root: the dataset's directory.
+        info: ``meta/info.json``.
+        features: by path.
+        episodes: all of them.
+    """
+
+    root: Path
+    info: Mapping[str, Any]
+    features: Mapping[str, Feature]
+    episodes: EpisodeList
+
+    @property
+    def fps(self) -> float:
+        """Frames a second."""
+        return float(self.info["fps"])
+
+    @cached_property
+    def tasks(self) -> dict[int, bytes]:
+        """The text of every task, UTF-8; empty where there is no list that can be read."""
+        try:
+            return {number: text.encode() for number, text in tasks(self.root, self.info).items()}
+        except (OSError, ValueError, LookupError, TypeError, StopIteration):
+            return {}  # every episode then says that its task is not listed
+
+    @cached_property
+    def cameras(self) -> tuple[str, ...]:
+        """The features that are pictures, in the order of their names."""
+        return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
 
 def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
@@ -66,7 +103,15 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
         file_format=LEROBOT,
         dataset=dataset,
         steps={path: tuple(one.length for one in of) for path, of in episodes.by_file.items()},
+        lerobot=LeRobotMetadata(root, info, features, episodes),
     )
+
+
+def metadata_of(directory: VersionDirectory) -> LeRobotMetadata:
+    """What ``open_lerobot`` has read of a LeRobot dataset."""
+    found = directory.lerobot
+    assert isinstance(found, LeRobotMetadata), "only LeRobot datasets are asked"
+    return found
 
 
 def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:

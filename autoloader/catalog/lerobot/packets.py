@@ -3,7 +3,7 @@
 A frame is a byte range of the file, from the keyframe that it depends on to the frame itself, in
 the order in which decoders want them. Nothing is decoded here.
 
-Not here: decoding (``decode.video``), which frame an episode's step is (``index.lerobot_tables``).
+Not here: decoding (``decode.video``), which frame an episode's step is (``index.lerobot``).
 """
 
 from __future__ import annotations
@@ -51,8 +51,12 @@ class PacketTable:
         return len(self.offset)
 
 
-def read_packets(path: str) -> PacketTable:
+def read_packets(path: str, most: int | None = None) -> PacketTable:
     """The packets of the first video track of a file.
+
+    Args:
+        path: the file.
+        most: read only so many, the first in decoding order; default: all.
 
     Raises:
         UnreadableVideoError: it is no video, or damaged.
@@ -70,8 +74,10 @@ def read_packets(path: str) -> PacketTable:
             if context is None or base is None:
                 raise UnreadableVideoError("its video track has no known codec or time base")
             codec, setup = context.codec.canonical_name, context.extradata
-            rows = []
+            rows: list[tuple[int, int, int, bool]] = []
             for packet in container.demux(stream):
+                if len(rows) == most:
+                    break
                 if not packet.size:
                     continue
                 if packet.pts is None or packet.pos is None or packet.pos < 0:

@@ -1,6 +1,6 @@
 """Reads Parquet files by pyarrow, in the calling thread alone.
 
-Not here: what their columns mean (``episodes``, ``index.lerobot_tables``).
+Not here: what their columns mean (``episodes``, ``index.lerobot``).
 """
 
 from __future__ import annotations

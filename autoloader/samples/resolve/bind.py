@@ -12,6 +12,7 @@ from autoloader.samples.resolve.sources import DatasetSource
 from autoloader.transforms.binding import bind_episodes
 from autoloader.transforms.cameras import bind_cameras
 from autoloader.transforms.fields import find_feature
+from autoloader.transforms.frame_rate import sample_in_frames
 from autoloader.transforms.language import bind_language
 from autoloader.transforms.numbers import bind_numbers
 
@@ -38,9 +39,9 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
             path=where,
         )
     name = declared.name
-    sample = source.spec.sample_of(name)
     key = dataset_key(source.spec.seed, name)
     directory, slices = source.open()
+    sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features
     cameras = bind_cameras(declared, features, directory.features, where=where)

@@ -1,0 +1,261 @@
+"""Indexes one Parquet file of a LeRobot dataset: its episodes' columns, and where their frames lie.
+
+Theory of operation. The columns that the schema names are read by pyarrow, all rows at once. Of
+each video that an episode names the packet table is read, without decoding; of pictures inside the
+Parquet file, the headers of its pages. An episode that does not fit is damaged, with the numbers;
+it never gets a picture of another one. Where the schema has a transform, an episode goes through it
+as a record of RLDS, in which marks stand for pictures: what comes out says which step's they are.
+
+Invariants:
+    1. An episode is indexed whole or not at all.
+    2. The tables are a function of the files' bytes, the metadata and the schema alone.
+
+Not here: the metadata and the files (``catalog.lerobot``), RLDS shards (``index.build``), decoding.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog.lerobot.episodes import Episode
+from autoloader.catalog.lerobot.examples import MARK, EpisodeExamples
+from autoloader.catalog.lerobot.metadata import TASK, VIDEO, LeRobotMetadata
+from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
+from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.index import tables
+from autoloader.index.build import index_payload
+from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
+from autoloader.index.lerobot import pictures, videos
+from autoloader.index.lerobot.frames import EpisodeFrames, FramesOfFile
+from autoloader.index.tables import TableBuilder, Values
+from autoloader.samples.schema import RecordSchema, StoredFeature
+
+Texts = dict[int, list[bytes]]
+
+
+class LeRobotShards:
+    """Indexes the Parquet files of one dataset; see ``index.shard_formats.ShardFormat``.
+
+    Args:
+        known: the dataset.
+    """
+
+    def __init__(self, known: LeRobotMetadata) -> None:
+        self._known = known
+        self._videos = videos.Videos(known)
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """Of a Parquet file and the videos of its episodes: bytes in all, and the last change.
+
+        Raises:
+            OSError: the Parquet file is not there. A video may be missing.
+        """
+        first = os.stat(path)  # noqa: PTH116
+        size, changed = first.st_size, first.st_mtime_ns
+        cameras = self._cameras(schema)
+        places = (one.videos.get(key) for one in self._episodes(path) for key in cameras)
+        for video in sorted({place.path for place in places if place is not None}):
+            try:
+                found = os.stat(video)  # noqa: PTH116
+            except OSError:
+                continue
+            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
+        return SourceIdentity(size, changed)
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """The tables of a Parquet file's episodes.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        source = self.identity(path, schema)
+        builder = TableBuilder(schema, self._sections(schema))
+        episodes: _PlainEpisodes | _TransformedEpisodes
+        try:
+            cameras = _Cameras(path, self._known, self._videos)
+            if schema.transform is None:
+                episodes = _PlainEpisodes(path, schema, self._known, cameras)
+            else:
+                episodes = _TransformedEpisodes(path, schema, self._known, cameras)
+        except DamagedEpisodeError as error:
+            for _ in self._episodes(path):
+                builder.leave_out(0, 0, str(error))
+            return builder.tables(source)
+        for one in self._episodes(path):
+            try:
+                first, steps, values, texts = episodes.values(one)
+            except (DamagedEpisodeError, MalformedRecordError) as error:
+                builder.leave_out(0, 0, str(error))
+            else:
+                builder.add(first, one.length, steps, values, texts)
+        return builder.tables(source)
+
+    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
+        """Index a Parquet file and throw it away; its videos are read as far as packets tell.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        del nbytes  # a file is read at once
+        return LeRobotShards(self._known).tables(path, schema).source.size
+
+    def _episodes(self, path: str) -> tuple[Episode, ...]:
+        return self._known.episodes.by_file[path]
+
+    def _cameras(self, schema: RecordSchema) -> tuple[str, ...]:
+        """The cameras whose frames may be shown; of a user's function only it knows which."""
+        if schema.transform is not None:
+            return self._known.cameras
+        return tuple(one.key for one in schema.features if one.role == "frames")
+
+    def _sections(self, schema: RecordSchema) -> Any:
+        features = self._known.features if schema.transform is None else schema.transform.features
+        encodings = {one.key: one.encoding for one in features.values()}
+
+        def sections(feature: StoredFeature) -> tuple[Section, ...]:
+            if feature.role != "frames":
+                return tables.sections_of(feature)
+            return videos.SECTIONS if encodings[feature.key] == VIDEO else pictures.SECTIONS
+
+        return sections
+
+
+class _Cameras:
+    """The frames of a Parquet file's episodes, camera by camera, as far as they are asked for."""
+
+    def __init__(self, path: str, known: LeRobotMetadata, of: videos.Videos) -> None:
+        self._path = path
+        self._known = known
+        self._videos = of
+        self._found: dict[str, FramesOfFile] = {}
+
+    def frames(self, camera: str, one: Episode, rows: slice, count: int) -> EpisodeFrames:
+        """The frames of an episode whose rows these are, of a file of ``count``.
+
+        Raises:
+            DamagedEpisodeError: they are not there.
+        """
+        if camera not in self._found:
+            if self.is_video(camera):
+                fps = self._known.fps
+                self._found[camera] = videos.VideoFrames(self._path, camera, self._videos, fps)
+            else:
+                self._found[camera] = pictures.PictureFrames(self._path, camera, count)
+        return self._found[camera].of(one, rows)
+
+    def is_video(self, camera: str) -> bool:
+        """Whether its frames lie in videos."""
+        return self._known.features[camera].encoding == VIDEO
+
+
+class _PlainEpisodes:
+    """Episodes as they lie in their Parquet file."""
+
+    def __init__(
+        self, path: str, schema: RecordSchema, known: LeRobotMetadata, cameras: _Cameras
+    ) -> None:
+        self._schema = schema
+        self._fps = known.fps
+        self._cameras = cameras
+        numbers = [
+            NumberColumn(one.key, one.width, DTYPES[NUMBERS[one.role]])
+            for one in schema.features
+            if one.role in NUMBERS
+        ]
+        texts = {one.key for one in schema.features if one.role == "text"}
+        inside = {
+            one.key
+            for one in schema.features
+            if one.role == "frames" and not cameras.is_video(one.key)
+        }
+        tasks = known.tasks if TASK in texts else None
+        self._rows = EpisodeRows(path, numbers, texts - {TASK}, tasks, inside)
+
+    def values(self, one: Episode) -> tuple[int, int, Values, Texts]:
+        """(first row, steps, what goes into the sections, texts) of an episode.
+
+        Raises:
+            DamagedEpisodeError: it does not fit.
+        """
+        rows = self._rows.rows_of(one, self._fps)
+        values: Values = {}
+        texts: Texts = {}
+        steps = np.arange(one.length)
+        for number, feature in enumerate(self._schema.features):
+            if feature.role == "frames":
+                frames = self._cameras.frames(feature.key, one, rows, self._rows.count)
+                found, texts[number] = frames.sections(number, steps)
+                values.update({(kind, number): part for kind, part in found.items()})
+            elif feature.role in NUMBERS:
+                values[NUMBERS[feature.role], number] = self._rows.column(feature.key, rows)
+            else:
+                key = feature.key
+                said = self._rows.tasks(rows) if key == TASK else self._rows.texts(key, rows)
+                values[Section.TEXT_IDS, number], texts[number] = _numbered(said)
+        return rows.start, one.length, values, texts
+
+
+class _TransformedEpisodes:
+    """Episodes as the schema's transform leaves them."""
+
+    def __init__(
+        self, path: str, schema: RecordSchema, known: LeRobotMetadata, cameras: _Cameras
+    ) -> None:
+        self._schema = schema
+        self._known = known
+        self._cameras = cameras
+        self._examples = EpisodeExamples(path, known)
+
+    def values(self, one: Episode) -> tuple[int, int, Values, Texts]:
+        """(first row, steps, what goes into the sections, texts) of an episode.
+
+        Raises:
+            DamagedEpisodeError: it does not fit.
+            MalformedRecordError: its function fails on it.
+        """
+        rows, record = self._examples.record(one)
+        steps, values, texts = index_payload(record, self._schema)
+        for number, feature in enumerate(self._schema.features):
+            if feature.role == "frames":
+                marks = values.pop((Section.FRAME_OFFSETS, number))
+                del values[Section.FRAME_LENGTHS, number]
+                found, texts[number] = self._frames(feature, number, one, rows, record, marks)
+                values.update({(kind, number): part for kind, part in found.items()})
+        return rows.start, steps, values, texts
+
+    def _frames(
+        self, feature: StoredFeature, number: int, one: Episode, rows: slice, record: bytes,
+        marks: NDArray[np.int64],
+    ) -> tuple[Mapping[Section, Any], list[bytes]]:  # fmt: skip
+        """As ``EpisodeFrames.sections``, of the frames whose marks lie here in the record."""
+        transform = self._schema.transform
+        assert transform is not None
+        encoding = next(f.encoding for f in transform.features.values() if f.key == feature.key)
+        told = [MARK.unpack_from(record, at) for at in marks.tolist()]
+        of = {camera for camera, _ in told}
+        if len(of) > 1:
+            raise DamagedEpisodeError(f"{feature.path} shows frames of several cameras")
+        if not told:  # the function drops the episode
+            once = [kind for kind in tables.ONCE if encoding == VIDEO or kind in pictures.SECTIONS]
+            return {kind: np.zeros(1, np.int64) for kind in once}, [b""]
+        camera = self._known.cameras[of.pop()]
+        if self._cameras.is_video(camera) != (encoding == VIDEO):
+            raise DamagedEpisodeError(
+                f"{feature.path} shows {camera}, which is stored in another way than in the first "
+                "episode"
+            )
+        steps = np.asarray([step for _, step in told], np.int64)
+        frames = self._cameras.frames(camera, one, rows, self._examples.count)
+        return frames.sections(number, steps)
+
+
+def _numbered(texts: list[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
+    """Number of every text among the different ones, and these."""
+    known: dict[bytes, int] = {}
+    ids = [known.setdefault(text, len(known)) for text in texts]
+    return np.array(ids, np.int32), list(known)

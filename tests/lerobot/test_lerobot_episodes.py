@@ -1,0 +1,111 @@
+"""What rewrites whole episodes, on LeRobot datasets: steps, ops along the episode, functions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lerobot_checks import SIDE, TOP, samples_of, spec_of
+from lerobot_files import FPS, LeRobotFiles
+from rlds_files import episode, write_dataset
+from streams import spec_of as rlds_spec_of
+
+from autoloader.errors import SpecError
+from autoloader.samples.resolve import resolve
+
+FILES = LeRobotFiles(pictures=[SIDE])
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return FILES.write(tmp_path_factory.mktemp("episodes") / "arm")
+
+
+def test_steps_and_ops_along_the_episode_see_what_lies_in_the_rows(root: Path) -> None:
+    dataset = {
+        "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
+        "action": [{"path": "observation.state[:1]", "ops": ["relabel"]}, "action[:2]"],
+        "keep": {"moving": {"path": "action[1:2]", "above": 4}},
+    }
+    found = samples_of(spec_of(root, dataset=dataset, sample={"frame_offsets": [0, 1]}))
+    expected = set()
+    for number, length in enumerate(FILES.lengths):
+        left = list(range(1, length, 2))[:-1]
+        expected |= {(number, step) for step in left if step > 4}
+    assert set(found) == expected
+    for (number, step), sample in found.items():
+        np.testing.assert_array_equal(sample["action"][0], [4, number, step])
+        frames = FILES.frames(root, TOP, number)
+        last = list(range(1, FILES.lengths[number], 2))[-2]
+        shown = [frames[step], frames[min(step + 2, last)]]
+        np.testing.assert_array_equal(sample["frames"]["top"], shown)
+
+
+def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path) -> None:
+    dataset = {
+        "transform": {"call": "lerobot_functions:backwards"},
+        "images": {"top": "cameras/front", "side": "cameras/wrist"},
+        "action": "moves",
+        "state": "joints",
+        "language": "words",
+    }
+    sizes = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
+    sample = {"frame_offsets": [0, 1]}
+    found = samples_of(spec_of(root, dataset=dataset, cameras=sizes, sample=sample))
+    taken = {e: list(range(n - 1, -1, -2)) for e, n in enumerate(FILES.lengths) if e != 1}
+    assert set(found) == {(e, step) for e, steps in taken.items() for step in steps}
+    for (number, step), one in found.items():
+        shown = [step, max(step - 2, taken[number][-1])]
+        assert one["action"][0, :2].tolist() == [number, step]
+        assert one["text"] == FILES.tasks[number % 2]
+        for name, camera in (("top", TOP), ("side", SIDE)):
+            frames = FILES.frames(root, camera, number)
+            np.testing.assert_array_equal(one["frames"][name], [frames[k] for k in shown])
+
+
+IN_SECONDS = {"frames": [-1 / FPS, 0, 2 / FPS], "action": [0, 1 / FPS, 2 / FPS + 5e-5]}
+
+
+def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
+    seconds = resolve(spec_of(root, sample={"delta_timestamps": IN_SECONDS})).datasets[0].sample
+    frames = {"frame_offsets": [-1, 0, 2], "action_horizon": 3}
+    assert seconds == resolve(spec_of(root, sample=frames)).datasets[0].sample
+    state = {"delta_timestamps": {"state": [-0.4, 0.0], "action": [-0.2, 0.0]}}
+    strided = spec_of(root, dataset={"stride": 2, "sample": state})
+    sample = resolve(strided).datasets[0].sample
+    assert (sample.frame_offsets, sample.state_offsets) == ((-1, 0, 2), (-2, 0))
+    assert (sample.action_start, sample.action_horizon) == (-1, 2)
+
+
+def test_an_rlds_dataset_needs_its_frame_rate_for_seconds(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 5)]])
+    spec = rlds_spec_of(written, sample={"delta_timestamps": {"frames": [0.0, 0.4]}})
+    with pytest.raises(SpecError, match="set fps"):
+        resolve(spec)
+    told = spec.datasets[0].model_copy(update={"fps": 5.0})
+    spec = spec.model_copy(update={"datasets": (told,)})
+    assert resolve(spec).datasets[0].sample.frame_offsets == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sample": {"delta_timestamps": {"frames": [0.05]}}}, ("[0.05]", "10 a second", "0.1 s")),
+        ({"sample": {"delta_timestamps": {"action": [0, 0.2]}}}, ("one frame apart", "[0, 2]")),
+        ({"dataset": {"fps": 12}}, ("fps: 12", "says 10")),
+        (
+            {"sample": {"frame_offsets": [1], "delta_timestamps": {"frames": [0]}}},
+            ("frame_offsets beside delta_timestamps.frames",),
+        ),
+    ],
+)
+def test_times_that_fit_no_frame_are_refused(
+    root: Path, more: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        resolve(spec_of(root, **more))
+    for word in words[1:]:
+        assert word in str(caught.value) + getattr(caught.value, "remedy", "")
