@@ -190,7 +190,7 @@ def _config(options: Options) -> Stage2Config:
     camera = options.camera or next(iter(spec.cameras))
     if camera not in spec.cameras:
         raise UsageError(f"the spec has no camera {camera!r}", remedy=nearest(camera, spec.cameras))
-    frames = len(spec.sample_of(spec.datasets[0].name).frame_offsets)
+    frames = spec.sample_of(spec.datasets[0].name).window
     if frames < 2:
         raise UsageError(
             "a latent action lies between two frames, and the spec's samples have one",

@@ -250,14 +250,17 @@ class Comparer:
     def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
         """Mean absolute difference in grey levels."""
         from autoloader.cli.tfds_reader import value_at
-        from autoloader.graph.resize import fitted_picture
 
         if step is None:
             return float(frame.max())
         picture = np.asarray(value_at(step, path))
         if picture.shape[-1] == 1:
             picture = np.repeat(picture, 3, axis=-1)
-        wanted = fitted_picture(picture, self._spec.cameras[camera])
+        wanted, how = picture, self._spec.cameras[camera]
+        if picture.shape[:2] != tuple(how.size):
+            from autoloader.graph.resize import fitted_picture  # brings TensorFlow
+
+            wanted = fitted_picture(picture, how)
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
     def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:

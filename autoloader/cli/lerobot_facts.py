@@ -5,34 +5,30 @@ Not here: the same of RLDS records (``cli.dataset_facts``), showing it (``cli.in
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import VersionDirectory
-from autoloader.catalog.lerobot.episodes import Episode, read_episodes, tasks
-from autoloader.catalog.lerobot.metadata import TASK, read_info
+from autoloader.catalog.lerobot.episodes import Episode
+from autoloader.catalog.lerobot.metadata import TASK, metadata_of
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
-from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges
+from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of
 
 
 def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
     """Facts over the first ``episodes`` episodes of a split of the metadata.
 
-    Of pictures it tells the first packet of the first episode's videos; none is decoded.
+    Of pictures it tells the first one inside the Parquet file, and the first packet of a video.
 
     Raises:
-        SourceError: the metadata is broken.
         OSError: a file cannot be read.
     """
     found = DatasetFacts(split)
-    root = Path(directory.path)
-    info = read_info(root, dataset=directory.name)
-    listed = read_episodes(root, info, dataset=directory.name)
-    told = tasks(root, info) if TASK in directory.features else {}
+    known = metadata_of(directory)
+    told = known.tasks if TASK in directory.features else {}
     columns: dict[str, list[NDArray[Any]]] = {}
     texts: dict[str, set[str]] = {}
     for piece in directory.splits[split]:
@@ -42,7 +38,7 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
             found.damaged += piece.records
             continue
         of = np.asarray(table.column("episode_index").to_numpy())
-        for one in listed.by_file[piece.path][piece.start : piece.stop]:
+        for one in known.episodes.by_file[piece.path][piece.start : piece.stop]:
             if found.episodes == episodes:
                 break
             rows = np.flatnonzero(of == one.index)
@@ -56,11 +52,16 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
                 if name in table.column_names and feature.kind in ("tensor", "text")
             }
             if told:
-                values[TASK] = [told.get(number, "") for number in values["task_index"]]
+                values[TASK] = [told.get(k, b"").decode() for k in values["task_index"]]
             found.episodes += 1
             found.steps += one.length
             if found.episodes == 1:
-                _first_episode(found, directory, one, values)
+                inside = {
+                    name: part.column(name)[0].as_py()
+                    for name, feature in directory.features.items()
+                    if name in table.column_names and feature.kind == "image"
+                }
+                _first_episode(found, directory, one, values, inside)
             for name, rows_of in values.items():
                 if directory.features[name].kind == "text":
                     texts.setdefault(name, set()).update(map(str, rows_of))
@@ -75,13 +76,16 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
 
 
 def _first_episode(
-    found: DatasetFacts, directory: VersionDirectory, one: Episode, values: dict[str, list[Any]]
-) -> None:
+    found: DatasetFacts, directory: VersionDirectory, one: Episode, values: dict[str, list[Any]],
+    inside: dict[str, Any],
+) -> None:  # fmt: skip
     found.first_steps = one.length
     for name, feature in directory.features.items():
         if name in values:
             first = np.asarray(values[name][0]).reshape(-1).tolist()
             found.first[name] = first if feature.kind != "text" else [str(values[name][0])]
+        elif (stored := inside.get(name)) and stored.get("bytes"):
+            found.first[name] = picture_of(stored["bytes"])
         elif name in one.videos:
             height, width = (int(size or 0) for size in feature.shape[:2])
             try:

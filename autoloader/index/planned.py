@@ -370,8 +370,9 @@ def _ranges(
                     key = np.frompyfunc(_key_of, 1, 1)(places).astype(np.int64)
                 keys[part.rows][own] = key[own]
         made = place.ravel().tolist() if place.any() else []
-        flat = (one.ravel() for one in (files, offsets, lengths, keys))
-        ranges[camera] = FrameRanges(*flat, made)
+        ranges[camera] = FrameRanges(
+            files.ravel(), offsets.ravel(), lengths.ravel(), keys.ravel(), made
+        )
     return list(numbers), ranges
 
 

@@ -3,7 +3,7 @@
     python tests/lerobot/fuzz_lerobot.py --cases 100000 --seed 0
 
 Whatever the bytes say, the tables come in a bounded time and memory: each episode is damaged with a
-reason, or every one of its ranges lies inside its video. The cases run in processes of their own,
+reason, or every one of its ranges lies inside its files. The cases run in processes of their own,
 so that a crash of FFmpeg or pyarrow is counted and named by its seed.
 
 Not here: damage that people have met (``test_lerobot_damage.py``).
@@ -32,12 +32,13 @@ from autoloader.index.format import Section, ShardTables
 from autoloader.index.lerobot.shards import LeRobotShards
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
-TOP = "observation.images.top"
+TOP, SIDE = "observation.images.top", "observation.images.side"
 SCHEMA = RecordSchema(
     (
         StoredFeature("column", "action", "action", "float", 3, True),
         StoredFeature("frames", TOP, TOP, "bytes", 1, True),
         StoredFeature("text", "task", "task", "bytes", 1, True),
+        StoredFeature("frames", SIDE, SIDE, "bytes", 1, True),
     )
 )
 CASES_A_PROCESS = 2_000
@@ -66,8 +67,8 @@ def mutated(rng: random.Random, data: bytes, first: int, stop: int) -> bytes:
     return bytes(found)
 
 
-def check(tables: ShardTables, video: Path) -> None:
-    """Every episode is damaged with a reason, or its ranges lie inside the video.
+def check(tables: ShardTables, video: Path, parquet: Path) -> None:
+    """Every episode is damaged with a reason, or its ranges lie inside its files.
 
     Raises:
         AssertionError: one is neither.
@@ -89,6 +90,16 @@ def check(tables: ShardTables, video: Path) -> None:
         ends = tables.sections[Section.FRAME_PACKETS, 1]
         assert 0 <= keys.min() <= ends.max() < packets
         assert (keys <= ends).all()
+        sections = {
+            kind: tables.sections[kind, 3] for kind, number in tables.sections if number == 3
+        }
+        offsets, lengths = sections[Section.FRAME_OFFSETS], sections[Section.FRAME_LENGTHS]
+        assert offsets.min() >= 0
+        assert lengths.min() >= 0
+        assert int((offsets + lengths).max()) <= parquet.stat().st_size
+        starts, sizes = sections[Section.PICTURE_STARTS], sections[Section.PICTURE_BYTES]
+        assert starts.min() >= 0
+        assert (starts + sizes <= sections[Section.UNPACKED_BYTES]).all()
 
 
 def run(cases: int, seed: int, folder: Path) -> Counter[str]:
@@ -97,7 +108,7 @@ def run(cases: int, seed: int, folder: Path) -> Counter[str]:
     Raises:
         AssertionError: the tables of one are not what they may be, or it took too much memory.
     """
-    files = LeRobotFiles(lengths=(6, 5), gop=4)
+    files = LeRobotFiles(lengths=(6, 5), gop=4, pictures=[SIDE])
     root = files.write(folder / "arm")
     video, rows = files.video(root, TOP, 0), root / "data/chunk-000/file-000.parquet"
     listed = root / "meta/episodes/chunk-000/file-000.parquet"
@@ -121,7 +132,7 @@ def run(cases: int, seed: int, folder: Path) -> Counter[str]:
         except (SourceError, KeyError):  # no such list of episodes, or none of this file
             ended[f"{path.suffix}: refused"] += 1
         else:
-            check(tables, video)
+            check(tables, video, rows)
             kind = "left out" if (tables.steps < 0).any() else "whole"
             ended[f"{path.suffix}: {kind}"] += 1
         finally:

@@ -85,6 +85,11 @@ def lost_rows(root: Path, files: LeRobotFiles) -> None:
     pq.write_table(pa.concat_tables([table.slice(0, 5), table.slice(6)]), root / ROWS)
 
 
+def no_rows(root: Path, files: LeRobotFiles) -> None:
+    del files
+    pq.write_table(pq.read_table(root / ROWS).slice(0, 0), root / ROWS)
+
+
 def cut_rows(root: Path, files: LeRobotFiles) -> None:
     del files
     rows = root / ROWS
@@ -111,6 +116,7 @@ def unknown_task(root: Path, files: LeRobotFiles) -> None:
         (missing_video, {2, 3}, ("No such file",)),
         (other_rate, {2, 3}, ("shown at", "10 frames a second")),
         (lost_rows, {0}, ("11 rows", "12 frames")),
+        (no_rows, {0, 1, 2}, ("0 rows", "12 frames")),
         (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
         (unknown_task, {2}, ("task 9 of episode 2",)),
     ],

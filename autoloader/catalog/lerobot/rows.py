@@ -176,7 +176,7 @@ def _flat(column: Any, wanted: NumberColumn) -> NDArray[Any] | None:
         flat = values.to_numpy(zero_copy_only=False).astype(wanted.dtype)
     except (ValueError, TypeError):
         return None
-    return flat.reshape(rows, -1) if len(flat) == rows * wanted.width else None
+    return flat.reshape(rows, wanted.width) if len(flat) == rows * wanted.width else None
 
 
 def _whole(column: Any) -> NDArray[np.int64]:
