@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, shown
 
 from autoloader import PipelineSpec
+from autoloader.catalog.lerobot import metadata
 from autoloader.cli.app import main
+from autoloader.index import open_dataset_index
+from autoloader.index.lerobot import videos
+from autoloader.samples.resolve import resolve
 
 
 @pytest.mark.parametrize("gop", [1, 2, 20])
@@ -53,6 +59,27 @@ def test_frames_that_the_cache_holds_are_those_of_the_video(tmp_path: Path) -> N
     sizes = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
     found = samples_of(spec_of(root, dataset=both, cameras=sizes), epochs=3, cache_bytes=64 * 2**20)
     check(files, root, found, {"top": TOP, "side": SIDE})
+
+
+def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = LeRobotFiles(rows_a_file=1, cameras={TOP: 4}).write(tmp_path / "arm")
+    read: list[str] = []
+
+    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            read.append(name)
+            return real(*arguments, **named)
+
+        return call
+
+    monkeypatch.setattr(videos, "read_packets", noted("packets", videos.read_packets))
+    monkeypatch.setattr(metadata, "read_episodes", noted("episodes", metadata.read_episodes))
+    (dataset,) = resolve(spec_of(root)).datasets
+    index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")
+    assert len(dataset.slices) == index.episodes == 4
+    assert sorted(read) == ["episodes", "packets"]
 
 
 def test_init_writes_an_entry_for_it_beside_rlds_data(

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,9 +92,21 @@ def pages_of(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
 
 
 def _pages(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
+    with Path(path).open("rb") as source:
+        chunks, most_level = _chunks_of(source, column)
+        for chunk in chunks:
+            for page in _Chunk(source.fileno(), chunk, most_level).pages():
+                rows -= len(page.number)
+                if rows < 0:
+                    raise UnreadableParquetError(f"{column} has more values than rows")
+                yield page
+
+
+def _chunks_of(source: BinaryIO, column: str) -> tuple[list[Any], int]:
+    """The column's chunks, and the level of definition of a value that is there."""
     import pyarrow.parquet as parquet
 
-    with Path(path).open("rb") as source:
+    try:
         with parquet.ParquetFile(source, pre_buffer=False) as file:
             metadata = file.metadata
             schema = metadata.schema
@@ -105,14 +117,11 @@ def _pages(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
                 raise UnreadableParquetError(f"it has no column {column!r}")
             described = schema.column(number)
             chunks = [metadata.row_group(k).column(number) for k in range(metadata.num_row_groups)]
-        if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
-            raise UnreadableParquetError(f"{column} holds no byte strings")
-        for chunk in chunks:
-            for page in _Chunk(source.fileno(), chunk, described.max_definition_level).pages():
-                rows -= len(page.number)
-                if rows < 0:
-                    raise UnreadableParquetError(f"{column} has more values than rows")
-                yield page
+    except OSError as error:  # what pyarrow says of damaged bytes
+        raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+    if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
+        raise UnreadableParquetError(f"{column} holds no byte strings")
+    return chunks, described.max_definition_level
 
 
 class _Chunk:
@@ -244,7 +253,10 @@ class _Chunk:
             return _Stretch(offset, codec, data, data)
         if not 0 <= unpacked <= min(_MOST_UNPACKED_BYTES, _LARGEST_RATIO * packed + 2**20):
             raise UnreadableParquetError(f"a page of {packed} bytes claims {unpacked} unpacked")
-        found = pyarrow.decompress(data, unpacked, codec, asbytes=True)
+        try:
+            found = pyarrow.decompress(data, unpacked, codec, asbytes=True)
+        except OSError as error:  # what pyarrow says of damaged bytes
+            raise UnreadableParquetError(f"a page cannot be unpacked: {error}"[:160]) from error
         return _Stretch(offset, codec, data, found)
 
 
