@@ -8,7 +8,7 @@ Not here: filling a slot (``decode``), which samples were handed out (``pipeline
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
@@ -76,7 +76,6 @@ class Delivery:
     ) -> None:
         self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
         self._mixture = mixture
-        self._shares = order.shares
         self._wrap = wrapper(output)
         self._own_page = page is None
         self.page = page or ControlPage()
@@ -149,6 +148,7 @@ class Delivery:
         pipeline: ChildPipeline | ThreadPipeline,
         *,
         headroom_bytes: int | None,
+        shares: Sequence[float],
         controlled: bool,
         starts: int,
         closed: bool,
@@ -157,7 +157,7 @@ class Delivery:
         activity, meter, progress = pipeline.activity(), self.meter, self.progress
         datasets = {
             name: DatasetStatistics(
-                weight=self._shares[index],
+                weight=shares[index],
                 share=progress.share(index),
                 non_finite=progress.non_finite[index],
                 **(own.as_statistics() if own else {}),

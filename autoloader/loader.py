@@ -11,7 +11,6 @@ import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -22,8 +21,8 @@ from autoloader.checkpoint.state import (
     fingerprint,
     is_rebased,
     order_from,
+    order_state,
     read_state,
-    rebased,
     sealed,
 )
 from autoloader.decode.quarantine import BadRecord
@@ -31,21 +30,22 @@ from autoloader.delivery import Delivery
 from autoloader.errors import PipelineError, UsageError
 from autoloader.extras import needs
 from autoloader.host.interrupts import Interrupts
-from autoloader.host.owner import OfOneProcess, Owner
+from autoloader.host.owner import Owner
 from autoloader.knobs import Knobs
+from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.planning.arguments import check_arguments, check_retune
+from autoloader.planning.described import PlannedLoader
 from autoloader.planning.opening import control_request, open_planned
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.start import plan_loader, retuned
+from autoloader.planning.weights import reweighted
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
 from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.location import SampleLocation, locate
 from autoloader.spec import PipelineSpec, SpecSource
-from autoloader.statistics import statistics_document
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _POLL_S = 0.5
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
 
 
-class AutoLoader(OfOneProcess):
+class AutoLoader(PlannedLoader):
     """Streams a mixture's batches.
 
     Args:
@@ -176,7 +176,7 @@ class AutoLoader(OfOneProcess):
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
         part = ALONE if planned else self._ranks
-        self._order = order_of_part(self.plan.order, part)
+        self._order = self._declared = order_of_part(self.plan.order, part)
         setup = PipelineSetup(
             mixture=mixture_part(self.plan.mixture, part),
             order=self._order,
@@ -196,32 +196,6 @@ class AutoLoader(OfOneProcess):
             self._started = True
             self._starts += 1
             self._pipeline.start()
-
-    @property
-    def dataset_names(self) -> tuple[str, ...]:
-        """Names that ``batch["dataset_index"]`` counts."""
-        return self.plan.mixture.names
-
-    @property
-    def rank(self) -> int:
-        """Which of ``world_size`` trainers this one is, from 0."""
-        return self._ranks.rank
-
-    @property
-    def world_size(self) -> int:
-        """How many trainers share the sequence."""
-        return self._ranks.world_size
-
-    @property
-    def normalization(self) -> dict[str, Any] | None:
-        """What the batches are normalised by, to be saved with the model; ``None`` if they are not.
-
-        By dataset: ``action`` and ``proprio`` (the state) with ``mean``, ``std``, ``max``, ``min``,
-        ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and
-        ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``.
-        """
-        found = self.plan.mixture.statistics
-        return None if found is None else statistics_document(self._spec, found, self.dataset_names)
 
     @property
     def knobs(self) -> Knobs:
@@ -325,9 +299,25 @@ class AutoLoader(OfOneProcess):
         self._pipeline.retune(knobs)
         return knobs
 
-    def locate(self, provenance: Any) -> SampleLocation:
-        """The file, record and t of one row of ``batch["provenance"]``."""
-        return locate(self.plan.mixture, provenance)
+    def set_weights(self, weights: Mapping[str, float], *, at_batch: int | None = None) -> None:
+        """Give datasets other weights while running, from the next batch or a later one on.
+
+        They hold over epochs and resumes, until they are set again. A block of the schedule that is
+        under way is finished before. Passes go on. What was read ahead is dropped.
+
+        Args:
+            weights: dataset → weight, meant as the spec's ``weights`` says; 0 gives no samples. One
+                that is not named has the weight that the spec gives it.
+            at_batch: the first batch, as ``batches`` counts; ``None``: the next. Several ranks name
+                it, all the same, before any has got it.
+
+        Raises:
+            UsageError: it cannot be (an epoch is one pass, say); nothing is changed.
+        """
+        self._check_open()
+        order = reweighted(self.plan, self._order, self._progress, self._ranks, weights, at_batch)
+        with Interrupts():
+            self._follow(order)
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far, with dataset, file, record and reason."""
@@ -343,6 +333,7 @@ class AutoLoader(OfOneProcess):
         return self._delivery.statistics(
             self._pipeline,
             headroom_bytes=self._headroom.read().headroom_bytes,
+            shares=self._order.shares_at(self._progress.position),
             controlled=self._controller,
             starts=self._starts,
             closed=self._closed,
@@ -355,14 +346,17 @@ class AutoLoader(OfOneProcess):
         batch that was handed out.
         """
         self.owner.check()
-        place = {**self._progress.state(), **rebased(self._order, self.dataset_names)}
+        order = self._progress.as_saved(self._order)
+        place = {**self._progress.state(), **order_state(order, self.plan)}
         return sealed({**fingerprint(self.plan), **place})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.
 
-        ``world_size`` and ``batch`` may differ from those it was saved with; so may weights, and
-        datasets may have been added, where an epoch is no pass and nothing is chained.
+        ``world_size`` and ``batch`` may differ from those it was saved with; what ``set_weights``
+        set holds on. Where an epoch is no pass and nothing is chained, the spec may have other
+        weights, or datasets added or left out: it holds from the state on, and each dataset goes
+        on where it was. One that is left out is forgotten; one of weight 0 keeps its place.
 
         Raises:
             UsageError: it is no state, damaged, or saved for another mixture or order; says what
@@ -374,8 +368,12 @@ class AutoLoader(OfOneProcess):
             self._go_to(saved)
 
     def _go_to(self, saved: Mapping[str, Any]) -> None:
-        order = order_from(saved, self.plan, replace(self._order, base=0, given=()))
+        order = order_from(saved, self.plan, self._declared)
         self._progress.restore(saved, is_rebased(saved, self.plan))
+        self._follow(order)
+
+    def _follow(self, order: MixtureOrder) -> None:
+        """Begin anew in ``order`` where ``progress`` says."""
         self._order = order
         self._take_back()
         self._pipeline.go_to(order)

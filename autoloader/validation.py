@@ -21,13 +21,16 @@ from autoloader.batch import Batch
 from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
 from autoloader.samples.resolve import ResolvedMixture, resolve
-from autoloader.spec import PipelineSpec, SpecSource
+from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
 
 
 def validation_specs(
     spec: PipelineSpec, split: str = "val", *, per_dataset: bool | None = None
 ) -> dict[str, PipelineSpec]:
     """The spec of each validation loader, by name; an epoch of it is what a validation sees.
+
+    Weights that move (``weights: {from: …, to: …}``) are those of the end. A dataset of weight 0
+    has a loader of its own with ``per_dataset``.
 
     Open them with ``AutoLoader(spec, split=split, reproducible=True)``. The name is the dataset's
     with ``per_dataset``, else the split's. An epoch has ``validation.samples`` samples (each loader
@@ -52,6 +55,7 @@ def validation_specs(
     counts = count_mixture(whole, by_index=spec.reader != "stream")
     apart = spec.validation.per_dataset if per_dataset is None else per_dataset
     if not apart:
+        spec = _settled(spec)
         total = sum(count.samples for count in counts.values())
         return {split: _epoch(spec, total)}
     wide = spec.model_copy(update={"pad_to": _widths(whole)})
@@ -59,12 +63,26 @@ def validation_specs(
 
 
 def _only(spec: PipelineSpec, split: str, names: list[str]) -> PipelineSpec:
-    """The spec with ``split: {SPLIT: null}`` for every other dataset."""
+    """The spec with ``split: {SPLIT: null}`` for every other dataset; weights have no say."""
     datasets = [
-        one if one.name in names else one.model_copy(update={"split": {**one.split, split: None}})
+        one.model_copy(update={"weight": 1.0})
+        if one.name in names
+        else one.model_copy(update={"split": {**one.split, split: None}})
         for one in spec.datasets
     ]
-    return spec.model_copy(update={"datasets": tuple(datasets)})
+    return spec.model_copy(update={"datasets": tuple(datasets), "weights": "explicit"})
+
+
+def _settled(spec: PipelineSpec) -> PipelineSpec:
+    """The spec with the last weights of a schedule, so that all validations are of one mixture."""
+    moves = spec.weights
+    if not isinstance(moves, CurriculumSpec):
+        return spec
+    datasets = [
+        one.model_copy(update={"weight": moves.to.get(one.name, one.weight)})
+        for one in spec.datasets
+    ]
+    return spec.model_copy(update={"datasets": tuple(datasets), "weights": moves.kind})
 
 
 def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:

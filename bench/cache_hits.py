@@ -28,8 +28,8 @@ from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.cache.table import FrameTable
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.mixture import NEVER, MixtureOrder
+from autoloader.order.next_use import NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
 from autoloader.read.planned import RUN_SAMPLES, run_samples

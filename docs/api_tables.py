@@ -28,7 +28,8 @@ def names_table(_: str) -> Iterator[tuple[str, ...]]:
 def members_table(name: str) -> Iterator[tuple[str, ...]]:
     """What a class has for its users; ``name`` is a class of the front door or of a subpackage."""
     yield ("member", "does")
-    for member, value in vars(_named(name)).items():
+    own = [one for one in reversed(_named(name).__mro__) if one.__module__.startswith("autoloader")]
+    for member, value in {k: v for one in own for k, v in vars(one).items()}.items():
         if member in _SPECIAL:
             yield (f"`{_SPECIAL[member]}`", _first_sentence(value))
         elif not member.startswith("_"):

@@ -62,7 +62,7 @@ def spec_table(name: str) -> Iterator[tuple[str, ...]]:
     schema = model.model_json_schema()
     yield ("field", "allowed", "default", "meaning")
     for key, shown in schema["properties"].items():
-        field = model.model_fields[key]
+        field = next(f for n, f in model.model_fields.items() if key in (n, f.alias))
         default = "required" if field.is_required() else _default(field.get_default())
         if field.default_factory is not None:
             default = "all defaults" if _allowed(shown) == "block" else ""
@@ -203,6 +203,9 @@ _OWN_WORDS = {
     "NormalizeSpec.action": "block, or null",
     "NormalizeSpec.state": "block, or null",
     "MovingSpec.path": "columns of a feature",
+    "PipelineSpec.weights": "`explicit`, `natural`, `natural_scaled`, or a schedule",
+    "CurriculumSpec.from": "dataset → number ≥ 0",
+    "CurriculumSpec.to": "dataset → number ≥ 0",
     "action": "field expression",
     "state": "field expression",
     "augment": "camera → operations, in order",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.slab import BLACK
-from autoloader.order.next_use import NEVER
+from autoloader.order.mixture import NEVER
 
 Ints = NDArray[np.int64]
 

@@ -27,6 +27,7 @@ _MOST = 2**48
 
 _Count = Annotated[int, Field(ge=0, le=_MOST)]
 _Positive = Annotated[int, Field(ge=1, le=_MOST)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 _Taken = tuple[_Count, _Positive]
 _Number = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,14})$")]
 _PASSES_EMPTY = 1000
@@ -40,10 +41,15 @@ class _Model(BaseModel):
 
 
 class _Dataset(_Model):
-    share: Annotated[float, Field(ge=0, le=1)]
+    share: _Share
     samples: _Count
     stride: _Positive
     per_episode: Literal["all"] | _Positive
+
+
+class _Curriculum(_Model):
+    to: dict[str, _Share]
+    over: _Positive
 
 
 class _Mixing(_Model):
@@ -51,6 +57,7 @@ class _Mixing(_Model):
     chain: bool
     block_length: _Positive
     epoch: Literal["pass"] | _Positive | None
+    curriculum: _Curriculum | None = None
 
 
 class _Pass(_Model):
@@ -98,6 +105,16 @@ class _Rebased(_Model):
     given: dict[str, _Count]
 
 
+class _Change(_Model):
+    position: _Count
+    shares: dict[str, _Share]
+
+
+class _Set(_Model):
+    shares: dict[str, _Share] | None
+    later: list[_Change]
+
+
 class _State(_Part):
     schema_version: int
     split: str
@@ -113,6 +130,7 @@ class _State(_Part):
     batches: _Count
     taken: dict[str, _Count]
     rebased: _Rebased | None = None
+    weights: _Set | None = None
     checksum: str = ""
 
 
@@ -163,7 +181,7 @@ def _rules(state: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     )
     epoch = state["mixing"]["epoch"]
     if epoch == "pass":
-        epoch = sum(one["samples"] for one in datasets.values())
+        epoch = sum(one["samples"] for one in datasets.values() if one["share"])
     if rebased is None:  # epochs have had this length from the beginning
         fits = (
             in_epoch == position
@@ -173,15 +191,12 @@ def _rules(state: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         yield f"in_epoch: saved {in_epoch}, with {at} and epochs of {epoch} samples", fits
     else:
         yield f"in_epoch: saved {in_epoch}, with {at}", in_epoch <= position
-    shares = sum(one["share"] for one in datasets.values())
-    yield (
-        f"datasets: saved shares that sum to {shares}, not to 1",
-        math.isclose(shares, 1, rel_tol=1e-12),
-    )
+    yield from _rules_of_shares(state)
     if rebased is not None:
         base, before = rebased["position"], sum(rebased["given"].values())
         yield f"rebased.position: saved {base}, with {at}", base <= position
-        yield f"rebased.given: saved {before} samples in all, with position {base}", before == base
+        # Samples of datasets that were left out since are counted by the position alone.
+        yield f"rebased.given: saved {before} samples in all, with position {base}", before <= base
         yield (
             f"rebased.given: saved of {shown(sorted(rebased['given']))}",
             (set(rebased["given"]) == names),
@@ -190,6 +205,32 @@ def _rules(state: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
         for what, holds in _rules_of_part(part, state):
             yield f"{path}{what}", holds
     yield from _rules_of_reader(state)
+
+
+def _rules_of_shares(state: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    names = set(state["datasets"])
+    found = {"datasets": {name: one["share"] for name, one in state["datasets"].items()}}
+    if (curriculum := state["mixing"].get("curriculum")) is not None:
+        found["mixing.curriculum.to"] = curriculum["to"]
+    chosen = state.get("weights") or {"shares": None, "later": []}
+    if chosen["shares"] is not None:
+        found["weights.shares"] = chosen["shares"]
+    found |= {f"weights.later.{k}": one["shares"] for k, one in enumerate(chosen["later"])}
+    for path, shares in found.items():
+        total = sum(shares.values())
+        yield (
+            f"{path}: saved shares that sum to {total}, not to 1",
+            math.isclose(total, 1, rel_tol=1e-12),
+        )
+        yield f"{path}: saved of {shown(sorted(shares))}", set(shares) == names
+    base = (state.get("rebased") or {"position": 0})["position"]
+    block = state["mixing"]["block_length"]
+    places = [one["position"] for one in chosen["later"]]
+    yield (
+        f"weights.later: saved for positions {shown(places)}, with blocks of {block} from {base}",
+        places == sorted(set(places))
+        and all(at >= base and (at - base) % block == 0 for at in places),
+    )
 
 
 def _parts(state: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -23,9 +23,11 @@ from typing import Any
 
 from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults
 from autoloader.errors import UsageError, shown
-from autoloader.order.mixture import MixtureOrder
+from autoloader.order.legs import Change, Curriculum
+from autoloader.order.mixture import MixtureOrder, phase_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.read.mixer import rename_datasets
+from autoloader.samples.draws import dataset_key
 
 
 def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
@@ -40,6 +42,7 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
             "chain": order.chain,
             "block_length": order.block_length,
             "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
+            **_curriculum(order, plan.mixture.names),
         },
         "datasets": {
             dataset.name: {
@@ -51,6 +54,13 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
             for dataset in plan.mixture.datasets
         },
     }
+
+
+def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    moves = order.curriculum
+    if moves is None:
+        return {}
+    return {"curriculum": {"to": dict(zip(names, moves.to, strict=True)), "over": moves.over}}
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +201,7 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             remedy="gather the state of every rank, in their order, after the same step",
         )
     for rank, state in enumerate(read):
-        differing = _all_differences({key: first[key] for key in _FINGERPRINT}, state)
+        differing = _all_differences({key: first.get(key) for key in _SHARED}, state)
         if differing:
             raise UsageError(
                 f"the states of rank 0 and rank {rank} are of different loaders: {differing}",
@@ -206,15 +216,18 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return sealed({**first, "parts": kept})
 
 
-_FINGERPRINT = ("split", "seed", "reader", "mixing", "datasets")
+_SHARED = ("split", "seed", "reader", "mixing", "datasets", "rebased", "weights")
+"""What the states of all ranks have in common."""
 
 
 def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) -> MixtureOrder:
     """The order that a loader goes on in behind a state, where it may go on from it at all.
 
-    Other weights, and datasets that were added, hold from the state's position on: what a dataset
-    has given it does not give again before its pass is over. The position, and what each dataset
-    had given by then, are the order's ``base`` and ``given``.
+    Where nothing differs it is the order that the state was saved in, whatever weights were set
+    (``set_weights``). Other weights in the spec, datasets that were added and such as were left out
+    hold from the state's position on, and what was set before is no more: what a dataset has given
+    it does not give again before its pass is over. The position, and what each dataset had given
+    by then, are the order's ``base`` and ``given``.
 
     Args:
         state: of ``read_state``.
@@ -226,66 +239,111 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
             here.
     """
     here = fingerprint(plan)
-    rebased = state.get("rebased") or {"position": 0, "given": {}}
-    given: Mapping[str, int] = rebased["given"]
-    base = int(rebased["position"])
+    position, names = int(state["position"]), plan.mixture.names
     if differing := _all_differences(here, state):
         if not _may_rebase(state, here, plan):
             raise UsageError(
                 f"the state was saved for another loader: {differing}",
                 remedy="resume with the spec and split that the state was saved with; world size, "
                 "batch size and free knobs may differ, and, where an epoch is no pass and "
-                "nothing is chained, weights, and datasets may be added",
+                "nothing is chained, weights, and datasets may be added or left out",
             )
-        saved = state["datasets"]
-        phases = dict(zip(plan.mixture.names, order.phases, strict=True))
-        before = replace(
-            order,
-            shares=tuple(one["share"] for one in saved.values()),
-            phases=tuple(phases[name] for name in saved),
-            base=base,
-            given=tuple(given.get(name, 0) for name in saved),
-        )
-        base = int(state["position"])
-        given = dict(zip(saved, before.samples_before(base), strict=True))
-    if not base:
-        return order
-    return replace(order, base=base, given=tuple(given.get(n, 0) for n in plan.mixture.names))
+        saved = tuple(state["datasets"])
+        before = _saved_order(state, order, saved).samples_before(position)
+        given = dict(zip(saved, before, strict=True))
+        if not position:
+            return order
+        return replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
+    found = _saved_order(state, order, names)
+    moves = found.curriculum is not None or bool(found.changes)
+    rank, world_size = state.get("part") or (0, plan.world_size)
+    del rank
+    # Streams that are dealt anew count their blocks from here.
+    return found.from_position(position) if moves and world_size != plan.world_size else found
 
 
-def rebased(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
-    """What a state says of an order that did not begin at position 0."""
-    if not order.base:
-        return {}
-    given = dict(zip(names, order.given, strict=True))
-    return {"rebased": {"position": order.base, "given": given}}
+def _saved_order(
+    state: Mapping[str, Any], order: MixtureOrder, names: Sequence[str]
+) -> MixtureOrder:
+    """The order that a state was saved in, over the datasets ``names``.
+
+    Args:
+        state: of ``read_state``.
+        order: says what has no say in the datasets.
+        names: those of the state, in any order.
+    """
+
+    def shares(by_name: Mapping[str, float]) -> tuple[float, ...]:
+        return tuple(by_name[name] for name in names)
+
+    rebased = state.get("rebased") or {"position": 0, "given": {}}
+    chosen = state.get("weights") or {"shares": None, "later": []}
+    moves = state["mixing"].get("curriculum")
+    if chosen["shares"] is not None:
+        moves = None
+    own = chosen["shares"] or {name: one["share"] for name, one in state["datasets"].items()}
+    base = int(rebased["position"])
+    return replace(
+        order,
+        shares=shares(own),
+        phases=tuple(phase_of(dataset_key(state["seed"], name)) for name in names),
+        base=base,
+        given=tuple(rebased["given"].get(name, 0) for name in names) if base else (),
+        curriculum=None if moves is None else Curriculum(shares(moves["to"]), moves["over"]),
+        changes=tuple(Change(one["position"], shares(one["shares"])) for one in chosen["later"]),
+    )
+
+
+def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:
+    """What a state says of an order beside the fingerprint: where it began, and what was set."""
+    found: dict[str, Any] = {}
+    names = plan.mixture.names
+    if order.base:
+        given = dict(zip(names, order.given, strict=True))
+        found["rebased"] = {"position": order.base, "given": given}
+    declared = plan.order
+    as_declared = (order.shares, order.curriculum) == (declared.shares, declared.curriculum)
+    if not as_declared or order.changes:
+        found["weights"] = {
+            "shares": None if as_declared else dict(zip(names, order.shares, strict=True)),
+            "later": [
+                {"position": one.position, "shares": dict(zip(names, one.shares, strict=True))}
+                for one in order.changes
+            ],
+        }
+    return found
 
 
 def is_rebased(state: Mapping[str, Any], plan: LoaderPlan) -> bool:
     """Whether a loader would go on from a state with other datasets or weights."""
-    return bool(_differences("datasets", state["datasets"], fingerprint(plan)["datasets"]))
+    here = fingerprint(plan)
+    moves = (state["mixing"].get("curriculum"), here["mixing"].get("curriculum"))
+    return moves[0] != moves[1] or bool(
+        _differences("datasets", state["datasets"], here["datasets"])
+    )
 
 
 def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderPlan) -> bool:
-    """Whether nothing differs but weights, datasets that were added, and the epoch's length."""
-    saved, now = dict(state), dict(here)
-    old, new = saved["datasets"], now["datasets"]
-    mixing = dict(saved["mixing"])
-    if "pass" in (mixing["epoch"], now["mixing"]["epoch"]) or not set(old) <= set(new):
+    """Whether nothing differs but weights, which datasets there are, and the epoch's length."""
+    old, new = state["datasets"], here["datasets"]
+    both = [name for name in old if name in new]
+    if "pass" in (state["mixing"]["epoch"], here["mixing"]["epoch"]) or not both:
         return False
     if plan.order.chain:
         return False
-    mixing["epoch"] = now["mixing"]["epoch"]
-    saved["mixing"] = mixing
-    saved["datasets"] = {name: {**one, "share": 0} for name, one in old.items()}
-    now["datasets"] = {name: {**new[name], "share": 0} for name in old}
-    return all(saved[key] == value for key, value in now.items())
+
+    def fixed(one: Mapping[str, Any]) -> dict[str, Any]:
+        mixing = {**one["mixing"], "epoch": 0, "curriculum": None}
+        datasets = {name: {**one["datasets"][name], "share": 0} for name in both}
+        return {**{key: one[key] for key in here}, "mixing": mixing, "datasets": datasets}
+
+    return fixed(state) == fixed(here)
 
 
 def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
     found = []
     for key, value in here.items():
-        found += _differences(key, state[key], value)
+        found += _differences(key, state.get(key), value)
     return "; ".join(found)
 
 

@@ -227,12 +227,18 @@ def _dataset_row(name: str, entry: Mapping[str, Any], root: str) -> tuple[Any, .
         f"{'≈' if entry['frames_estimated'] else ''}{entry['frames']}",
         f"{about}{entry['samples']}",
         f"{entry['weight']:g}",
-        f"{entry['share']:.4f}",
+        _shares(entry),
         entry["stride"],
         entry["action_width"] or "-",
         entry["state_width"] or "-",
         "-" if decode_s is None else f"{decode_s * 1e3:.2f} ms",
     )
+
+
+def _shares(entry: Mapping[str, Any]) -> str:
+    """The share at the beginning, and that at the end of a schedule."""
+    begins, ends = f"{entry['share']:.4f}", f"{entry['share_end']:.4f}"
+    return begins if begins == ends else f"{begins} → {ends}"
 
 
 def _cameras(cameras: Mapping[str, list[str]]) -> str:

@@ -39,6 +39,7 @@ INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
 STREAM_ONLY = (*STREAM_KNOBS, "min_ready_datasets")
 """Knobs that the indexed reader has no use for."""
 
+_END = 2**62
 _INTERNAL = ("ledger", "language_end", "language_text", "text_length")
 
 
@@ -144,6 +145,7 @@ def _dataset(
         "frames_estimated": count.frames_estimated,
         "weight": dataset.weight,
         "share": plan.order.shares[dataset.index],
+        "share_end": plan.order.shares_at(_END)[dataset.index],
         "stride": dataset.stride,
         "cameras": {
             camera: [feature.path for feature in features]

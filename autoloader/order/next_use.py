@@ -29,11 +29,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from autoloader.order.episodes import DatasetTable, Ints
+from autoloader.order.mixture import NEVER
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.windows import valid_ranges
-
-NEVER = 2**62
-"""The next use of a frame that no sample shows at an offset."""
 
 _PASSES = 2
 _GAP = 512
@@ -86,7 +84,8 @@ class NextUse:
             position: [n] where they lie.
 
         Returns:
-            [n, F] int64 positions, each above its sample's own; ``NEVER`` where there is none.
+            [n, F] int64 positions, each above its sample's own; ``NEVER`` where there is none, as
+            of a dataset that gives no more samples from some position on.
         """
         frames = frame.shape[1]
         dataset, pass_, episode = (

@@ -69,8 +69,9 @@ class SamplePlan:
 
     Args:
         order: the mixture's shares, block length and epochs.
-        tables: its datasets, in the order of ``order.shares``; every one gives a sample, and
-            where an epoch is a pass, as many as ``order.pass_samples`` says.
+        tables: its datasets, in the order of ``order.shares``; every one has a sample, and
+            where an epoch is a pass, as many as ``order.pass_samples`` says, or has no part in it
+            (0).
         chain: let the samples of a block share frames where the offsets allow it (``chains``).
 
     Attributes:
@@ -85,7 +86,8 @@ class SamplePlan:
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
         assert len(tables) == len(order.shares)
         assert (self._samples > 0).all()
-        assert order.pass_samples is None or order.pass_samples == tuple(self._samples.tolist())
+        pairs = zip(order.pass_samples or (), self._samples.tolist(), strict=False)
+        assert all(own in (0, samples) for own, samples in pairs)
         self._chains = ChainedSamples(
             tables, order.block_length if chain else 1, by_pass=order.pass_samples is not None
         )

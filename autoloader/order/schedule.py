@@ -40,9 +40,14 @@ class Schedule:
     """Blocks dealt to datasets by share.
 
     Args:
-        shares: relative weight of each dataset, all above zero.
-        phases: in [0, 1) for each; a keyed draw, so that heavy datasets do not all come first.
+        shares: relative weight of each dataset; one of weight 0 has no block.
+        phases: in [0, 1) for each; a keyed draw, so that heavy datasets do not all come first. A
+            dataset that is behind from before has a lower one, one that is ahead a higher.
         finite: when given, how many blocks each dataset has; shares are then ignored.
+
+    Attributes:
+        length: blocks in all; ``None`` without end.
+        deals: [D] bool, which datasets have any.
     """
 
     def __init__(
@@ -54,12 +59,14 @@ class Schedule:
     ) -> None:
         counts = None if finite is None else np.asarray(finite, dtype=np.int64)
         weights = np.asarray(shares if counts is None else counts, dtype=np.float64)
-        self._live = np.flatnonzero(weights > 0)
+        self.deals: NDArray[np.bool_] = weights > 0
+        self._live = np.flatnonzero(self.deals)
         self._weights = weights[self._live] / weights.sum()
         self._phases = np.asarray(phases, dtype=np.float64)[self._live]
         self._finite = None if counts is None else counts[self._live]
         self._datasets = len(weights)
         self._row = np.cumsum(weights > 0) - 1
+        self._first_due = min(0.0, float(self._due(np.zeros_like(self._live)).min(initial=0.0)))
         self.length: int | None = None if counts is None else int(counts.sum())
 
     def _due(self, k: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -83,7 +90,7 @@ class Schedule:
         low, high = float(max(0, start - margin)), float(stop + margin)
         before, step = self._counts_at(low), margin
         while int(before.sum()) > start:
-            low, step = max(0.0, low - step), 2 * step
+            low, step = max(self._first_due, low - step), 2 * step
             before = self._counts_at(low)
         after, step = self._counts_at(high), margin
         while int(after.sum()) < stop:
@@ -137,6 +144,7 @@ class Schedule:
         tolerance = 1e-14 * (due + 1)
         unsure = (expected.min(axis=1) < tolerance) | (expected.max(axis=1) > 1 - tolerance)
         counts[own] = number
+        np.maximum(counts, 0, out=counts)
         for at in np.flatnonzero(unsure).tolist():
             counts[at] = self._counts_at(float(due[at]))
             same = self._due(counts[at].astype(np.int64)) == due[at]
@@ -165,6 +173,7 @@ class DrawnSchedule(Schedule):
     Args:
         shares, phases, finite: as of ``Schedule``.
         key: of the draws.
+        last: blocks that will be asked for, where that is known: the last window ends there.
     """
 
     def __init__(
@@ -174,9 +183,11 @@ class DrawnSchedule(Schedule):
         *,
         key: int,
         finite: Sequence[int] | None = None,
+        last: int | None = None,
     ) -> None:
         super().__init__(shares, phases, finite=finite)
         self._key = key
+        self._stop = last
         self._last = -1, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
     def _drawn(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -184,7 +195,8 @@ class DrawnSchedule(Schedule):
         known, dataset, number = self._last
         if known != window:
             start = window * WINDOW
-            due, _ = super().numbered(start, start + WINDOW)
+            stop = start + WINDOW if self._stop is None else min(start + WINDOW, self._stop)
+            due, _ = super().numbered(start, stop)
             places = np.arange(start, start + len(due), dtype=np.int64)
             dataset = due[ordered(self._key, places) - start]
             together = np.argsort(dataset, kind="stable")

@@ -47,7 +47,8 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     else:
         from autoloader.pipeline.streamed import StreamsReader, opener
 
-        reader = StreamsReader(mixture, order, opener(mixture, compiled), start)
+        world_size = setup.ranks.world_size
+        reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
     from autoloader.pipeline.pipeline import Pipeline
 
     held = sorted(setup.lent())

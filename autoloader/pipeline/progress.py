@@ -12,13 +12,17 @@ from typing import Any, TypedDict
 from autoloader.errors import UsageError
 from autoloader.order.cursor import DatasetCursor
 from autoloader.order.dealing import Ranks, epoch_steps, step_samples
-from autoloader.order.mixture import MixtureOrder
+from autoloader.order.mixture import MixtureOrder, blocks_of_stream
 from autoloader.order.parts import part_of
-from autoloader.read.mixer import rename_datasets
+from autoloader.read.mixer import MAX_DEBTS, rename_datasets
 from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
+
+
+_MOST_AHEAD = 2 * MAX_DEBTS
+"""Batches behind a change of weights after which every rank's mixer has passed it."""
 
 
 class _Dealt(TypedDict):
@@ -152,14 +156,15 @@ class DeliveryProgress:
         Raises:
             UsageError: it is of other files, or of a part that is not this rank's.
         """
+        if rebased:  # debts may be of datasets that are gone
+            parts = {rank: {**part, "mixer": None} for rank, part in _parts_of(state).items()}
+            state = {**state, "mixer": state["mixer"] if self._planned else None, "parts": parts}
         if self._planned:
             self._cursors, self._mixer = self._own(state, self._ranks), state["mixer"]
         else:
             self._cursors, self._mixer = self._of_part(state)
         for index, name in enumerate(self._mixture.names):
             self._taken[index] = int(state["taken"].get(name, 0))
-        if rebased and not self._planned:
-            self._mixer = None
         self._batches = int(state["batches"])
         self.position = int(state["position"])
         epoch = self._order.epoch_samples
@@ -182,7 +187,7 @@ class DeliveryProgress:
         self, state: Mapping[str, Any]
     ) -> tuple[list[DatasetCursor], dict[str, Any] | None]:
         rank, world_size = state["part"]
-        parts = state.get("parts") or {str(rank): state}
+        parts = _parts_of(state)
         own = parts.get(str(self._ranks.rank))
         if world_size == self._ranks.world_size and own is not None:
             return self._own(own, self._ranks), rename_datasets(
@@ -210,6 +215,39 @@ class DeliveryProgress:
         return mine, None
 
     @property
+    def batches(self) -> int:
+        """Batches handed out since the run began."""
+        return self._batches
+
+    def as_saved(self, order: MixtureOrder) -> MixtureOrder:
+        """An order as a state tells it: from the last change of weights that was reached.
+
+        Streams tell theirs as the mixer that runs was begun with it.
+        """
+        return order.begun_at(self.position) if self._planned else order
+
+    def told_from_last_change(self, order: MixtureOrder) -> MixtureOrder:
+        """An order from the last change of weights on that was reached, wherever debts allow it.
+
+        A stream's mixer counts its blocks from there then: a pipeline must begin anew.
+        """
+        if self._planned:
+            return order.begun_at(self.position)
+        reached = [
+            one.position
+            for one in order.changes
+            if one.position + _MOST_AHEAD * self._full * order.block_length <= self.position
+        ]
+        if not reached:
+            return order
+        if self._mixer is not None:
+            before = blocks_of_stream(order, reached[-1], self._ranks.world_size)
+            if self._mixer["next"] < before:
+                return order
+            self._mixer = {**self._mixer, "next": self._mixer["next"] - before}
+        return order.begun_at(reached[-1])
+
+    @property
     def _due(self) -> int | None:
         samples = self._order.epoch_samples
         return None if samples is None else samples - self.in_epoch
@@ -226,3 +264,9 @@ class DeliveryProgress:
             "world_size": self._ranks.world_size,
             "drop_last": batch.drop_last,
         }
+
+
+def _parts_of(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What a state of streams says of each rank that it speaks of."""
+    rank = (state.get("part") or (0, 1))[0]
+    return state.get("parts") or {str(rank): state}

@@ -35,6 +35,7 @@ class StreamsReader(MixtureReader):
         order: its order.
         open_stream: makes a dataset's stream.
         start: where to begin.
+        world_size: ranks that stream a part of the mixture each.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class StreamsReader(MixtureReader):
         order: MixtureOrder,
         open_stream: OpenStream,
         start: PipelineStart,
+        world_size: int = 1,
     ) -> None:
         self._mixture = mixture
         self._order = order
         self._open_stream = open_stream
         self._start = start
+        self._world_size = world_size
 
     def source(
         self,
@@ -63,6 +66,7 @@ class StreamsReader(MixtureReader):
             knobs,
             self._open_stream,
             start=self._start,
+            world_size=self._world_size,
             quarantine=quarantine,
             condition=condition,
             failed=failed,

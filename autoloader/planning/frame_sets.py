@@ -26,7 +26,7 @@ def frame_sets(
     reuse: Reuse,
     costs: Mapping[str, DecodeCost],
 ) -> tuple[FrameSet, ...]:
-    """The frames of every camera of every dataset; of a camera's choices each on its own.
+    """The frames of every camera of every dataset with a share; of choices each on its own.
 
     Args:
         mixture: the datasets and cameras.
@@ -47,6 +47,7 @@ def frame_sets(
     return tuple(
         one
         for dataset, table in zip(mixture.datasets, tables, strict=True)
+        if order.shares[dataset.index]
         for one in _of_dataset(
             mixture, dataset, table, order, reuse, seconds.get(dataset.name, mean_s)
         )

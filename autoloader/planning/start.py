@@ -30,7 +30,7 @@ from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve.mixture import ResolvedMixture
 from autoloader.samples.resolve.normalise import normalised
 from autoloader.samples.resolve.split import resolve
-from autoloader.spec import PipelineSpec
+from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.statistics import file_differences, statistics_of
 from autoloader.units import parse_bytes
 
@@ -155,8 +155,10 @@ def _size_notes(
     """What depends on sizes that will stay estimates, for people."""
     guessed = [d.name for d in mixture.datasets if d.remote and counts[d.name].estimated]
     uses = []
-    if mixture.spec.weights != "explicit":
-        uses.append(f"weights: {mixture.spec.weights}")
+    how = mixture.spec.weights
+    kind = how.kind if isinstance(how, CurriculumSpec) else how
+    if kind != "explicit":
+        uses.append(f"weights: {kind}")
     if order.epoch_samples is not None and not isinstance(mixture.spec.mixing.epoch, int):
         uses.append("the length of an epoch")
     if not guessed or not uses:

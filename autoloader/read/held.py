@@ -17,7 +17,8 @@ from autoloader.cache.slab import BLACK
 from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
-from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.mixture import NEVER
+from autoloader.order.next_use import NextUse
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples.block import SampleBlock
 

@@ -54,10 +54,11 @@ class Mixer:
     Args:
         order: shares, phases, block length, epoch.
         owe: whether a dataset that is not ready is owed its block (else waited for).
+        streams: mixers side by side that share the order's positions (ranks).
     """
 
-    def __init__(self, order: MixtureOrder, *, owe: bool) -> None:
-        self._sequence = BlockSequence(order)
+    def __init__(self, order: MixtureOrder, *, owe: bool, streams: int = 1) -> None:
+        self._sequence = BlockSequence(order, streams)
         self._owe = owe
         self._next = 0
         self._debts: list[tuple[int, int]] = []

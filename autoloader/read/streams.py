@@ -42,6 +42,7 @@ class StreamSource:
         knobs: values to begin with.
         open_stream: makes a dataset's stream; called on that dataset's thread.
         start: where to begin.
+        world_size: ranks that stream a part of the mixture each.
         quarantine: told of bad records.
         condition: told when samples are there.
         failed: told of the exception that ends a reader.
@@ -58,6 +59,7 @@ class StreamSource:
         open_stream: Callable[[ResolvedDataset], EpisodeStream],
         *,
         start: PipelineStart,
+        world_size: int = 1,
         quarantine: Quarantine,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
@@ -65,7 +67,8 @@ class StreamSource:
         self._mixture = mixture
         self._condition = condition
         self._failed = failed
-        self._min_ready = min(knobs.min_ready_datasets, len(mixture.datasets))
+        self._used = order.used
+        self._min_ready = min(knobs.min_ready_datasets, sum(self._used))
         self._begun = False
         self._queues = [
             SampleQueue(
@@ -91,14 +94,15 @@ class StreamSource:
             )
             for dataset in mixture.datasets
         ]
-        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits)
+        self._mixer = Mixer(order, owe=not mixture.spec.mixing.waits, streams=world_size)
         if start.mixer is not None:
             self._mixer.restore(start.mixer)
 
     def start(self) -> None:
-        """Open all streams side by side, the heaviest first."""
+        """Open all streams side by side, the heaviest first; none of a dataset without a share."""
         for dataset in sorted(self._mixture.datasets, key=lambda dataset: -dataset.weight):
-            self._readers[dataset.index].start()
+            if self._used[dataset.index]:
+                self._readers[dataset.index].start()
 
     def assign(self, spans: Spans) -> None:
         """A stream goes on from its cursor, whatever the positions are called."""
@@ -129,7 +133,9 @@ class StreamSource:
         names = self._mixture.names
         if not self._begun:
             late = [
-                name for name, queue in zip(names, self._queues, strict=True) if not queue.pending
+                name
+                for name, queue, used in zip(names, self._queues, self._used, strict=True)
+                if used and not queue.pending
             ]
             logger.warning(
                 "%d/%d datasets ready, %d wanted to begin; waiting for %s",
@@ -152,6 +158,8 @@ class StreamSource:
     def retune(self, knobs: Knobs) -> None:
         """See ``SampleSource.retune``."""
         for dataset in self._mixture.datasets:
+            if not self._used[dataset.index]:
+                continue
             own = knobs.for_dataset(dataset.name)
             self._queues[dataset.index].limit(
                 capacity=own.queue_samples, shuffle=own.shuffle_samples
@@ -209,4 +217,4 @@ class StreamSource:
         self._failed(error)
 
     def _live(self) -> int:
-        return len(self._mixture.datasets) - len(self._mixer.snapshot()["dropped"])
+        return sum(self._used) - len(self._mixer.snapshot()["dropped"])

@@ -7,12 +7,13 @@ from autoloader.spec.augment import AugmentOp
 from autoloader.spec.delta_timestamps import DeltaTimestamps
 from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
+from autoloader.spec.mixture.curriculum import CurriculumSpec
+from autoloader.spec.mixture.mixing import MixingSpec
 from autoloader.spec.model import (
     BatchSpec,
     CameraSpec,
     DatasetSpec,
     ErrorsSpec,
-    MixingSpec,
     PipelineSpec,
     SpecSource,
     ValidationSpec,
@@ -28,6 +29,7 @@ __all__ = [
     "AugmentOp",
     "BatchSpec",
     "CameraSpec",
+    "CurriculumSpec",
     "DatasetSpec",
     "DeltaTimestamps",
     "EdgesSpec",

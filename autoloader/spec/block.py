@@ -35,7 +35,8 @@ class Block(BaseModel):
     @classmethod
     def _know_every_key(cls, raw: Any) -> Any:
         if isinstance(raw, Mapping):
+            known = [field.alias or name for name, field in cls.model_fields.items()]
             for key in raw:
-                if key not in cls.model_fields:
-                    raise wrong(f"unknown key {shown(key)}", nearest(str(key), cls.model_fields))
+                if key not in known:
+                    raise wrong(f"unknown key {shown(key)}", nearest(str(key), known))
         return raw

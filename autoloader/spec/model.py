@@ -16,6 +16,8 @@ from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Choice, Expression
 from autoloader.spec.keep import KeepSpec
+from autoloader.spec.mixture.curriculum import CurriculumSpec, Weight, Weights
+from autoloader.spec.mixture.mixing import MixingSpec
 from autoloader.spec.normalise import NormalizeSpec
 from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, merged
 from autoloader.spec.steps import StepsSpec
@@ -51,7 +53,7 @@ class DatasetSpec(Block):
         default_factory=lambda: {"train": "train"},
         description="loader split → TFDS split expression; null leaves the dataset out",
     )
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False, description="relative share")
+    weight: Weight = Field(1.0, description="relative share; 0: no samples for now")
     images: Mapping[Name, Camera] = Field(default_factory=dict, description="camera → feature")
     files: Literal["auto", "public", "rewritten"] = Field(
         "auto",
@@ -122,47 +124,6 @@ class BatchSpec(Block):
     drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
 
 
-class MixingSpec(Block):
-    """How the datasets' samples are put in one order."""
-
-    strategy: Literal["python", "sample", "choose"] = Field(
-        "python",
-        description="turns of the datasets. python, choose: evenly, by weight, and choose never "
-        "owes one; sample: drawn by weight",
-    )
-    block_length: int = Field(1, ge=1, le=4096, description="samples in a row from one dataset")
-    on_stall: Literal["auto", "wait", "owe"] = Field(
-        "auto", description="a dataset that is not ready: wait for it, or owe it its share"
-    )
-    epoch: Literal["auto", "pass", "forever"] | Samples = Field(
-        "auto",
-        description="pass: until every dataset has done one pass; N samples; forever; auto: "
-        "pass with natural weights, else all valid samples",
-    )
-    chain: bool = Field(
-        False, description="samples of a block share frames, decoded once (indexed reader)"
-    )
-
-    @property
-    def waits(self) -> bool:
-        """Whether a dataset that is not ready is waited for, so that no order hangs on timing."""
-        return self.strategy == "choose" or self.on_stall == "wait"
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> MixingSpec:
-        if self.strategy == "choose" and self.on_stall == "owe":
-            raise wrong(
-                "strategy: choose with on_stall: owe: choose waits for a dataset that is not ready",
-                "set mixing.strategy: python, or leave on_stall out",
-            )
-        if self.chain and self.block_length == 1:
-            raise wrong(
-                "chain: true with blocks of one sample, which has nothing to share frames with",
-                "set mixing.block_length: 4 (or another above 1), or leave chain out",
-            )
-        return self
-
-
 class ErrorsSpec(Block):
     """What a run tolerates before it stops."""
 
@@ -199,8 +160,9 @@ class PipelineSpec(Block):
         "auto", description="how files are read; pinned here when order must agree over hosts"
     )
     datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
-    weights: Literal["explicit", "natural", "natural_scaled"] = Field(
-        "explicit", description="shares from weight, from sample counts, or from both multiplied"
+    weights: Weights = Field(
+        "explicit",
+        description="shares from weight, from sample counts, or from both; or a schedule",
     )
     sample: SampleSpec = Field(default_factory=SampleSpec)
     cameras: Mapping[Name, CameraSpec] = Field(min_length=1)
@@ -250,7 +212,21 @@ class PipelineSpec(Block):
         self._check_shapes_agree()
         self._check_augment()
         self._check_groups(names)
+        self._check_weights(names)
         return self
+
+    def _check_weights(self, names: list[str]) -> None:
+        moves = self.weights
+        if isinstance(moves, CurriculumSpec):
+            for name in (*moves.from_, *moves.to):
+                if name not in names:
+                    raise wrong(f"weights names {name!r}, no dataset", nearest(name, names))
+            if self.mixing.epoch == "pass":
+                raise wrong(
+                    "weights: a schedule with mixing.epoch: pass, where every dataset gives one "
+                    "pass whatever its weight",
+                    "leave mixing.epoch out, or set a number of samples",
+                )
 
     def _check_groups(self, names: list[str]) -> None:
         for group, members in self.normalize.group.items() if self.normalize else ():

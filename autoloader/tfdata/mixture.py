@@ -25,7 +25,7 @@ from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import mixture_order
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
-from autoloader.spec import PipelineSpec, SpecSource
+from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
 from autoloader.statistics import statistics_of
 from autoloader.tfdata.choices import turns
 from autoloader.tfdata.decode import decode_sample
@@ -74,6 +74,12 @@ def as_dataset(
     spec = PipelineSpec.of(spec)
     if seed is not None:
         spec = spec.model_copy(update={"seed": seed})
+    if isinstance(spec.weights, CurriculumSpec):
+        raise UnsupportedError(
+            "weights: a schedule (from, to, over) is not supported in TensorFlow's graph",
+            remedy="use AutoLoader, or weights: explicit",
+            path="weights",
+        )
     mixture = resolve(spec, split)
     _check_told(mixture)
     if spec.normalize is not None and (statistics := statistics_of(spec, split)) is not None:

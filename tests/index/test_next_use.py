@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder, PositionSequence
-from autoloader.order.next_use import NEVER, NextUse
+from autoloader.order.mixture import NEVER, MixtureOrder, PositionSequence
+from autoloader.order.next_use import NextUse
 from autoloader.order.permutation import MAX_SIZE, permute, unpermute
 from autoloader.order.plan import PlannedSamples, SamplePlan
 from autoloader.order.schedule import WINDOW

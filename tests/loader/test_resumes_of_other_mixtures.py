@@ -99,20 +99,32 @@ def test_a_stream_resumes_with_other_weights_and_more_datasets(trio: list[Writte
     assert [shares[ord(name)] for name in "abc"] == [24, 12, 12]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        (("a", "b"), ("a",), r"datasets\.b: saved \{.*\}, here None"),
-        (("a",), ("b",), r"datasets\.a: saved \{.*\}, here None"),
-    ],
-)
-def test_datasets_that_are_gone_are_refused_with_the_difference(
-    trio: list[Written], before: str, after: str, said: str
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_a_dataset_that_is_left_out_is_forgotten_and_the_others_go_on(
+    trio: list[Written], reader: str
 ) -> None:
-    by_name = dict(zip("abc", trio, strict=True))
-    _, state = run(mixture([by_name[name] for name in before], [1] * len(before)), 1)
-    with pytest.raises(UsageError, match=said):
-        run(mixture([by_name[name] for name in after], [1] * len(after)), 1, state)
+    a, b, c = trio
+    found, state = run(mixture([a, b, c], [1, 1, 1], reader=reader), 5)
+    more, state = run(mixture([c, a], [2, 1], reader=reader), 3, state)  # in another place
+    last, state = run(mixture([a, b, c], [1, 1, 1], reader=reader), 2, state)
+    untouched, _ = run(mixture([a, b, c], [1, 1, 1], reader=reader), 20)
+    assert of(more, "b") == []
+    assert len(of(more, "c")) == 6
+    for name in "ac":
+        assert (
+            of(found + more + last, name)
+            == of(untouched, name)[: len(of(found + more + last, name))]
+        )
+    assert of(last, "b") == of(untouched, "b")[: len(of(last, "b"))]
+    assert set(state["taken"]) == set(state["rebased"]["given"]) == {"a", "b", "c"}
+
+
+def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(
+    trio: list[Written],
+) -> None:
+    _, state = run(mixture([trio[0]], [1]), 1)
+    with pytest.raises(UsageError, match=r"datasets\.a: saved \{.*\}, here None"):
+        run(mixture([trio[1]], [1]), 1, state)
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,6 @@ BAD_VALUES = [
     ("reader", "fast", "reader"),
     ("weights", "equal", "weights"),
     ("metadata", "some", "metadata"),
-    ("datasets.0.weight", 0, "datasets[bridge].weight"),
     ("datasets.0.weight", -1.0, "datasets[bridge].weight"),
     ("datasets.0.weight", float("inf"), "datasets[bridge].weight"),
     ("datasets.0.weight", float("nan"), "datasets[bridge].weight"),

@@ -1,0 +1,317 @@
+"""Weights that are set while running, schedules, and weight 0: the same samples after any cut."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, every_strategy, spec_of
+
+from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
+from autoloader.checkpoint.state import sealed
+from autoloader.errors import SpecError, UsageError
+from autoloader.loader import IdleLoader
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
+BATCH = 3
+Row = tuple[int, ...]
+State = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
+    """Three datasets of 15, 12 and 9 samples."""
+    folder = tmp_path_factory.mktemp("trio")
+    number = itertools.count()
+    return [
+        write_dataset(folder, [[episode(next(number), n, encode=png) for n in lengths]], name=name)
+        for name, lengths in (("a", [7, 8]), ("b", [4, 8]), ("c", [9]))
+    ]
+
+
+def mixture(written: list[Written], each: list[float], **top: Any) -> PipelineSpec:
+    datasets = [dataset_of(one, weight=w) for one, w in zip(written, each, strict=True)]
+    return spec_of(*datasets, **{"batch": {"size": BATCH}, "mixing": {"epoch": "forever"}, **top})
+
+
+def opened(spec: PipelineSpec, kind: type[AutoLoader] = AutoLoader, **own: Any) -> AutoLoader:
+    options: dict[str, Any] = {"ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", **own}
+    return kind(spec, isolation="thread", reproducible=True, **options)
+
+
+def taken(loader: AutoLoader, steps: int) -> list[Row]:
+    """The samples of the next batches, over epochs."""
+    found: list[Row] = []
+    while steps:
+        for batch in itertools.islice(loader, steps):
+            found += map(tuple, batch["provenance"].tolist())
+            steps -= 1
+    return found
+
+
+def state_of(loader: AutoLoader) -> State:
+    plain: State = json.loads(json.dumps(loader.state_dict()))
+    return plain
+
+
+def counts(rows: list[Row]) -> list[int]:
+    found = collections.Counter(row[0] for row in rows)
+    return [found[dataset] for dataset in range(3)]
+
+
+def near(rows: list[Row], *due: int) -> bool:
+    """Whether every dataset gave as many samples as it was due, or one more or less."""
+    return all(abs(a - b) <= (b > 0) for a, b in zip(counts(rows), due, strict=True))
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_weights_hold_from_the_named_batch_on_and_after_any_resume(
+    trio: list[Written], reader: str
+) -> None:
+    spec = mixture(trio, [1, 1, 0], reader=reader)
+    with opened(spec) as loader:
+        rows = taken(loader, 4)
+        loader.set_weights({"c": 2})
+        saved = [(loader.batches, state_of(loader))]
+        rows += taken(loader, 4)
+        loader.set_weights({"a": 0, "c": 3}, at_batch=16)
+        saved.append((loader.batches, state_of(loader)))
+        rows += taken(loader, 10)
+        assert loader.statistics().datasets["a"].weight == 0
+        saved.append((loader.batches, state_of(loader)))
+        rows += taken(loader, 4)
+    assert near(rows[: 4 * BATCH], 6, 6, 0)
+    assert near(rows[4 * BATCH : 16 * BATCH], 9, 9, 18)
+    assert near(rows[16 * BATCH :], 0, 5, 13)
+    assert len(set(rows)) == len(rows)  # provenance has the pass in it
+    for name, samples in enumerate((15, 12, 9)):
+        first = [row for row in rows if row[:2] == (name, 0)]
+        assert len(first) == min(samples, counts(rows)[name])
+    for batches, state in saved:
+        with opened(spec) as again:
+            again.load_state_dict(state)
+            assert again.batches == batches
+            if batches == 8:
+                assert taken(again, 14) == rows[8 * BATCH :]
+            elif batches == 18:
+                assert taken(again, 4) == rows[18 * BATCH :]
+
+
+@settings(
+    max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 4),
+            st.dictionaries(st.sampled_from("abc"), st.integers(0, 5), max_size=3),
+            st.integers(0, 3),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["python", "sample"]),
+    st.booleans(),
+)
+def test_killed_and_resumed_anywhere_it_gives_the_same_samples_as_undisturbed(
+    trio: list[Written],
+    legs: list[tuple[int, dict[str, int], int, bool]],
+    block_length: int,
+    strategy: str,
+    moves: bool,
+) -> None:
+    mixing = {"epoch": 40, "block_length": block_length, "strategy": strategy}
+    top: dict[str, Any] = {"mixing": mixing}
+    if moves:
+        top["weights"] = {"from": {"a": 4}, "to": {"a": 0, "b": 3}, "over": 30}
+    spec = mixture(trio, [1, 2, 3], **top)
+
+    def told(interrupted: bool) -> tuple[list[Row], State]:
+        loader, rows = opened(spec), []
+        try:
+            for steps, weights, ahead, killed in legs:
+                rows += taken(loader, steps)
+                if {"a": 1, "b": 2, "c": 3, **weights} != {"a": 0, "b": 0, "c": 0}:
+                    loader.set_weights(weights, at_batch=loader.batches + ahead)
+                if killed and interrupted:
+                    state = state_of(loader)
+                    loader.close()
+                    loader = opened(spec)
+                    loader.load_state_dict(state)
+            return rows + taken(loader, 6), state_of(loader)
+        finally:
+            loader.close()
+
+    assert told(interrupted=True) == told(interrupted=False)
+
+
+@every_strategy
+def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy: str) -> None:
+    spec = mixture(trio, [1, 1, 1], mixing={"epoch": "forever", "strategy": strategy})
+    with opened(spec) as alone:
+        whole = taken(alone, 4)
+        alone.set_weights({"a": 4})
+        whole += taken(alone, 4)
+    rows: list[list[Row]] = []
+    states = []
+    for rank in range(2):
+        with opened(spec, rank=rank, world_size=2) as loader:
+            with pytest.raises(UsageError, match="without at_batch, on 2 ranks"):
+                loader.set_weights({"a": 4})
+            first = taken(loader, rank)  # not at the same step: the batch says when
+            loader.set_weights({"a": 4}, at_batch=2)
+            rows.append(first + taken(loader, 3 - rank))
+            states.append(state_of(loader))
+            with pytest.raises(UsageError, match="batch 2 was handed out already"):
+                loader.set_weights({"a": 4}, at_batch=2)
+            rows[rank] += taken(loader, 1)
+    dealt = [row for step in range(4) for own in rows for row in own[3 * step : 3 * step + 3]]
+    assert dealt == whole
+    with opened(spec) as alone:
+        alone.load_state_dict(join_states(states))
+        assert taken(alone, 2) == whole[18:]
+    forgot = sealed({k: v for k, v in states[1].items() if k not in ("weights", "rebased")})
+    with pytest.raises(UsageError, match=r"rank 0 and rank 1 are of different loaders: rebased"):
+        join_states([states[0], forgot])
+
+
+def test_streams_of_two_ranks_change_together_and_join_to_one(trio: list[Written]) -> None:
+    spec = mixture(trio, [1, 1, 0], reader="stream")
+    states, rows = [], []
+    for rank in range(2):
+        with opened(spec, rank=rank, world_size=2) as loader:
+            loader.set_weights({"b": 0, "c": 1}, at_batch=2)
+            rows.append(taken(loader, 4))
+            states.append(state_of(loader))
+    for own in rows:
+        assert near(own[: 2 * BATCH], 3, 3, 0)
+        assert near(own[2 * BATCH :], 3, 0, 3)
+    with opened(spec) as alone:
+        alone.load_state_dict(join_states(states))
+        assert near(taken(alone, 4), 6, 0, 6)
+
+
+def test_a_schedule_moves_the_shares_is_saved_and_ends_when_weights_are_set(
+    trio: list[Written],
+) -> None:
+    moves = {"from": {"a": 1, "c": 0}, "to": {"a": 0}, "over": 120}
+    spec = mixture(trio, [1, 0, 1], weights=moves)
+    with opened(spec) as loader:
+        rows = taken(loader, 20)
+        state = state_of(loader)
+        rows += taken(loader, 24)
+        assert loader.statistics().datasets["c"].weight == 1
+    assert near(rows[:60], 45, 0, 15)
+    assert near(rows[60:120], 15, 0, 45)
+    assert near(rows[120:], 0, 0, 12)
+    with opened(spec) as again:
+        again.load_state_dict(state)
+        assert taken(again, 24) == rows[60:]
+        again.load_state_dict(state)
+        again.set_weights({"b": 1})
+        assert near(taken(again, 6), 6, 6, 6)
+    other = mixture(trio, [1, 0, 1], weights={**moves, "over": 240})
+    with opened(other) as again:  # another schedule holds from the state on
+        again.load_state_dict(state)
+        assert again.state_dict()["rebased"]["position"] == 60
+        assert near(taken(again, 20), 37, 0, 23)  # from a quarter of the way to a half
+
+
+def test_a_dataset_of_weight_0_has_no_samples_and_a_validation_of_its_own(
+    trio: list[Written],
+) -> None:
+    for top in ({"mixing": {"epoch": "pass"}}, {"weights": "natural"}, {"mixing": {}}):
+        with opened(mixture(trio, [1, 0, 1], **{"mixing": {}, **top})) as loader:
+            assert loader.plan.order.epoch_samples == 15 + 9
+            rows = [tuple(row) for batch in loader for row in batch["provenance"].tolist()]
+            if "mixing" not in top or top["mixing"]:
+                assert counts(rows) == [15, 0, 9]
+            assert loader.statistics().datasets["b"].share == 0
+    datasets = [dataset_of(one, weight=w, split={"train": "train", "val": "train"})
+                for one, w in zip(trio, (1, 0, 1), strict=True)]  # fmt: skip
+    spec = spec_of(*datasets, batch={"size": 3}, validation={"per_dataset": True})
+    options = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy"}
+    loaders = validation_loaders(spec, **options)
+    try:
+        assert sum(len(batch["language"]) for batch in loaders["b"]) == 12
+    finally:
+        for one in loaders.values():
+            one.close()
+    with pytest.raises(SpecError, match=r"every dataset of split 'train' has weight 0: a, b, c"):
+        opened(mixture(trio, [0, 0, 0]), IdleLoader)
+
+
+@pytest.fixture(scope="module")
+def idle(trio: list[Written]) -> Iterator[AutoLoader]:
+    with opened(mixture(trio, [1, 1, 0]), IdleLoader) as loader:
+        yield loader
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"weights": {"d": 1}}, "there is no dataset 'd'"),
+        ({"weights": {"a": -1}}, "weight -1 of dataset 'a'"),
+        ({"weights": {"a": True}}, "weight True of dataset 'a'"),
+        ({"weights": {"a": float("nan")}}, "weight nan of dataset 'a'"),
+        ({"weights": [1, 2]}, "is no mapping"),
+        ({"weights": {"a": 0, "b": 0}}, "every dataset would have weight 0"),
+        ({"weights": {"a": 1}, "at_batch": -1}, "batch -1 was handed out already"),
+        ({"weights": {"a": 1}, "at_batch": 2.5}, "at_batch is 2.5"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused_and_change_nothing(
+    idle: AutoLoader, arguments: dict[str, Any], said: str
+) -> None:
+    before = idle.state_dict()
+    with pytest.raises(UsageError, match=said):
+        idle.set_weights(**arguments)
+    assert idle.state_dict() == before
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [({"mixing": {"epoch": "pass"}}, "one pass of every dataset"),
+     ({"weights": "natural", "mixing": {"epoch": 9}}, "weights: natural")],
+)  # fmt: skip
+def test_where_weights_have_no_say_they_cannot_be_set(
+    trio: list[Written], top: dict[str, Any], said: str
+) -> None:
+    loader = opened(mixture(trio, [1, 1, 1], **top), IdleLoader)
+    with loader, pytest.raises(UsageError, match=said):
+        loader.set_weights({"a": 2})
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"to": {"d": 1}, "over": 9}, "weights names 'd'"),
+        ({"to": {"a": 1}}, "weights.over: is required"),
+        ({"to": {"a": -1}, "over": 9}, r"weights.to.a: -1"),
+        ({"form": {}, "to": {"a": 1}, "over": 9}, "unknown key 'form'"),
+        ("even", "weights: 'even'"),
+    ],
+)
+def test_a_schedule_that_cannot_be_is_refused_with_its_field(
+    trio: list[Written], weights: Any, said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        mixture(trio, [1, 1, 1], weights=weights)
+
+
+def test_a_schedule_is_written_as_it_is_read(trio: list[Written]) -> None:
+    moves = {"from": {"a": 1.0}, "to": {"a": 0.0}, "over": 9, "kind": "natural_scaled"}
+    spec = mixture(trio, [1, 1, 1], weights=moves)
+    assert spec.model_dump(mode="json")["weights"] == moves
+    assert PipelineSpec.model_validate(spec.model_dump(mode="json")) == spec
+    with pytest.raises(SpecError, match=r"mixing\.epoch: pass"):
+        mixture(trio, [1, 1, 1], weights=moves, mixing={"epoch": "pass"})

@@ -1,0 +1,192 @@
+"""Orders whose shares change on the way: exact on both sides, and told back from any number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autoloader.order.legs import PIECES, Curriculum
+from autoloader.order.mixture import (
+    NEVER,
+    BlockSequence,
+    MixtureOrder,
+    PositionSequence,
+    blocks_of_stream,
+)
+
+WEIGHTS = st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any)
+PHASES = (0.1, 0.55, 0.7)
+
+
+def shares(weights: list[int]) -> tuple[float, ...]:
+    return tuple(weight / sum(weights) for weight in weights)
+
+
+def order_of(weights: list[int], block_length: int = 1, **own: Any) -> MixtureOrder:
+    return MixtureOrder(shares(weights), PHASES, block_length, None, None, **own)
+
+
+@st.composite
+def changing(draw: st.DrawFn) -> tuple[MixtureOrder, list[int]]:
+    """An order with a curriculum or none, and shares set at up to three positions."""
+    block_length = draw(st.integers(1, 4))
+    own: dict[str, Any] = {"draw_key": draw(st.sampled_from([None, 7]))}
+    if draw(st.booleans()):
+        own["curriculum"] = Curriculum(shares(draw(WEIGHTS)), draw(st.integers(1, 400)))
+    order = order_of(draw(WEIGHTS), block_length, **own)
+    positions = sorted(draw(st.lists(st.integers(0, 300), max_size=3)))
+    for position in positions:
+        order = order.changed(position, shares(draw(WEIGHTS)))
+    return order, positions
+
+
+@settings(max_examples=60)
+@given(changing(), st.integers(0, 350), st.integers(0, 300))
+def test_numbers_go_on_over_every_leg_and_any_cut(
+    found: tuple[MixtureOrder, list[int]], cut: int, base: int
+) -> None:
+    order, _ = found
+    sequence = PositionSequence(order)
+    dataset, number = sequence.ordinals(0, 700)
+    for one in range(3):
+        mine = number[dataset == one]
+        assert mine.tolist() == list(range(len(mine)))
+    parts = [sequence.ordinals(0, cut), sequence.ordinals(cut, 700)]
+    assert np.concatenate([part[0] for part in parts]).tolist() == dataset.tolist()
+    assert order.samples_before(cut) == tuple(np.bincount(dataset[:cut], minlength=3).tolist())
+    # The same order, as it went through a saved state and as it is told from its last change.
+    plain = MixtureOrder.from_plain(json.loads(json.dumps(asdict(order))))
+    assert plain == order
+    begun = PositionSequence(order.begun_at(base)).ordinals(base, 700)
+    assert (begun[0].tolist(), begun[1].tolist()) == (
+        dataset[base:].tolist(),
+        number[base:].tolist(),
+    )
+
+
+@settings(max_examples=40)
+@given(changing())
+def test_a_position_on_any_leg_is_found_again_from_its_dataset_and_number(
+    found: tuple[MixtureOrder, list[int]],
+) -> None:
+    order, _ = found
+    sequence = PositionSequence(order)
+    told = sequence.positions(*sequence.ordinals(0, 700))
+    if order.draw_key is None:
+        assert told.tolist() == list(range(700))
+    else:  # the position at which it is due, on its leg
+        starts = np.asarray([leg.start for leg in order.legs()])
+        legs = np.searchsorted(starts, [told, np.arange(700)], side="right")
+        assert (legs[0] == legs[1]).all()
+
+
+@settings(max_examples=40)
+@given(changing())
+def test_blocks_come_as_their_positions_do(found: tuple[MixtureOrder, list[int]]) -> None:
+    order, _ = found
+    blocks = BlockSequence(order)
+    walked = [dataset for j in range(200) for dataset in [blocks.block(j)[0]] * order.block_length]
+    assert walked == PositionSequence(order).ordinals(0, len(walked))[0].tolist()
+
+
+@settings(max_examples=60)
+@given(WEIGHTS, WEIGHTS, st.integers(0, 200), st.integers(1, 4))
+def test_shares_are_within_a_block_on_both_sides_of_a_change(
+    before: list[int], after: list[int], position: int, block_length: int
+) -> None:
+    order = order_of(before, block_length).changed(position, shares(after))
+    start = order.changes[0].position
+    assert position <= start < position + block_length
+    dataset, _ = PositionSequence(order).ordinals(0, start + 120 * block_length)
+    blocks = dataset[::block_length]
+    for own, part in ((before, blocks[: start // block_length]),
+                      (after, blocks[start // block_length :])):  # fmt: skip
+        for one in range(3):
+            due = Fraction(own[one] * len(part), sum(own))
+            # Each dataset is within one block of its share of time, three datasets of each other.
+            assert abs((part == one).sum() - due) < 2
+            assert own[one] or not (part == one).any()
+
+
+@pytest.mark.parametrize("draw_key", [None, 5])
+@pytest.mark.parametrize("block_length", [1, 3])
+def test_a_curriculum_is_exact_at_every_piece_and_does_not_drift(
+    draw_key: int | None, block_length: int
+) -> None:
+    first, last, over = (8, 1, 1), (0, 3, 7), 64 * 3 * 50 + 7
+    order = order_of(
+        list(first), block_length, curriculum=Curriculum(shares(list(last)), over),
+        draw_key=draw_key,
+    )  # fmt: skip
+    legs = order.legs()
+    assert len(legs) == PIECES + 1
+    due = [Fraction(0)] * 3
+    for k, leg in enumerate(legs[:-1]):
+        assert leg.stop is not None
+        way = Fraction(2 * k + 1, 2 * PIECES)
+        for one in range(3):
+            share = Fraction(first[one], 10) * (1 - way) + Fraction(last[one], 10) * way
+            due[one] += share * (leg.stop - leg.start)
+        given = order.samples_before(leg.stop)
+        assert all(abs(g - d) < 2 * block_length for g, d in zip(given, due, strict=True))
+        middle = (leg.start + leg.stop) // 2
+        assert order.shares_at(middle)[2] == pytest.approx(float(Fraction(1, 10) + way * 6 / 10))
+    assert legs[-1].start == -(-over // block_length) * block_length
+    behind = PositionSequence(order).ordinals(over + block_length, over + 9000)[0]
+    if draw_key is None:
+        assert not (behind == 0).any()
+        assert abs((behind == 2).mean() - 0.7) < 0.001
+
+
+def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_position() -> None:
+    order = order_of([1, 1, 1], curriculum=Curriculum((0.0, 0.5, 0.5), 1000))
+    order = order.changed(300, (0.5, 0.5, 0.0)).changed(600, (1.0, 0.0, 0.0))
+    dataset, _ = PositionSequence(order).ordinals(0, 2000)
+    assert set(dataset[300:600].tolist()) == {0, 1}
+    assert set(dataset[600:].tolist()) == {0}
+    assert order.used == (True, True, True)
+    later = np.asarray([1, 2])
+    given_ = np.asarray(order.samples_before(2000))
+    assert PositionSequence(order).positions(later, given_[later]).tolist() == [NEVER, NEVER]
+    assert order.shares_at(599) == (0.5, 0.5, 0.0)
+    told = order.begun_at(700)
+    assert (told.base, told.curriculum, told.changes) == (600, None, ())
+    assert told.used == (True, False, False)
+
+
+@settings(max_examples=40)
+@given(changing(), st.integers(0, 500))
+def test_an_order_that_begins_anew_anywhere_goes_on_with_the_same_shares(
+    found: tuple[MixtureOrder, list[int]], position: int
+) -> None:
+    order, _ = found
+    anew = order.from_position(position)
+    assert anew.base == position
+    assert anew.samples_before(position) == order.samples_before(position)
+    for ahead in range(0, 400, 50):
+        behind = position + ahead
+        if all(abs(one.position - behind) > order.block_length for one in order.changes):
+            assert anew.shares_at(behind) == order.shares_at(behind)
+
+
+@settings(max_examples=40)
+@given(changing(), st.integers(2, 3))
+def test_streams_side_by_side_change_when_each_has_done_its_part(
+    found: tuple[MixtureOrder, list[int]], streams: int
+) -> None:
+    order, _ = found
+    blocks = BlockSequence(order, streams)
+    for leg in order.legs():
+        begins = blocks_of_stream(order, leg.start, streams)
+        assert (begins - 1) * streams * order.block_length < leg.start or not leg.start
+        assert begins * streams * order.block_length >= leg.start
+        if leg.stop is None:
+            mine = [blocks.block(begins + j)[0] for j in range(20)]
+            assert mine == leg.schedule.blocks(0, 20).tolist()
