@@ -2,7 +2,6 @@
 
     python train_bc.py mix.yaml --steps 1000     # Ctrl-C saves; the same command goes on exactly
     torchrun --nproc-per-node 2 train_bc.py mix.yaml
-
 The spec has a camera "primary", a state, a split "val", and says how both are normalised.
 """
 
@@ -39,11 +38,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=200, help="steps between validations")
     parser.add_argument("--checkpoint", type=Path, default=Path("policy.pt"))
-    given, step, stop = parser.parse_args(), 0, torch.zeros(1)
-    if several := "RANK" in os.environ:  # torchrun
+    given, step, (told, stop) = parser.parse_args(), 0, torch.zeros(2, 1)
+    if several := "RANK" in os.environ:  # torchrun, or srun (docs/slurm.md)
         distributed.init_process_group("gloo")
     for ending in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ending, lambda *_: stop.fill_(1))
+        signal.signal(ending, lambda *_: told.fill_(1))
     (held,) = validation_loaders(given.spec).values()
     with held, AutoLoader(given.spec) as loader:  # both know their rank and world size
         layout = loader.plan.mixture.layout
@@ -64,7 +63,8 @@ def main() -> None:
             loss.backward()
             adam.step()
             step += 1
-            if several:  # where one rank is told to stop, all do
+            stop.copy_(told)
+            if several:  # where one rank is told to stop, all do, behind the same step
                 distributed.all_reduce(stop)
             if step % given.every == 0:
                 with torch.no_grad():
