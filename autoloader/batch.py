@@ -87,7 +87,9 @@ def assemble(
     batch: dict[str, Any] = {"images": {}, "frame_mask": {}}
     for name, view in views.items():
         part, _, camera = name.partition("/")
-        if camera:
+        if part == "called":
+            batch[camera] = wrap(view[:rows])
+        elif camera:
             batch.setdefault(part, {})[camera] = wrap(view[:rows])
     for name in ("frame_offset", "action", "action_mask", "state", "state_mask"):
         batch[name] = wrap(views[name][:rows])

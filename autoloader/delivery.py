@@ -109,6 +109,7 @@ class Delivery:
             wrap=self._wrap,
             features=features,
         )
+        cast("dict[str, Any]", batch).update(filled.called)
         if spec.augment:
             batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
         self.progress.deliver(filled, views["ledger"])
@@ -174,6 +175,7 @@ class Delivery:
             headroom_bytes=headroom_bytes,
             loader_bytes=0 if closed else pipeline.held_bytes(),
             decodes_per_sample=activity.decodes_per_sample,
+            batch_call_s=activity.call_s / activity.calls if activity.calls else None,
             ring=RingStatistics(
                 slots=activity.ring_slots,
                 filled=activity.ring_filled,

@@ -203,6 +203,7 @@ _OWN_WORDS = {
     "NormalizeSpec.action": "block, or null",
     "NormalizeSpec.state": "block, or null",
     "MovingSpec.path": "columns of a feature",
+    "BatchSpec.gives": "name → block",
     "PipelineSpec.weights": "`explicit`, `natural`, `natural_scaled`, or a schedule",
     "CurriculumSpec.from": "dataset → number ≥ 0",
     "CurriculumSpec.to": "dataset → number ≥ 0",

@@ -87,6 +87,12 @@ def _cache(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "shown from there", f"{found['hit_ratio']:.1%}"
 
 
+def _call(seconds: float | None) -> Iterator[tuple[str, str]]:
+    """What the user's function over a batch takes, where there is one."""
+    if seconds is not None:
+        yield "batch.call, for a batch", f"{seconds * 1e3:.2f} ms"
+
+
 def _show(found: Measurement) -> None:
     latency = " / ".join(f"{s * 1e3:.1f} ms" for s in found.batch_latency_s.values())
     headroom = found.min_headroom_bytes
@@ -104,6 +110,7 @@ def _show(found: Measurement) -> None:
             ("decodes a sample", _number(found.decodes_per_sample)),
             ("different episodes in a batch", _number(found.distinct_episodes_per_batch)),
             *_cache(found.cache or {}),
+            *_call(found.batch_call_s),
         ),
     )
     emit("")

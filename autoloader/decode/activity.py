@@ -108,6 +108,7 @@ class PipelineActivity:
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         cache: what is held of decoded frames.
         processes: ids of the decode processes, where there are any.
+        call_s, calls: seconds of ``batch.call``, and batches that it was called for.
     """
 
     datasets: Mapping[str, DatasetActivity]
@@ -119,6 +120,8 @@ class PipelineActivity:
     gather_s: float = 0.0
     gathered: int = 0
     cache: CacheCounts = field(default_factory=CacheCounts)
+    call_s: float = 0.0
+    calls: int = 0
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> PipelineActivity:

@@ -41,6 +41,7 @@ from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Rounds
+from autoloader.pipeline.batch_call import BatchCall
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import SlotPool
@@ -142,6 +143,7 @@ class Pipeline:
         self._unslotted: collections.deque[Builder] = collections.deque()
         self._under_way: collections.deque[Builder] = collections.deque()
         self._round_batches = 0
+        self._call = BatchCall(mixture, memory) if mixture.spec.batch.call else None
         self._ended = BuilderActivity.none(len(mixture.datasets))
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -250,6 +252,8 @@ class Pipeline:
         if self._failure is None and builder is not None:
             try:
                 batch = builder.next(max(0.0, deadline - time.monotonic()))
+                if batch is not None and self._call is not None:
+                    self._call.complete(batch)
             except AutoloaderError as error:
                 self._fail(error)
             else:
@@ -354,6 +358,8 @@ class Pipeline:
             gather_s=done.gather_s,
             gathered=done.gathered,
             cache=self.frames_held(),
+            call_s=self._call.seconds if self._call else 0.0,
+            calls=self._call.calls if self._call else 0,
         )
 
     def _builder_activity(self) -> BuilderActivity:

@@ -23,6 +23,7 @@ from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
+from autoloader.pipeline.batch_call import check_call
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
@@ -224,6 +225,7 @@ def plan_loader(
         BudgetInfeasibleError: the RAM floor cannot be met even at minimum knobs.
     """
     probe = headroom or HeadroomProbe()
+    check_call(spec.batch)
     mixture = resolve(spec, split, once_found=once_found)
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
     found = load_profile(profile, host=host_facts(limit))

@@ -32,6 +32,7 @@ class BatchMessage:
         mixer: the mixer's place after this batch.
         replaced: how many rows repeat another one because their own sample could not be used.
         non_finite: rows whose own action or state holds a value that is not finite.
+        called: texts that ``batch.call`` gave, by name.
     """
 
     slot: int
@@ -42,6 +43,7 @@ class BatchMessage:
     mixer: dict[str, Any] = field(default_factory=dict)
     replaced: int = 0
     non_finite: list[int] = field(default_factory=list)
+    called: dict[str, list[str]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """As JSON can hold it."""

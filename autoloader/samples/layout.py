@@ -20,6 +20,8 @@ from autoloader.samples.features import FeatureForm, text_places
 
 ALIGNMENT = 64
 PROVENANCE = ("dataset", "pass", "shard", "episode", "t")
+CALLED = "called/"
+"""Before the names of arrays that ``batch.call`` fills."""
 LANGUAGE_BYTES_PER_SAMPLE = 1024
 """Room for text in a slot; longer text travels beside the slot."""
 FEATURE_TEXT_BYTES = 256
@@ -52,6 +54,7 @@ class BatchLayout:
         action_steps: W, where it is [B, W, H, A]: a chunk for each step of the window; else 0.
         state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
         features: what else samples hold.
+        called: name → (dtype, shape of a sample) of what ``batch.call`` gives.
     """
 
     batch_size: int
@@ -63,6 +66,7 @@ class BatchLayout:
     state_width: int
     features: Mapping[str, FeatureForm] = field(default_factory=dict)
     action_steps: int = 0
+    called: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
@@ -81,6 +85,10 @@ class BatchLayout:
             ("state", "float32", (b, self.state_rows, self.state_width)),
             ("state_mask", "bool", (b, self.state_rows, self.state_width)),
             *self._features(),
+            *(
+                (f"{CALLED}{name}", kind, (b, *shape))
+                for name, (kind, shape) in self.called.items()
+            ),
             ("dataset_index", "int64", (b,)),
             ("provenance", "int64", (b, len(PROVENANCE))),
             ("ledger", "int64", (b, len(PROVENANCE) + 1)),

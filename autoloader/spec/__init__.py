@@ -7,10 +7,10 @@ from autoloader.spec.augment import AugmentOp
 from autoloader.spec.delta_timestamps import DeltaTimestamps
 from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
+from autoloader.spec.mixture.batch import BatchSpec, GivesSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec
 from autoloader.spec.mixture.mixing import MixingSpec
 from autoloader.spec.model import (
-    BatchSpec,
     CameraSpec,
     DatasetSpec,
     ErrorsSpec,
@@ -38,6 +38,7 @@ __all__ = [
     "FieldNormalizeSpec",
     "FieldOp",
     "FieldTerm",
+    "GivesSpec",
     "KeepSpec",
     "MixingSpec",
     "MovingSpec",

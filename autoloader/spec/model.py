@@ -16,6 +16,7 @@ from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Choice, Expression
 from autoloader.spec.keep import KeepSpec
+from autoloader.spec.mixture.batch import BatchSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec, Weight, Weights
 from autoloader.spec.mixture.mixing import MixingSpec
 from autoloader.spec.normalise import NormalizeSpec
@@ -115,13 +116,6 @@ class DatasetSpec(Block):
                         "add steps: {drop_last: 1}",
                     )
         return self
-
-
-class BatchSpec(Block):
-    """Batches, per rank."""
-
-    size: int = Field(48, ge=1, le=65_536, description="samples per batch and rank")
-    drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
 
 
 class ErrorsSpec(Block):

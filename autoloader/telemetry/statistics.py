@@ -118,6 +118,9 @@ class Statistics:
             what it holds for all.
         decodes_per_sample: frames decoded for a sample, all cameras, over the samples so far;
             ``mixing.chain`` and ``cache_bytes`` lower it. ``None`` before there were any.
+        batch_call_s: mean seconds of the spec's ``batch.call`` for a batch; they pass one after the
+            other, so where they come near the time of a training step, make it cheaper. ``None``
+            without one.
         ring: the batch ring.
         cache: decoded frames held in memory.
         datasets: by name.
@@ -138,6 +141,7 @@ class Statistics:
     headroom_bytes: int | None
     loader_bytes: int | None
     decodes_per_sample: float | None
+    batch_call_s: float | None
     ring: RingStatistics
     cache: CacheStatistics
     datasets: Mapping[str, DatasetStatistics]

@@ -80,6 +80,12 @@ def as_dataset(
             remedy="use AutoLoader, or weights: explicit",
             path="weights",
         )
+    if spec.batch.call is not None:
+        raise UnsupportedError(
+            f"batch.call: {spec.batch.call} is not called in TensorFlow's graph",
+            remedy="map it over the dataset yourself, or use AutoLoader",
+            path="batch.call",
+        )
     mixture = resolve(spec, split)
     _check_told(mixture)
     if spec.normalize is not None and (statistics := statistics_of(spec, split)) is not None:

@@ -70,24 +70,24 @@ def refuse() -> None:
     _refused = True
 
 
-def function_identity(spec: TransformSpec, *, where: str) -> str:
+def function_identity(spec: TransformSpec, *, where: str, field: str | None = None) -> str:
     """A hash of all that decides what a transform gives for a record; imports nothing of it.
 
     Args:
         spec: the transform.
         where: path of the dataset in the spec.
+        field: path of the function in the spec; ``None``: that of the dataset's transform.
 
     Raises:
         SpecError: its module cannot be found, or has no source, or transforms are refused.
     """
     module = spec.call.partition(":")[0]
-    field = f"{where}.transform.call"
+    field = field or f"{where}.transform.call"
     if _refused:
         raise SpecError(
             f"{field}: the spec asks to run the function {spec.call!r}, and --no-transforms runs "
             "none",
-            remedy="read that function, then leave --no-transforms out, or take the dataset's "
-            "transform out of the spec",
+            remedy="read that function, then leave --no-transforms out, or take it out of the spec",
             path=field,
         )
     extend_import_path(_folders)

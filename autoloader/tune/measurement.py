@@ -58,6 +58,7 @@ class Measurement:
             TensorFlow decodes.
         distinct_episodes_per_batch: mean number of different episodes in a measured batch;
             ``None`` where batches do not say (``metadata``).
+        batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
     """
@@ -76,6 +77,7 @@ class Measurement:
     decodes_per_sample: float | None = None
     distinct_episodes_per_batch: float | None = None
     cache: Mapping[str, Any] | None = None
+    batch_call_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -264,6 +266,7 @@ def _summary(
             consumer.episodes / consumer.with_episodes if consumer.with_episodes else None
         ),
         cache=statistics.get("cache"),
+        batch_call_s=statistics.get("batch_call_s"),
     )
 
 

@@ -197,6 +197,7 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "samples",
         "datasets",
         "decodes_per_sample",
+        "batch_call_s",
         "distinct_episodes_per_batch",
         "cache",
     }

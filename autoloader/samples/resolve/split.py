@@ -54,6 +54,7 @@ def resolve(
         state_rows=len(first.state_offsets),
         state_width=_width_of(spec, datasets, "state"),
         action_steps=first.action_steps,
+        called={k: (g.dtype, g.shape) for k, g in spec.batch.gives.items() if g.dtype != "text"},
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
     )
     return ResolvedMixture(spec, split, datasets, layout)

@@ -1,0 +1,136 @@
+"""Calls the user's function over each finished batch (``batch.call``), in the loader's process.
+
+Theory of operation. The function sees the batch as a consumer with ``output="numpy"`` does: arrays
+over the slot, which it may not write to. What it gives is held against what the spec says that it
+gives (``batch.gives``) and copied into the slot, whose layout has room for it; from there on it
+is a part of the batch. Texts travel beside the slot. It is called once for each batch that is
+handed out, in their order, on the thread that hands them out, ahead of the consumer by as many
+batches as the ring holds. A batch that is made again, after the child was lost, is given to it
+again.
+
+Not here: finding and importing functions (``transforms.user_function``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autoloader.batch import assemble
+from autoloader.errors import PipelineError, shown
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import BatchMessage, texts_of
+from autoloader.samples.layout import CALLED
+from autoloader.samples.resolve import ResolvedMixture
+from autoloader.spec import BatchSpec, TransformSpec
+from autoloader.transforms.user_function import (
+    CALLERS,
+    FunctionFailedError,
+    call_here,
+    function_identity,
+)
+
+
+def check_call(batch: BatchSpec) -> None:
+    """Whether the function of a spec can be found, and may run; imports nothing of it.
+
+    Raises:
+        SpecError: it cannot, or ``--no-transforms`` runs none.
+    """
+    if batch.call is not None:
+        function_identity(_as_transform(batch), where="batch", field="batch.call")
+
+
+def _as_transform(batch: BatchSpec) -> TransformSpec:
+    return TransformSpec.model_validate({"call": batch.call, "kwargs": dict(batch.kwargs)})
+
+
+class BatchCall:
+    """The function of one mixture; for one thread.
+
+    Args:
+        mixture: whose ``batch.call`` it is.
+        memory: the ring.
+
+    Attributes:
+        calls: batches so far.
+        seconds: spent in it.
+    """
+
+    def __init__(self, mixture: ResolvedMixture, memory: RingMemory) -> None:
+        self._mixture = mixture
+        self._memory = memory
+        self._batch = mixture.spec.batch
+        self._spec = _as_transform(self._batch)
+        self.calls = 0
+        self.seconds = 0.0
+
+    def complete(self, filled: BatchMessage) -> None:
+        """Call the function over a filled batch, and put what it gives into the batch.
+
+        Raises:
+            PipelineError: it raised, or gave something else than the spec says; names it.
+        """
+        layout = self._mixture.layout
+        views = layout.views(self._memory.base(filled.slot))
+        shown_views = {name: view for name, view in views.items() if not name.startswith(CALLED)}
+        for view in shown_views.values():
+            view.flags.writeable = False
+        texts, features = texts_of(layout, shown_views, filled)
+        batch = assemble(
+            shown_views,
+            texts,
+            rows=filled.rows,
+            metadata=self._mixture.spec.metadata,
+            wrap=np.asarray,
+            features=features,
+        )
+        began = time.perf_counter()
+        try:
+            found = call_here(self._spec, CALLERS["numpy"], dict(batch), filled.rows)
+        except FunctionFailedError as error:
+            raise self._wrong(str(error), "mend the function, or take batch.call out") from error
+        self.seconds += time.perf_counter() - began
+        self.calls += 1
+        self._put(found, views, filled)
+
+    def _put(self, found: Any, views: Mapping[str, np.ndarray], filled: BatchMessage) -> None:
+        gives, call = self._batch.gives, self._batch.call
+        if not isinstance(found, Mapping) or set(found) != set(gives):
+            given = sorted(found) if isinstance(found, Mapping) else type(found).__name__
+            raise self._wrong(
+                f"{call} gave {shown(given)}, and batch.gives names {shown(sorted(gives))}",
+                "return a dict with these names",
+            )
+        for name, wanted in gives.items():
+            value = found[name]
+            if wanted.dtype == "text":
+                texts = value.tolist() if isinstance(value, np.ndarray) else value
+                if not _is_texts(texts, filled.rows):
+                    raise self._wrong(
+                        f"{call} gave {shown(value)} for {name!r}, which says dtype: text",
+                        f"return a list of {filled.rows} texts",
+                    )
+                filled.called[name] = list(texts)
+                continue
+            array = np.asarray(value)
+            shape = (filled.rows, *wanted.shape)
+            if array.shape != shape or not np.can_cast(array.dtype, wanted.dtype, "same_kind"):
+                raise self._wrong(
+                    f"{call} gave {array.dtype} {list(array.shape)} for {name!r}, and batch.gives "
+                    f"says {wanted.dtype} {list(shape)}",
+                    "change batch.gives, or what the function returns; the last batch of an epoch "
+                    "may have fewer rows",
+                )
+            views[f"{CALLED}{name}"][: filled.rows] = array
+
+    def _wrong(self, what: str, remedy: str) -> PipelineError:
+        return PipelineError(f"batch.call: {what}", remedy=remedy, stage="call")
+
+
+def _is_texts(value: Any, rows: int) -> bool:
+    listed = isinstance(value, (list, tuple)) and len(value) == rows
+    return listed and all(isinstance(text, str) for text in value)

@@ -1,0 +1,167 @@
+"""A function of the user's over each finished batch: what it sees, what it gives, how it fails."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import Written, episode, png, write_dataset
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import PipelineError, SpecError, UnsupportedError
+from autoloader.transforms import user_function
+
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
+MODULE = """
+import numpy as np
+
+def tokens(batch, length=4, upper=False):
+    rows = len(batch["language"])
+    ids = np.zeros((rows, length), np.int64)
+    for row, text in enumerate(batch["language"]):
+        codes = list(text.encode()[:length])
+        ids[row, :len(codes)] = codes
+    words = [text.upper() if upper else text for text in batch["language"]]
+    return {"input_ids": ids, "t": batch["provenance"][:, 4], "prompt": words,
+            "mean": batch["images"]["primary"].mean(axis=(1, 2, 3, 4))}
+
+def writes(batch):
+    batch["action"][:] = 0
+
+def another(batch):
+    return {"tokens": np.zeros(len(batch["language"]))}
+
+def narrow(batch):
+    return {"x": np.zeros((len(batch["language"]), 3), np.float64)}
+
+def texts(batch):
+    return {"x": [1] * len(batch["language"])}
+
+def raises(batch):
+    raise KeyError("no such word")
+"""
+GIVES = {
+    "input_ids": {"dtype": "int64", "shape": [4]},
+    "t": {"dtype": "int64"},
+    "mean": {"dtype": "float32"},
+    "prompt": {"dtype": "text"},
+}
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
+    """A dataset of 11 samples, beside a module that can be imported."""
+    folder = tmp_path_factory.mktemp("called")
+    (folder / "batch_functions.py").write_text(MODULE)
+    sys.path.append(str(folder))
+    yield write_dataset(folder, [[episode(0, 5, encode=png), episode(1, 6, encode=png)]], name="a")
+    sys.path.remove(str(folder))
+    sys.modules.pop("batch_functions", None)
+
+
+def spec_with(robot: Written, call: str, gives: Any = GIVES, **batch: Any) -> PipelineSpec:
+    called = {"size": 4, "drop_last": False, "call": call, "gives": gives, **batch}
+    return spec_of(dataset_of(robot), batch=called, mixing={"epoch": "pass"})
+
+
+def opened(spec: PipelineSpec, **own: Any) -> AutoLoader:
+    options: dict[str, Any] = {"output": "numpy", "isolation": "thread", **own}
+    return AutoLoader(spec, ram_floor="64MB", knobs=KNOBS, **options)
+
+
+def check(batch: dict[str, Any], upper: bool) -> None:
+    rows = len(batch["language"])
+    assert batch["t"].tolist() == batch["provenance"][:, 4].tolist()
+    assert batch["prompt"] == [t.upper() if upper else t for t in batch["language"]]
+    wanted = [list(text.encode()[:4].ljust(4, b"\0")) for text in batch["language"]]
+    assert batch["input_ids"].tolist() == wanted
+    images = np.asarray(batch["images"]["primary"])
+    np.testing.assert_allclose(batch["mean"], images.mean(axis=(1, 2, 3, 4)), rtol=1e-5)
+    assert batch["mean"].dtype == np.float32
+    assert len(batch["mean"]) == rows
+
+
+def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot: Written) -> None:
+    spec = spec_with(robot, "batch_functions:tokens", kwargs={"upper": True})
+    with opened(spec) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        assert loader.statistics().batch_call_s is not None
+        state = loader.state_dict()
+        rest = [{k: np.copy(v) for k, v in b.items() if k in ("t", "mean")} for b in batches]
+        assert [len(batch["t"]) for batch in rest] == [4, 3]
+        check(first, upper=True)  # its slot is its own as long as it is held
+        loader.load_state_dict(state)
+        for batch, before in zip(loader, rest, strict=True):
+            check(batch, upper=True)
+            assert batch["t"].tolist() == before["t"].tolist()
+
+
+def test_in_the_loaders_process_with_decode_processes_and_two_ranks(robot: Written) -> None:
+    torch = pytest.importorskip("torch")
+    spec = spec_with(robot, "batch_functions:tokens")
+    knobs = {**KNOBS, "decode_processes": 2}
+    with AutoLoader(spec, ram_floor="64MB", knobs=knobs, rank=1, world_size=2) as loader:
+        for batch in itertools.islice(loader, 2):
+            assert isinstance(batch["mean"], torch.Tensor)
+            check({**batch, "mean": batch["mean"].numpy()}, upper=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "gives", "said"),
+    [
+        ("raises", {"x": {"dtype": "int32"}}, r"functions:raises raised KeyError.*no such word"),
+        ("writes", {"x": {"dtype": "int32"}}, r"read-only"),
+        ("another", {"x": {"dtype": "int32"}}, r"gave \['tokens'\], and batch\.gives names"),
+        ("narrow", {"x": {"dtype": "float32", "shape": [2]}},
+         r"gave float64 \[4, 3\] for 'x', and batch\.gives says float32 \[4, 2\]"),
+        ("narrow", {"x": {"dtype": "int32", "shape": [3]}}, r"says int32 \[4, 3\]"),
+        ("texts", {"x": {"dtype": "text"}}, r"says dtype: text"),
+        ("missing", {"x": {"dtype": "int32"}}, r"batch_functions:missing cannot be imported"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_names_the_function(
+    robot: Written, call: str, gives: Any, said: str
+) -> None:
+    loader = opened(spec_with(robot, f"batch_functions:{call}", gives))
+    with loader, pytest.raises(PipelineError, match=said):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"gives": {}}, "call without gives"),
+        ({"call": None}, "gives without call"),
+        ({"gives": {"action": {"dtype": "int32"}}}, "gives names 'action'"),
+        ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text with a shape"),
+        ({"call": "no function"}, "is no module:function"),
+        ({"gives": {"x": {"dtype": "int8"}}}, r"batch\.gives\.x\.dtype: 'int8'"),
+    ],
+)
+def test_a_spec_that_cannot_be_is_refused_with_its_field(
+    robot: Written, batch: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        spec_with(robot, **{"call": "batch_functions:tokens", **batch})
+
+
+def test_an_epoch_in_tensorflows_graph_refuses_it(robot: Written) -> None:
+    tfdata = pytest.importorskip("autoloader.tfdata")
+    with pytest.raises(UnsupportedError, match=r"batch\.call: batch_functions:tokens"):
+        tfdata.as_dataset(spec_with(robot, "batch_functions:tokens"))
+
+
+def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_starts(
+    robot: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SpecError, match=r"batch\.call: 'nowhere:tokens' cannot be imported"):
+        opened(spec_with(robot, "nowhere:tokens"))
+    monkeypatch.setattr(user_function, "_refused", True)
+    with pytest.raises(SpecError, match=r"batch\.call: .*--no-transforms runs none"):
+        opened(spec_with(robot, "batch_functions:tokens"))
