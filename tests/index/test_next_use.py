@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from autoloader.order.episodes import DatasetTable
+from autoloader.order.legs import Curriculum
 from autoloader.order.mixture import NEVER, MixtureOrder, PositionSequence
 from autoloader.order.next_use import NextUse
 from autoloader.order.permutation import MAX_SIZE, permute, unpermute
@@ -77,14 +78,26 @@ def told_and_walked(
 
 @st.composite
 def undrawn_mixtures(draw: st.DrawFn) -> Mixture:
-    """Whatever a plan can be but with drawn t or turns; some of them retuned half way."""
+    """Whatever a plan can be but with drawn t or turns; in some the shares change half way."""
     every = samples().map(lambda s: s.model_copy(update={"per_episode": "all"}))
     order, tables = draw(mixtures(every))
     order = replace(order, draw_key=None)
     if order.pass_samples is None and draw(st.booleans()):
         given_ = draw(st.lists(st.integers(0, 99), min_size=len(tables), max_size=len(tables)))
         order = replace(order, base=draw(st.integers(0, 50)), given=tuple(given_))
+    if order.pass_samples is None and draw(st.booleans()):
+        if draw(st.booleans()):
+            moves = Curriculum(draw(shares_of(len(tables))), draw(st.integers(1, 3000)))
+            order = replace(order, curriculum=moves)
+        for position in draw(st.lists(st.integers(0, 2000), max_size=2)):
+            order = order.changed(order.base + position, draw(shares_of(len(tables))))
     return order, tables
+
+
+def shares_of(datasets: int) -> st.SearchStrategy[tuple[float, ...]]:
+    """Shares of so many datasets, some of them 0."""
+    weights = st.lists(st.integers(0, 5), min_size=datasets, max_size=datasets).filter(any)
+    return weights.map(lambda found: tuple(weight / sum(found) for weight in found))
 
 
 @given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -152,6 +154,35 @@ def test_killed_and_resumed_anywhere_it_gives_the_same_samples_as_undisturbed(
             loader.close()
 
     assert told(interrupted=True) == told(interrupted=False)
+
+
+def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(
+    trio: list[Written],
+) -> None:
+    mixing = {"epoch": "forever", "block_length": 3, "chain": True}
+    spec = mixture(trio, [1, 1, 1], mixing=mixing, sample={"frame_offsets": [0, 1]})
+    with opened(spec) as loader:
+        whole = taken(loader, 2)
+        loader.set_weights({"c": 4})
+        loader.set_weights({"c": 0}, at_batch=12)
+        whole += taken(loader, 20)
+    for name, samples in enumerate((15, 12, 9)):  # with chained samples too, each once in a pass
+        passes = collections.Counter(row[1] for row in set(whole) if row[0] == name)
+        assert all(passes[done] == samples for done in range(max(passes)))
+    assert len(set(whole)) == len(whole)
+    assert not counts(whole[12 * BATCH + 2 :])[2]
+    knobs = {**KNOBS, "decode_processes": 2, "cache_bytes": "20MB"}
+    options = {"ram_floor": "64MB", "knobs": knobs, "output": "numpy", "reproducible": True}
+    with AutoLoader(spec, **options) as loader:
+        rows = taken(loader, 2)
+        loader.set_weights({"c": 4})
+        rows += taken(loader, 3)
+        loader.set_weights({"c": 0}, at_batch=12)
+        rows += taken(loader, 3)
+        os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+        rows += taken(loader, 14)
+        assert loader.statistics().restarts == 1
+    assert rows == whole
 
 
 @every_strategy

@@ -213,3 +213,34 @@ def test_a_dataset_dropped_in_the_midst_of_its_block_gives_no_more_of_it() -> No
     assert first is not None
     mixer.drop(first)
     assert {mixer.next(always) for _ in range(20)} == {1 - first}
+
+
+@given(st.integers(0, 400), st.integers(1, 3), st.integers(1, 3), SEEDS)
+def test_where_shares_change_what_is_taken_and_owed_is_what_was_scheduled(
+    position: int, block_length: int, streams: int, seed: int
+) -> None:
+    order = order_of([3, 1, 1], block_length).changed(position, (0.0, 0.5, 0.5))
+    rng = random.Random(seed)
+    mixer = Mixer(order, owe=True, streams=streams)
+    taken = [0, 0, 0]
+    for _ in range(900):
+        if rng.random() < 0.02:  # a resume
+            snapshot = mixer.snapshot()
+            mixer = Mixer(order, owe=True, streams=streams)
+            mixer.restore(snapshot)
+        dataset = mixer.next(lambda which, _: which == 1 or rng.random() < 0.7)
+        if dataset is not None:
+            taken[dataset] += 1
+    place = mixer.snapshot()
+    scheduled_ = [0, 0, 0]
+    blocks = BlockSequence(order, streams)
+    for j in range(place["next"]):
+        dataset, size = blocks.block(j)
+        scheduled_[dataset] += size
+    for owed, size in [*place["debts"], *([place["left"]] if place["left"] else [])]:
+        taken[owed] += size
+    assert taken == scheduled_
+    before = -(-order.changes[0].position // (block_length * streams)) if order.changes else 0
+    late = [blocks.block(before + j)[0] for j in range(60)]
+    assert late.count(0) == 0
+    assert abs(late.count(1) - 30) <= 1
