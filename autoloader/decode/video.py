@@ -1,23 +1,27 @@
 """Decodes frames of videos by PyAV (FFmpeg), one decoder a thread, codec and setup.
 
 A decoder begins at a frame's keyframe and is fed until the frame comes out. It stays where it is:
-a later frame of the same keyframe goes on from there, so that neighbours are decoded once. Each
-decoder runs in the thread that calls it; the decode pool's threads run side by side.
+a later frame of the same keyframe goes on from there, so that neighbours are decoded once. Where
+samples of a run show several frames of a keyframe, the first one that is decoded brings the others
+along, and they wait for their samples. Each decoder runs in the thread that calls it; the decode
+pool's threads run side by side.
 
 Not here: pictures that are files of their own (``decode.frames``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.extras import needs
-from autoloader.samples.encoded import VideoCodec, VideoFrame
+from autoloader.samples.encoded import SharedFrames, VideoCodec, VideoFrame
 
 Pixels = NDArray[np.uint8]
 
@@ -71,15 +75,27 @@ class _Stream:
 
     def picture(self, frame: VideoFrame) -> Pixels:
         """See ``VideoDecoder.picture``."""
+        shared = frame.shared
+        if shared is None:
+            return self._picture(frame, None)
+        with shared.lock:
+            if (kept := shared.take(frame.number)) is not None:
+                return kept
+            if not shared.begun:
+                shared.begun = True
+                # Where another frame's packets are damaged this one may still be decoded alone.
+                with contextlib.suppress(UndecodableVideoError):
+                    return self._picture(frame, shared)
+            return self._picture(frame, None)
+
+    def _picture(self, frame: VideoFrame, shared: SharedFrames | None) -> Pixels:
         if self._origin == frame.origin and self._last and self._last[0] == frame.number:
             return self._last[1]
         try:
-            found = self._decoded(frame)
+            found = self._decoded(frame, shared)
             if found is None:
                 raise UndecodableVideoError(f"{len(frame.packets)} packets give no frame")
-            picture: Pixels = np.asarray(
-                self._reformatter.reformat(found, format="rgb24").to_ndarray(), np.uint8
-            )
+            picture = self._pixels(found)
         except (self._av.error.FFmpegError, ValueError) as error:
             self._origin, self._last, self._context = None, None, None
             if isinstance(error, UndecodableVideoError):
@@ -88,22 +104,41 @@ class _Stream:
         self._last = frame.number, picture
         return picture
 
-    def _decoded(self, frame: VideoFrame) -> Any:
-        """The decoded frame; ``None`` where the packets do not give it."""
+    def _pixels(self, found: Any) -> Pixels:
+        picture: Pixels = np.asarray(
+            self._reformatter.reformat(found, format="rgb24").to_ndarray(), np.uint8
+        )
+        return picture
+
+    def _decoded(self, frame: VideoFrame, shared: SharedFrames | None) -> Any:
+        """The decoded frame; ``None`` where the packets do not give it.
+
+        With ``shared``, all of its frames are decoded, and kept for who shows them.
+        """
         wanted = [number for _, _, number in frame.packets].index(frame.number)
         if self._origin != frame.origin or self._fed > wanted:
             self._begin(frame)
+        mine = None
+        for found in self._coming(frame if shared is None else shared.last):
+            if found.pts == frame.number:
+                mine = found
+                if shared is None:
+                    break
+            if shared is not None and shared.wants(found.pts):
+                shared.keep(found.pts, self._pixels(found))
+        return mine
+
+    def _coming(self, frame: VideoFrame) -> Iterator[Any]:
+        """The frames that come out until ``frame`` has, or the decoder holds none back."""
         for start, size, number in frame.packets[self._fed :]:
             packet = self._av.Packet(frame.data[start : start + size])
             packet.pts = packet.dts = number
             self._fed += 1
             for found in self._context.decode(packet):
+                yield found
                 if found.pts == frame.number:
-                    return found
-        for found in self._drained():
-            if found.pts == frame.number:
-                return found
-        return None
+                    return
+        yield from self._drained()
 
     def _begin(self, frame: VideoFrame) -> None:
         if self._context is None:

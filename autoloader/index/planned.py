@@ -37,6 +37,7 @@ from autoloader.samples.draws import (
     fold,
     fold_array,
 )
+from autoloader.samples.encoded import VideoFrame, share
 from autoloader.samples.features import FeatureRows
 from autoloader.samples.layout import PROVENANCE, BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
@@ -81,6 +82,9 @@ class FrameRanges:
             data = frames[row]
             if place is not None and isinstance(data, memoryview):
                 frames[row] = place.frame(data)
+        videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
+        for row, one in zip(videos, share(list(videos.values())), strict=True):
+            frames[row] = one
 
 
 @dataclass(slots=True)

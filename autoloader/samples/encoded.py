@@ -8,10 +8,18 @@ Not here: where they lie (``catalog.lerobot``), decoding them (``decode.video``,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.extras import needs
+
+MOST_KEPT_BYTES = 32 * 2**20
+"""Of decoded frames in a process that wait for the samples that show them."""
 
 _SNAPPY = "snappy"
 
@@ -39,6 +47,8 @@ class VideoFrame:
         number: the frame that is wanted.
         codec: what decodes it.
         origin: file and place of the keyframe: frames that have it in common are decoded together.
+        shared: of the frames of the run that have the keyframe in common; ``None`` where there is
+            but this one.
     """
 
     data: memoryview
@@ -46,10 +56,75 @@ class VideoFrame:
     number: int
     codec: VideoCodec
     origin: tuple[str, int]
+    shared: SharedFrames | None = None
 
     def __len__(self) -> int:
         """Bytes."""
         return len(self.data)
+
+
+class SharedFrames:
+    """Frames of one keyframe that the samples of a run show: whoever decodes one decodes all.
+
+    Their pictures wait here for the samples that show them, as long as there is room.
+
+    Args:
+        frames: the stretches that the run has read.
+
+    Attributes:
+        last: the frame that is decoded last.
+        lock: held by who decodes.
+        begun: whether somebody has tried to decode all.
+    """
+
+    _room_lock = threading.Lock()
+    _kept_bytes = 0
+
+    def __init__(self, frames: Sequence[VideoFrame]) -> None:
+        self.last = max(frames, key=lambda one: len(one.packets))
+        self.lock = threading.Lock()
+        self.begun = False
+        self._uses = Counter(one.number for one in frames)
+        self._kept: dict[int, NDArray[np.uint8]] = {}
+
+    def wants(self, number: int) -> bool:
+        """Whether a sample has yet to show a frame."""
+        return self._uses[number] > 0
+
+    def keep(self, number: int, picture: NDArray[np.uint8]) -> None:
+        """A frame is decoded; it is kept where there is room."""
+        with self._room_lock:
+            if SharedFrames._kept_bytes + picture.nbytes > MOST_KEPT_BYTES:
+                return
+            SharedFrames._kept_bytes += picture.nbytes
+        self._kept[number] = picture
+
+    def take(self, number: int) -> NDArray[np.uint8] | None:
+        """A frame that is kept; for the last sample that shows it, it is let go of."""
+        self._uses[number] -= 1
+        found = self._kept.get(number)
+        if found is not None and not self.wants(number):
+            self._let_go(number)
+        return found
+
+    def _let_go(self, number: int) -> None:
+        nbytes = self._kept.pop(number).nbytes
+        with self._room_lock:
+            SharedFrames._kept_bytes -= nbytes
+
+    def __del__(self) -> None:
+        for number in list(self._kept):  # of a run that was dropped
+            self._let_go(number)
+
+
+def share(frames: Sequence[VideoFrame]) -> Iterator[VideoFrame]:
+    """The frames of a run, in their order; those of one keyframe know each other."""
+    of: dict[tuple[VideoCodec, tuple[str, int]], list[VideoFrame]] = {}
+    for one in frames:
+        of.setdefault((one.codec, one.origin), []).append(one)
+    shared = {key: SharedFrames(some) for key, some in of.items() if len(some) > 1}
+    for one in frames:
+        yield replace(one, shared=shared.get((one.codec, one.origin)))
 
 
 class UnpackableError(ValueError):
