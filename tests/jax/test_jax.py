@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rlds_files import episode, write_dataset
 from streams import dataset_of
@@ -22,6 +24,7 @@ from streams import dataset_of
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 HERE = Path(__file__).parent
+EXAMPLE = HERE.parents[1] / "examples/train_jax.py"
 WANTED = ("jax", "jaxlib", "opt_einsum", "scipy")
 """What JAX needs beside what ``.venv`` has."""
 
@@ -98,3 +101,69 @@ def test_two_processes_share_an_epoch_and_resume_it(
     places = {tuple(place) for one in (first, second) for place in one["places"]}
     assert len(first["places"]) == len(second["places"]) == 24
     assert len(places) == 48  # disjoint and complete
+
+
+@pytest.fixture(scope="module")
+def episodes(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec of real Bridge episodes, normalised, in batches of eight."""
+    path = tmp_path_factory.mktemp("bridge") / "mix.yaml"
+    path.write_text(
+        "datasets:\n"
+        f"  - {{name: bridge, path: {bridge}, images: {{primary: observation/image_0}},\n"
+        "     action: action, state: observation/state}\n"
+        "sample: {action_horizon: 4}\n"
+        "normalize: {action: {method: q01_q99}, state: {method: mean_std}}\n"
+        "cameras: {primary: {size: [64, 64]}}\n"
+        "batch: {size: 8}\n"
+    )
+    return path
+
+
+def trained(
+    spec: Path, environment: dict[str, str], checkpoint: Path, steps: int, *words: str
+) -> subprocess.Popen[str]:
+    """The example, running; it says every second step."""
+    given = [str(spec), "--steps", str(steps), "--every", "2", "--checkpoint", str(checkpoint)]
+    return started(str(EXAMPLE), environment, *given, *words)
+
+
+def said(process: subprocess.Popen[str]) -> dict[int, float]:
+    """Errors by step."""
+    out, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return {int(step): float(error) for step, error in re.findall(r"^step (\d+): (.+)$", out, re.M)}
+
+
+def test_the_example_learns_from_real_episodes_and_goes_on_exactly(
+    episodes: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    whole = trained(episodes, environment, tmp_path / "whole.npz", 40)
+    cut = trained(episodes, environment, tmp_path / "cut.npz", 20)
+    undisturbed, first = said(whole), said(cut)
+    rest = said(trained(episodes, environment, tmp_path / "cut.npz", 40))
+    assert {**first, **rest} == undisturbed
+    errors = list(undisturbed.values())
+    assert sum(errors[-5:]) < sum(errors[:5])
+    saved = [dict(np.load(tmp_path / name)) for name in ("whole.npz", "cut.npz")]
+    assert json.loads(str(saved[0].pop("place"))) == json.loads(str(saved[1].pop("place")))
+    for name, weights in saved[0].items():
+        assert np.array_equal(saved[1][name], weights), name
+
+
+def test_two_processes_of_the_example_share_the_steps(
+    episodes: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        join = f"127.0.0.1:{free.getsockname()[1]}"
+    running = [
+        trained(
+            episodes, environment, tmp_path / "both.npz", 4,
+            "--join", join, "--processes", "2", "--process", str(process),
+        )
+        for process in range(2)
+    ]  # fmt: skip
+    first, second = (said(process) for process in running)
+    assert (list(first), second) == ([2, 4], {})
+    place = json.loads(str(np.load(tmp_path / "both.npz")["place"]))
+    assert place["loader"]["position"] == 4 * 2 * 8
