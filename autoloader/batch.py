@@ -32,7 +32,8 @@ class Batch(_AsTheSpecSays):
     """What iterating a loader yields, a plain dict; B samples of F frames and Fs states.
 
     Attributes:
-        images: camera → ``[B, F, H, W, 3] uint8``.
+        images: camera → ``[B, F, H, W, 3] uint8``; depth camera → ``[B, F, H, W, 1]`` uint16 or
+            float32.
         frame_mask: camera → ``[B, F] bool``, false where padded or the camera is missing.
         frame_offset: ``[B, F] int32``, as realised.
         action: ``[B, horizon, A] float32``, zero-padded.

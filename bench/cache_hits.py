@@ -237,7 +237,8 @@ def hits_by_next_use(case: Case, uses: Uses, cache_bytes: float, count_from: int
 
 def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -> Ints:
     """[D, 2] the same of the loader's own cache, which is asked in runs of positions."""
-    table = FrameTable(CAMERAS, len(case.sets), room_bytes=2**30)
+    frame_bytes = {name: _frame_bytes(name) for name in CAMERAS}
+    table = FrameTable(frame_bytes, len(case.sets), room_bytes=2**30)
     table.costs = lambda: np.asarray([one.decode_s for one in case.sets])
     table.resize(int(cache_bytes))
     large = np.asarray([one.camera == "large" for one in case.sets])[uses.dataset]

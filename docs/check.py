@@ -213,7 +213,7 @@ _OWN_WORDS = {
     "dims": "columns",
     "kwargs": "name → any value",
     "KeepSpec.language": "`required`, `anywhere`, or null",
-    "language": "feature, or `{any_of: [...]}`",
+    "language": "feature, `{any_of: [...]}`, or either with `names` or `several`",
     "images": "camera → feature, `{any_of: [...]}`, or either with `ops`",
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,11 +64,11 @@ class Lease:
         """See ``samples.block.FrameLease``."""
         return self.slab.written
 
-    def gather(self, camera: str, slots: Ints, out: NDArray[np.uint8]) -> None:
+    def gather(self, camera: str, slots: Ints, out: NDArray[Any]) -> None:
         """See ``FrameLease.gather``."""
         self.slab.gather(camera, slots, out)
 
-    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
+    def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
         """See ``FrameLease.put``."""
         self.slab.put(camera, slot, picture)
 

@@ -23,6 +23,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class FrameSlab:
     """Slots for decoded frames.
 
     Args:
-        cameras: camera → (height, width) of its frames.
+        frame_bytes: camera → bytes of a decoded frame.
         room_bytes: address space of each camera, whole slots of it.
         descriptor: an existing slab's file; without one a new one is made.
 
@@ -61,15 +62,13 @@ class FrameSlab:
 
     def __init__(
         self,
-        cameras: Mapping[str, tuple[int, int]],
+        frame_bytes: Mapping[str, int],
         *,
         room_bytes: int,
         descriptor: int | None = None,
     ) -> None:
         self.room_bytes = room_bytes
-        self.frame_bytes = {
-            camera: height * width * 3 for camera, (height, width) in cameras.items()
-        }
+        self.frame_bytes = dict(frame_bytes)
         self._begins: dict[str, int] = {}
         end = 0
         for camera, size in self.frame_bytes.items():
@@ -96,17 +95,17 @@ class FrameSlab:
             written[BLACK] = True
 
     def frames(self, camera: str) -> NDArray[np.uint8]:
-        """[slots, H·W·3] uint8: all slots of a camera; only what was written has pages."""
+        """[slots, bytes of a frame] uint8: all of a camera; only what was written has pages."""
         return self._frames[camera]
 
-    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
-        """Copy slots [n] into ``out`` [n, H·W·3], contiguous; others may work meanwhile."""
+    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Copy slots [n] into ``out`` [n, values of a frame], contiguous; others may work on."""
         # Any other mode than "raise" writes straight into ``out``.
-        np.take(self._frames[camera], slots, axis=0, out=out, mode="clip")
+        np.take(self._frames[camera], slots, axis=0, out=out.view(np.uint8), mode="clip")
 
-    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
-        """Copy a frame [H, W, 3] uint8, contiguous, into a slot, which is written then."""
-        self._frames[camera][slot] = picture.reshape(-1)
+    def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
+        """Copy a frame [H, W, C], contiguous, into a slot, which is written then."""
+        self._frames[camera][slot] = picture.reshape(-1).view(np.uint8)
         self.written[camera][slot] = True
 
     def punch(self, camera: str, slots: NDArray[np.int64]) -> None:

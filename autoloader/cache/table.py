@@ -82,7 +82,7 @@ class FrameTable:
     """Which frames a slab holds; any thread.
 
     Args:
-        cameras: camera → (height, width) of its frames.
+        frame_bytes: camera → bytes of a decoded frame.
         datasets: how many.
         room_bytes: what it will ever hold of one camera; default: all of the machine's memory.
 
@@ -93,14 +93,14 @@ class FrameTable:
 
     def __init__(
         self,
-        cameras: Mapping[str, tuple[int, int]],
+        frame_bytes: Mapping[str, int],
         datasets: int,
         *,
         room_bytes: int | None = None,
     ) -> None:
         self.costs: FrameCosts | None = None
         self.lately_held = 0.0
-        self._cameras = cameras
+        self._frame_bytes = frame_bytes
         self._room = room_bytes or machine_bytes()
         self._slab: FrameSlab | None = None
         self._shelves: dict[str, Shelf] = {}
@@ -122,7 +122,7 @@ class FrameTable:
             PipelineError: the kernel refuses it.
         """
         if self._slab is None:
-            self._slab = FrameSlab(self._cameras, room_bytes=self._room)
+            self._slab = FrameSlab(self._frame_bytes, room_bytes=self._room)
             for camera, size in self._slab.frame_bytes.items():
                 self._shelves[camera] = Shelf(size, self._slab.written[camera])
         return self._slab

@@ -33,6 +33,7 @@ import struct
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -73,9 +74,10 @@ class FeatureValue:
 
     Attributes:
         kind: which of the three lists, or "missing" where the record names the key without one.
-        ranges: of a bytes list, (start, stop) of every string in the buffer.
+        ranges: of a bytes list, (start, stop) of every string in the buffer; of numbers that were
+            asked for as stretches, of every stretch.
         values: of a float list ``[N] float32``, of an int64 list ``[N] int64``; copies, owned by
-            the caller. None for the other kinds.
+            the caller. None for the other kinds, and for stretches.
     """
 
     kind: Literal["bytes", "float", "int64", "missing"]
@@ -92,6 +94,7 @@ def parse_example(
     start: int = 0,
     stop: int | None = None,
     only: Collection[str] | None = None,
+    stretches: Mapping[str, int] | None = None,
 ) -> dict[str, FeatureValue]:
     """The values of a serialized ``tf.train.Example``.
 
@@ -100,6 +103,7 @@ def parse_example(
         start: first byte of the record in it.
         stop: first byte behind the record; default: the end of the buffer.
         only: keys to take; the payloads of others are neither touched nor checked.
+        stretches: key → n, of lists of numbers to be cut into stretches of n, not read.
 
     Returns:
         Values by key, a key that comes twice with its last value. Ranges count from the start of
@@ -124,7 +128,12 @@ def parse_example(
                     found[key] = value
                     if len(found) > MAX_KEYS:
                         _refuse(f"more than {MAX_KEYS} keys")
-        return {_text(key): _feature(buffer, *value) for key, value in found.items()}
+        cut = stretches or {}
+        names = {key: _text(key) for key in found}
+        return {
+            names[key]: _feature(buffer, *value, cut.get(names[key], 0))
+            for key, value in found.items()
+        }
     except IndexError as error:
         raise MalformedRecordError("a varint runs over the end of the record") from error
 
@@ -231,7 +240,7 @@ def _text(key: bytes) -> str:
         raise MalformedRecordError(f"the key {key[:40]!r} is not UTF-8") from error
 
 
-def _feature(buffer: Buffer, start: int, stop: int) -> FeatureValue:
+def _feature(buffer: Buffer, start: int, stop: int, cut: int) -> FeatureValue:
     if start == stop:
         return FeatureValue("missing")
     tag = buffer[start]
@@ -242,6 +251,9 @@ def _feature(buffer: Buffer, start: int, stop: int) -> FeatureValue:
         raise MalformedRecordError("a feature holds more than one list")
     if tag == 0x0A:
         return FeatureValue("bytes", ranges=_bytes_list(buffer, start, stop))
+    if cut and tag in (0x12, 0x1A):
+        kind: Literal["float", "int64"] = "float" if tag == 0x12 else "int64"
+        return FeatureValue(kind, ranges=_stretches(buffer, start, stop, kind, cut))
     if tag == 0x12:
         return FeatureValue("float", values=_float_list(buffer, start, stop))
     if tag == 0x1A:
@@ -339,6 +351,29 @@ def _int64_list(buffer: Buffer, position: int, stop: int) -> NDArray[np.int64]:
     if not parts:
         return np.empty(0, np.int64)
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _stretches(
+    buffer: Buffer, position: int, stop: int, kind: Literal["float", "int64"], numbers: int
+) -> list[tuple[int, int]]:
+    """(start, stop) of every so many packed numbers of a list."""
+    if position == stop:
+        return []
+    if buffer[position] != 0x0A:
+        _refuse("numbers of frames are not packed")
+    start, length = _packed(buffer, position, stop)
+    if start + length != stop:
+        _refuse("numbers of frames are in more than one piece")
+    if kind == "float":
+        count, rest = divmod(length, 4 * numbers)
+        marks = [start + 4 * numbers * number for number in range(count + 1)]
+    else:
+        ends = np.flatnonzero(np.frombuffer(buffer[start:stop], np.uint8) < 0x80) + start + 1
+        rest = len(ends) % numbers or (length and buffer[stop - 1] >= 0x80)
+        marks = [start, *ends[numbers - 1 :: numbers].tolist()]
+    if rest:
+        _refuse(f"a list holds no multiple of the {numbers} numbers of a frame")
+    return list(pairwise(marks))
 
 
 def _packed(buffer: Buffer, position: int, stop: int) -> tuple[int, int]:

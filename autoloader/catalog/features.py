@@ -18,8 +18,9 @@ may not be sampled.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,7 +46,9 @@ class Feature:
         dtype: NumPy's name of the decoded type ("uint8", "float32", "bool"), or "string".
         shape: of one step, without the time axis; None where unknown; () for scalars and text.
         encoding: images: "jpeg" or "png", None where the metadata does not say (sniff the bytes);
-            tensors: "bytes" or "zlib", None for plain values.
+            tensors: "bytes" or "zlib", None for plain values. A tensor that a depth camera shows
+            is an "image" with its own encoding, or "floats" or "integers": a frame is a stretch
+            of the record's list of numbers.
         per_step: True below ``steps``.
     """
 
@@ -56,6 +59,23 @@ class Feature:
     shape: tuple[int | None, ...]
     encoding: str | None
     per_step: bool
+
+    @property
+    def listed(self) -> Literal["float", "int64"] | None:
+        """Of an image whose frames are stretches of a list of numbers: which list."""
+        if self.kind != "image":
+            return None
+        return {"floats": "float", "integers": "int64"}.get(self.encoding or "")  # type: ignore[return-value]
+
+    @property
+    def step_numbers(self) -> int:
+        """Numbers of one step; an unknown dimension counts as 1."""
+        return math.prod(size or 1 for size in self.shape)
+
+
+def list_frames(features: Iterable[Feature]) -> dict[str, int]:
+    """Key → numbers of a frame, of the images that are stretches of a list of numbers."""
+    return {one.key: one.step_numbers for one in features if one.listed}
 
 
 def parse_features(document: Mapping[str, Any], *, source: str) -> dict[str, Feature]:

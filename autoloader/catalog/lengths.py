@@ -114,7 +114,10 @@ def _countable(features: Mapping[str, Feature]) -> list[Feature]:
     usable = [
         feature
         for feature in features.values()
-        if feature.per_step and feature.kind != "other" and _step_values(feature) > 0
+        if feature.per_step
+        and feature.kind != "other"
+        and feature.listed is None
+        and _step_values(feature) > 0
     ]
     return sorted(usable, key=cost)
 

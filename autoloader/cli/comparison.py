@@ -8,6 +8,7 @@ what differs (``cli.verify``).
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 from collections import Counter
@@ -158,7 +159,6 @@ class Comparer:
     ) -> None:
         """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
         from autoloader.cli.reference_values import why_not_kept
-        from autoloader.cli.tfds_reader import text_at
 
         if not valid[number]:
             self._differs(where, "transform.valid", "the function, or keep.moving, bars it")
@@ -170,12 +170,11 @@ class Comparer:
             if file not in self._ranges:
                 self._ranges[file] = json.loads(Path(file).read_text(encoding="utf-8"))
             listed = self._ranges[file]
-        language = declared.language.paths if declared.language else ()
-        if declared.keep.language == "anywhere" and not any(
-            text_at(step, path).strip() for step in steps for path in language
-        ):
+        anywhere = declared.keep.language == "anywhere"
+        if anywhere and not any(any(self._speak(declared, step)) for step in steps):
             self._differs(where, "keep.language", "no step of the episode has an instruction")
-        rule = why_not_kept(declared.keep, language, steps[number], number, listed)
+        spoken = functools.partial(lambda step: all(self._speak(declared, step)), steps[number])
+        rule = why_not_kept(declared.keep, spoken, steps[number], number, listed)
         if rule is not None:
             self._differs(where, rule, f"step {number} does not keep this rule")
 
@@ -238,6 +237,9 @@ class Comparer:
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
             for number, (step, _) in enumerate(seen):
                 self._found.frames += 1
+                if self._spec.cameras[camera].depth:
+                    self._depth(frames[number], step, choices, camera, f"{where}: images/{camera}")
+                    continue
                 shown = frames[number][..., ::-1] if turned else frames[number]
                 off = min(
                     (self._distance(shown, step, path, camera) for path in choices),
@@ -263,15 +265,44 @@ class Comparer:
             wanted = fitted_picture(picture, how)
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
-    def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
-        from autoloader.cli.tfds_reader import text_at
+    def _depth(
+        self, frame: Any, step: Any, choices: tuple[str, ...], camera: str, where: str
+    ) -> None:
+        """Compare a depth frame, to the bit."""
+        from autoloader.cli.reference_values import nearest_frame
+        from autoloader.cli.tfds_reader import value_at
 
-        choices = (
-            [text_at(step, path) for path in declared.language.paths] if declared.language else [""]
-        )
+        how = self._spec.cameras[camera]
+        stored = [value_at(step, path) for path in choices if step is not None]
+        wanted = [nearest_frame(one, how).astype(how.depth) for one in stored]
+        wanted = wanted or [np.zeros_like(frame)]
+        if all(frame.tobytes() != one.tobytes() for one in wanted):
+            off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
+            self._differs(where, "depth", f"{off} of {frame.size} values differ")
+
+    def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
+        said = self._said(declared, step)
+        choices = [text for texts in said for text in texts] if said else [""]
         self._found.texts += 1
         if row["language"] not in choices:
             self._differs(where, "language", f"loader {row['language']!r}, files {choices!r}")
+
+    def _said(self, declared: Any, step: Any) -> list[list[str]]:
+        """The texts that each language feature of a step may give."""
+        from autoloader.cli.reference_values import said_at
+
+        choice = declared.language
+        dataset = next(one for one in self._mixture.datasets if one.name == declared.name)
+        labels = {
+            path: [text.decode() for text in names.values()]
+            for path, names in dataset.words.names.items()
+        }
+        paths = choice.paths if choice else ()
+        return [said_at(step, path, choice, labels.get(path, ())) for path in paths]
+
+    def _speak(self, declared: Any, step: Any) -> list[bool]:
+        """Whether each language feature of a step says something."""
+        return [any(text.strip() for text in texts) for texts in self._said(declared, step)]
 
     def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
         for name, found in row["features"].items():

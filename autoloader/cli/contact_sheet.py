@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cli.depth_colours import Scale, draw_scale
 from autoloader.cli.episode_looks import DatasetLook
 from autoloader.cli.histograms import MOST_DRAWN, Column, draw_columns, stage_rows
 
@@ -38,6 +39,7 @@ class Shown:
         absent: cameras that the dataset lacks, or whose frames are all padding.
         t: where the sample stands.
         text: its language.
+        scales: depth camera → what its colours stand for.
     """
 
     cameras: Mapping[str, NDArray[np.uint8]]
@@ -45,6 +47,7 @@ class Shown:
     absent: frozenset[str]
     t: int
     text: str
+    scales: Mapping[str, Scale] = field(default_factory=dict)
 
 
 @dataclass
@@ -163,6 +166,9 @@ def _draw_frames(axes: Any, panel: Panel, number: int, name: str) -> None:
         colour = "#d1495b" if camera in panel.black else "black"
         axes.text(-_GAP, down + height / 2, said, fontsize=5, rotation=90, ha="right",
                   va="center", color=colour)  # fmt: skip
+        if camera in one.scales:
+            right = len(frames) * (width + _GAP)
+            draw_scale(axes, (right, down, max(4, width / 12), height), one.scales[camera])
         for at, label in enumerate(one.labels if down == 0 else ()):
             axes.text(at * (width + _GAP) + width / 2, -_GAP, label, fontsize=5, ha="center",
                       va="bottom")  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Any
 
 from autoloader.catalog import Feature, VersionDirectory
 from autoloader.catalog.registry import KnownDataset
+from autoloader.cli.depth_colours import depth_features
 from autoloader.cli.propose import propose
 from autoloader.cli.styles import Style
 from autoloader.cli.yaml_line import flow
@@ -20,6 +21,8 @@ from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.transforms.fields import feature_width, find_feature
+
+_FLAGS = ("has_{}", "{}_present", "{}_valid")
 
 
 @dataclass
@@ -91,6 +94,8 @@ def entry_of(
     if not style.state and "state" in values:
         why = f"{style.project} does not read it in training"
         made.commented["state"] = (values.pop("state"), why)
+    if "images" in values:
+        values["images"] = with_flags(values["images"], directory.features)
     misfit = _misfit(made)
     if misfit is None:
         return made
@@ -141,6 +146,7 @@ def _proposed(
         values["images"] = {
             camera: path for camera, path in found.images.items() if camera in style.cameras
         }
+    values["images"] = with_flags(values["images"], directory.features)
     return Entry(
         name=_name(directory),
         known_as=known[0] if known else directory.name.partition("/")[0],
@@ -155,6 +161,28 @@ def _proposed(
 
 def _name(directory: VersionDirectory) -> str:
     return re.sub(r"\W+", "_", directory.name).strip("_")[:90] or "dataset"
+
+
+def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:
+    """Cameras, each with the flag that says whether it is there, where the files have one.
+
+    A flag of ``observation/image_3`` is a bool or an integer, of the steps or of the episode, and
+    is called ``has_image_3``, ``image_3_present`` or ``image_3_valid``.
+    """
+    flags = {
+        path.rpartition("/")[2]: path
+        for path, feature in features.items()
+        if feature.kind == "tensor" and not feature.shape and "float" not in feature.dtype
+    }
+    found = {}
+    for camera, choice in images.items():
+        plain = {"path": choice} if isinstance(choice, str) else dict(choice)
+        leaf = str(plain.get("path", "")).rpartition("/")[2]
+        names = [form.format(leaf) for form in _FLAGS]
+        flag = next((flags[name] for name in names if leaf and name in flags), None)
+        known = flag is None or "present" in plain
+        found[camera] = choice if known else {**plain, "present": flag}
+    return found
 
 
 def as_they_lie(terms: Sequence[Any], features: Mapping[str, Feature]) -> list[Any]:
@@ -186,6 +214,13 @@ def unused(entry: Entry) -> Iterator[str]:
     for kind in kinds.values():
         if kind in left:
             yield f"not used, {kind}: {', '.join(left[kind])}"
+    for path, dtype in depth_features(entry.directory.features).items():
+        if path not in taken:
+            camera = re.sub(r"\W+", "_", path.rpartition("/")[2])
+            yield (
+                f"depth, as a camera: images: {{{camera}: {path}}}, and below cameras: "
+                f"{camera}: {{size: [256, 256], depth: {dtype}}}"
+            )
 
 
 def _words(value: Any) -> Iterator[str]:

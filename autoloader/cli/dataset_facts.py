@@ -5,6 +5,7 @@ Reads records as they lie, without TensorFlow. Not here: showing it (``cli.inspe
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import re
@@ -23,6 +24,8 @@ from autoloader.catalog.tfrecord import (
     read_record,
     walk_records,
 )
+from autoloader.decode.depth import UNDECODABLE, depth_values
+from autoloader.transforms.cameras import is_depth_picture
 from autoloader.transforms.fields import text_of_points
 from autoloader.transforms.rlds import METADATA, camera_numbers, read_episode
 
@@ -86,7 +89,8 @@ class DatasetFacts:
         absent: features that ``features.json`` has and the first record lacks, or that no array
             holds.
         texts: path → how many different texts the episodes have.
-        ranges: path → a range for each column; over episodes where the episode has it once.
+        ranges: path → a range for each column; over episodes where the episode has it once. Of
+            depth pictures, over the frame in the middle of each episode.
         black: cameras whose every looked-at picture is black → pictures looked at.
     """
 
@@ -113,6 +117,7 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
     texts: dict[str, set[bytes]] = {}
     columns: dict[str, list[NDArray[Any]]] = {}
     pictures: dict[str, list[bool]] = {}
+    depths: dict[str, list[NDArray[Any]]] = {}
     for payload in _payloads(directory.splits[split], directory, found):
         try:
             episode, steps, spans = read_episode(payload, features)
@@ -136,13 +141,20 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
                 columns.setdefault(path, []).append(rows.reshape(len(rows), -1))
         for path, encoded in frames.items():
             if encoded:
-                pictures.setdefault(path, []).append(_is_black(encoded[len(encoded) // 2]))
+                middle = encoded[len(encoded) // 2]
+                pictures.setdefault(path, []).append(_is_black(middle))
+                if is_depth_picture(features[path]):
+                    with contextlib.suppress(*UNDECODABLE):
+                        measured = depth_values(middle, features[path])
+                        depths.setdefault(path, []).append(measured.reshape(-1))
         if found.episodes == episodes:
             break
     found.texts = {path: len(different) for path, different in texts.items()}
     found.ranges = {
         path: list(column_ranges(np.concatenate(parts))) for path, parts in columns.items()
     }
+    for path, frames_of in depths.items():
+        found.ranges[path] = [column_range(None, np.concatenate(frames_of))]
     found.black = {path: len(seen) for path, seen in pictures.items() if all(seen)}
     return found
 
@@ -250,17 +262,22 @@ def column_ranges(rows: NDArray[Any]) -> Iterator[ColumnRange]:
     wide = rows.shape[1] > MOST_COLUMNS
     parts = [(None, rows)] if wide else [(k, rows[:, k]) for k in range(rows.shape[1])]
     for column, part in parts:
-        numbers = part.astype(np.float64).reshape(-1)
-        finite = numbers[np.isfinite(numbers)]
-        different = np.unique(finite[:1000])
-        if len(different) <= FEW_VALUES:
-            different = np.unique(finite)
-        few = different.tolist() if 0 < len(different) <= FEW_VALUES else None
-        yield ColumnRange(
-            column,
-            float(finite.min()) if len(finite) else None,
-            float(finite.max()) if len(finite) else None,
-            math.fsum(finite) / len(finite) if len(finite) else None,
-            len(numbers) - len(finite),
-            few,
-        )
+        yield column_range(column, part)
+
+
+def column_range(column: int | None, part: NDArray[Any]) -> ColumnRange:
+    """The range of some numbers of any shape."""
+    numbers = part.astype(np.float64).reshape(-1)
+    finite = numbers[np.isfinite(numbers)]
+    different = np.unique(finite[:1000])
+    if len(different) <= FEW_VALUES:
+        different = np.unique(finite)
+    few = different.tolist() if 0 < len(different) <= FEW_VALUES else None
+    return ColumnRange(
+        column,
+        float(finite.min()) if len(finite) else None,
+        float(finite.max()) if len(finite) else None,
+        math.fsum(finite) / len(finite) if len(finite) else None,
+        len(numbers) - len(finite),
+        few,
+    )

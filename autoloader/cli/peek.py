@@ -146,18 +146,22 @@ def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goa
     import numpy as np
 
     from autoloader.cli.contact_sheet import Shown
+    from autoloader.cli.depth_colours import coloured
 
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
     labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
     if goal:
         labels[-1] = f"goal {labels[-1]}"
     masks = {name: np.asarray(mask[k]) for name, mask in batch["frame_mask"].items()}
+    cameras = {name: np.asarray(of).copy() for name, of in pictures.items()}
+    depth = {name: coloured(of) for name, of in cameras.items() if of.shape[-1] == 1}
     return Shown(
-        cameras={name: np.asarray(of).copy() for name, of in pictures.items()},
+        cameras={**cameras, **{name: of for name, (of, _) in depth.items()}},
         labels=labels,
         absent=frozenset(name for name, mask in masks.items() if not mask.any()),
         t=int(batch["provenance"][k][4]),
         text=batch["language"][k],
+        scales={name: scale for name, (_, scale) in depth.items() if scale is not None},
     )
 
 
@@ -214,7 +218,9 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "samples": panel.samples,
         "language": [one.text for one in panel.shown],
         "frames": [{"t": one.t, "labels": list(one.labels), "cameras": list(one.cameras),
-                    "absent": sorted(one.absent)} for one in panel.shown],
+                    "absent": sorted(one.absent),
+                    "depth": {name: asdict(scale) for name, scale in one.scales.items()}}
+                   for one in panel.shown],
         "black": panel.black,
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},

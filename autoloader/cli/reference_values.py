@@ -8,14 +8,21 @@ Not here: reading the steps (``cli.tfds_reader``), comparing (``cli.comparison``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cli.tfds_reader import Step, text_at, value_at
-from autoloader.spec import FieldExpression, FieldNormalizeSpec, KeepSpec, SampleSpec
+from autoloader.spec import (
+    CameraSpec,
+    FieldExpression,
+    FieldNormalizeSpec,
+    KeepSpec,
+    LanguageChoice,
+    SampleSpec,
+)
 from autoloader.spec.keep import key_parts, matcher
 
 Rows = NDArray[np.float64]
@@ -155,19 +162,67 @@ def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:
     return np.concatenate(parts)
 
 
+def nearest_frame(stored: Any, camera: CameraSpec) -> NDArray[Any]:
+    """[H, W] values of a depth frame [h, w] or [h, w, 1], taken at the nearest places."""
+    values = np.asarray(stored)
+    values = values.reshape(values.shape[:2])
+    size = camera.size
+    if camera.fit == "stretch":
+        return _nearest(values, size)
+    ratios = [size[axis] / values.shape[axis] for axis in (0, 1)]
+    scale = max(ratios) if camera.fit == "crop" else min(ratios)
+    if camera.fit == "crop":
+        cut = [min(values.shape[a], max(1, round(size[a] / scale))) for a in (0, 1)]
+        top, left = ((values.shape[axis] - cut[axis]) // 2 for axis in (0, 1))
+        return _nearest(values[top : top + cut[0], left : left + cut[1]], size)
+    inner = [min(size[a], max(1, round(values.shape[a] * scale))) for a in (0, 1)]
+    top, left = ((size[axis] - inner[axis]) // 2 for axis in (0, 1))
+    padded = np.zeros(size, values.dtype)
+    padded[top : top + inner[0], left : left + inner[1]] = _nearest(values, inner)
+    return padded
+
+
+def _nearest(values: NDArray[Any], size: Sequence[int]) -> NDArray[Any]:
+    down, right = (
+        np.floor((np.arange(size[axis]) + 0.5) * values.shape[axis] / size[axis]).astype(int)
+        for axis in (0, 1)
+    )
+    return np.asarray(values[down][:, right])
+
+
+def said_at(step: Step, path: str, choice: LanguageChoice, labels: Sequence[str]) -> list[str]:
+    """The texts of which a sample at a step may have any.
+
+    Args:
+        step: which.
+        path: of the language feature.
+        choice: what the spec says of it.
+        labels: names of a class label, where the spec gives none.
+    """
+    value = np.asarray(value_at(step, path))
+    if value.dtype.kind in "iu" and not value.ndim:
+        names = dict(choice.names) or dict(enumerate(labels))
+        return [names.get(int(value), "")]
+    if not choice.several:
+        return [text_at(step, path)]
+    texts = [one.decode() if isinstance(one, bytes) else str(one) for one in value.tolist()]
+    spoken = [one for one in texts if one.strip()] or [""]
+    return spoken[:1] if choice.several == "first" else spoken
+
+
 def why_not_kept(
-    keep: KeepSpec, language: Sequence[str], step: Step, number: int, listed: Mapping[str, Any]
+    keep: KeepSpec, language: Callable[[], bool], step: Step, number: int, listed: Mapping[str, Any]
 ) -> str | None:
     """The rule that a step breaks, or ``None``.
 
     Args:
         keep: the rules.
-        language: the dataset's language features.
+        language: whether every language feature of the step says something.
         step: which step.
         number: its place in the episode, before the stride.
         listed: what the file of ranges holds.
     """
-    if keep.language == "required" and not all(text_at(step, one).strip() for one in language):
+    if keep.language == "required" and not language():
         return "keep.language"
     for path in keep.flags:
         if not bool(value_at(step, path)):

@@ -21,9 +21,9 @@ from dataclasses import replace
 from autoloader.clock import Clock, SystemClock
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.assembler import Assembler
+from autoloader.decode.decoders import decoders_of
 from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
-from autoloader.decode.reversed import decoders_of
 from autoloader.decode.source import MakeSource, Spans
 from autoloader.errors import as_fault
 from autoloader.knobs import Knobs

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -75,7 +75,7 @@ class FrameDecoder:
             if is_jpeg:
                 self._jpeg_into(encoded, out)
             else:
-                self._resize_into(self._other(encoded), out)
+                self._resize_into(decoded(encoded, cv2.IMREAD_COLOR_RGB), out)
         except UndecodableFrameError:
             raise
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
@@ -103,18 +103,6 @@ class FrameDecoder:
         )
         self._resize_into(picture, out)
 
-    @staticmethod
-    def _other(encoded: bytes | memoryview) -> Pixels:
-        if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
-            width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
-            if height * width > _LARGEST_PIXELS:
-                raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
-        data = np.frombuffer(encoded, np.uint8)
-        picture = cv2.imdecode(data, cv2.IMREAD_COLOR_RGB) if len(data) else None
-        if picture is None:
-            raise UndecodableFrameError(f"{len(data)} bytes that are no JPEG, PNG or the like")
-        return np.asarray(picture, dtype=np.uint8)
-
     def _buffer(self, size: int) -> Pixels:
         if size > _KEPT_BYTES:
             return np.empty(size, np.uint8)
@@ -124,30 +112,18 @@ class FrameDecoder:
         return np.asarray(buffer)
 
     def _resize_into(self, picture: Pixels, out: Pixels) -> None:
-        height, width = picture.shape[:2]
-        fit = self._camera.fit
-        if fit == "crop":
-            scale = max(self._height / height, self._width / width)
-            rows = min(height, max(1, round(self._height / scale)))
-            columns = min(width, max(1, round(self._width / scale)))
-            top, left = (height - rows) // 2, (width - columns) // 2
-            picture = picture[top : top + rows, left : left + columns]
-        elif fit == "pad":
-            scale = min(self._height / height, self._width / width)
-            rows = min(self._height, max(1, round(height * scale)))
-            columns = min(self._width, max(1, round(width * scale)))
-            top, left = (self._height - rows) // 2, (self._width - columns) // 2
-            out[:] = 0
-            inner = np.empty((rows, columns, 3), np.uint8)
-            self._scale(picture, inner)
-            out[top : top + rows, left : left + columns] = inner
+        part, place = fitted(picture, out, self._camera)
+        if place.shape == out.shape:
+            self._scale(part, out)
             return
-        self._scale(picture, out)
+        inner = np.empty(place.shape, np.uint8)
+        self._scale(part, inner)
+        place[:] = inner
 
     def _scale(self, picture: Pixels, out: Pixels) -> None:
         height, width = out.shape[:2]
-        if picture.shape[:2] == (height, width):
-            out[:] = picture
+        if picture.shape[:2] == (height, width) or self._camera.resize == "nearest":
+            nearest_into(picture, out)
             return
         if self._camera.resize == "lanczos3":
             from PIL import Image  # the other methods, and the first batch, do without it
@@ -159,6 +135,59 @@ class FrameDecoder:
             return
         how = cv2.INTER_AREA if self._camera.resize == "area" else cv2.INTER_LINEAR
         cv2.resize(picture, (width, height), dst=out, interpolation=how)
+
+
+def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
+    """A picture as OpenCV reads it, by one of its ``IMREAD_`` modes.
+
+    Raises:
+        UndecodableFrameError: it is none, or larger than any camera's.
+    """
+    if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
+        width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
+        if height * width > _LARGEST_PIXELS:
+            raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
+    data = np.frombuffer(encoded, np.uint8)
+    picture = cv2.imdecode(data, how) if len(data) else None
+    if picture is None:
+        raise UndecodableFrameError(f"{len(data)} bytes that are no JPEG, PNG or the like")
+    return np.asarray(picture)
+
+
+def fitted(
+    picture: NDArray[Any], out: NDArray[Any], camera: CameraSpec
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(the part of ``picture`` that is shown, where in ``out`` it goes), by ``camera.fit``.
+
+    What of ``out`` lies outside becomes zero. Either's first axes are rows and columns.
+    """
+    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
+    if camera.fit == "crop":
+        scale = max(rows / height, columns / width)
+        cut = min(height, max(1, round(rows / scale))), min(width, max(1, round(columns / scale)))
+        return _centre(picture, *cut), out
+    if camera.fit == "pad":
+        scale = min(rows / height, columns / width)
+        cut = min(rows, max(1, round(height * scale))), min(columns, max(1, round(width * scale)))
+        out[:] = 0
+        return picture, _centre(out, *cut)
+    return picture, out
+
+
+def _centre(picture: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+    top, left = (picture.shape[0] - rows) // 2, (picture.shape[1] - columns) // 2
+    return picture[top : top + rows, left : left + columns]
+
+
+def nearest_into(picture: NDArray[Any], out: NDArray[Any]) -> None:
+    """Fill ``out`` with the values of ``picture`` at the nearest places (half-pixel centres)."""
+    if picture.shape[:2] == out.shape[:2]:
+        out[:] = picture
+        return
+    (height, width), (rows, columns) = picture.shape[:2], out.shape[:2]
+    down = (2 * np.arange(rows) + 1) * height // (2 * rows)
+    right = (2 * np.arange(columns) + 1) * width // (2 * columns)
+    out[:] = picture[down[:, None], right]
 
 
 def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str:

@@ -29,7 +29,9 @@ from autoloader.catalog.tfrecord import (
     walk_records,
 )
 from autoloader.clock import Clock
-from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
+from autoloader.decode.decoders import decoders_of
+from autoloader.decode.frames import UndecodableFrameError
+from autoloader.decode.row_jobs import Decoder
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -85,9 +87,9 @@ def probe_decode(
             found = _first_episode(dataset, mixture)
             if found is not None:
                 episodes[dataset.name] = found
-    decoders = {name: FrameDecoder(camera) for name, camera in mixture.spec.cameras.items()}
+    decoders = dict(zip(mixture.names, decoders_of(mixture), strict=True))
     scratch = {
-        name: np.empty((*camera.size, 3), np.uint8) for name, camera in mixture.spec.cameras.items()
+        name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
     }
     seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
     for round_ in range(_MOST_ROUNDS):
@@ -96,7 +98,7 @@ def probe_decode(
             if began >= deadline:
                 return _summary(seen)
             try:
-                count, size = _decode(episode, round_ % len(episode), decoders, scratch)
+                count, size = _decode(episode, round_ % len(episode), decoders[name], scratch)
             except UndecodableFrameError:
                 continue
             seen[name].append((clock.now_s() - began, count, size))
@@ -146,7 +148,7 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Sample
 def _decode(
     episode: SampleBlock,
     number: int,
-    decoders: Mapping[str, FrameDecoder],
+    decoders: Mapping[str, Decoder],
     scratch: Mapping[str, np.ndarray],
 ) -> tuple[int, int]:
     """Decode one sample's frames; how many, and their encoded bytes."""
@@ -154,9 +156,12 @@ def _decode(
     count = size = 0
     for camera, frames in episode.frames.items():
         for row in dict.fromkeys(rows.tolist()):
-            decoders[camera].decode_into(frames[row], scratch[camera])
+            encoded = frames[row]
+            if encoded is None:
+                continue  # the camera is not there
+            decoders[camera].decode_into(encoded, scratch[camera])
             count += 1
-            size += len(frames[row])
+            size += len(encoded)
     return count, size
 
 

@@ -31,7 +31,7 @@ class Decoder(Protocol):
     """Decodes one camera's frames; see ``decode.frames.FrameDecoder``."""
 
     def decode_into(self, encoded: Encoded, out: np.ndarray) -> None:
-        """Decode and resize into ``out`` [H, W, 3] uint8."""
+        """Decode and resize into ``out`` [H, W, C]."""
         ...
 
 

@@ -31,20 +31,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
+from autoloader.catalog.example import encode_varints
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.samples.block import Place, SampleBlock, build_samples
-from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE
+from autoloader.samples.block import Place, SampleBlock, build_samples, episode_key
+from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE, choose, fold
 from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.record import kept_steps
+from autoloader.samples.record import kept_steps, stored_language, told_language
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import dropped_edges
-from autoloader.transforms.fields import is_text, text_of_points
+from autoloader.transforms.fields import is_text
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform
 
@@ -133,12 +134,12 @@ class EpisodeGraph:
             steps=int(element["steps"].numpy()),
             t=t,
             frames={
-                camera: element[f"frames/{camera}"].numpy().tolist()
+                camera: _as_frames(element[f"frames/{camera}"].numpy())
                 for camera in self._dataset.cameras
             },
             frame_row=element["frame_row"].numpy(),
             columns=columns,
-            language=self._language_of(element),
+            language=self._language_of(element, place, t),
             features={
                 name: _as_held(element[f"feature/{name}"].numpy(), feature)
                 for name, feature in self._dataset.held.items()
@@ -154,13 +155,20 @@ class EpisodeGraph:
         pass_, shard, record = element["place"].numpy().tolist()
         return Place(self._dataset.index, pass_, shard, record)
 
-    def _language_of(self, element: Mapping[str, Any]) -> list[bytes]:
-        if not self._dataset.language:
+    def _language_of(
+        self, element: Mapping[str, Any], place: Place, t: NDArray[np.int64]
+    ) -> list[bytes]:
+        choices = self._dataset.language
+        if not choices:
             return []
+        several = len(choices) > 1 or bool(self._dataset.words)
+        key = episode_key(self._dataset, place) if several else 0
+        feature = choices[choose(fold(key, PURPOSE_LANGUAGE), len(choices)) if several else 0]
         value = element["language"].numpy()
         if value.dtype == object:
-            return list(value.tolist())
-        return [text_of_points(row) for row in value]
+            value = value.reshape(-1).tolist()
+        alike = replace(feature, per_step=True)  # one text for each sample, or one alone
+        return told_language(self._dataset, feature, stored_language(value, alike), key, t)
 
     def _traced(self) -> _Parse:
         dataset = self._dataset
@@ -260,7 +268,7 @@ class EpisodeGraph:
         wanted: dict[str, Any] = {}
         for one in RecordSchema.of(replace(self._dataset, keep=None)).features:
             dtype = _DTYPES[one.list_kind]
-            shape = [one.width] if one.width > 1 or one.role == "points" else []
+            shape = [one.width] if one.width > 1 or one.role in ("points", "texts") else []
             if one.per_step:
                 wanted[one.key] = tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
             else:
@@ -334,6 +342,15 @@ def _as_held(values: Any, feature: Feature) -> Any:
     if is_text(feature):
         return values.tolist() if feature.per_step else [values]
     return values.reshape(len(values) if feature.per_step else 1, -1)
+
+
+def _as_frames(values: NDArray[Any]) -> list[bytes]:
+    """Encoded frames: strings, or rows [U, n] of numbers as a record's list holds them."""
+    if values.dtype == object:
+        return list(values.tolist())
+    if values.dtype == np.int64:
+        return [encode_varints(row) for row in values.reshape(len(values), -1)]
+    return [row.tobytes() for row in values.astype("<f4", copy=False)]
 
 
 def _as_columns(values: NDArray[Any]) -> NDArray[np.float32]:

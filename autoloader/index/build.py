@@ -50,7 +50,7 @@ from autoloader.index.format import (
 )
 from autoloader.index.tables import TableBuilder, Values
 from autoloader.samples.schema import RecordSchema, StoredFeature
-from autoloader.transforms.fields import text_of_points
+from autoloader.transforms.fields import joined, text_of_points
 from autoloader.transforms.rlds import spans_of
 from autoloader.transforms.transform import VALID_KEY, Transform
 
@@ -161,7 +161,7 @@ def index_payload(
         MalformedRecordError: the record is not exactly what the schema says.
     """
     if schema.transform is None:
-        found = parse_example(payload, stop=stop, only=schema.keys)
+        found = parse_example(payload, stop=stop, only=schema.keys, stretches=schema.stretches)
     else:
         found, payload = _transformed(payload, stop, schema.transform, schema.keys)
     steps = schema.steps(found)
@@ -240,7 +240,8 @@ def _texts(
     ranges = value.ranges if value is not None else []
     if not feature.per_step and not ranges:
         return np.zeros(1, np.int32), [b""]
-    return _numbered(bytes(payload[start:stop]) for start, stop in ranges)
+    strings = [bytes(payload[start:stop]) for start, stop in ranges]
+    return _numbered(iter(joined(strings, feature.width) if feature.width > 1 else strings))
 
 
 def _numbered(items: Iterator[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:

@@ -36,6 +36,7 @@ from autoloader.samples.draws import (
     choose_array,
     fold,
     fold_array,
+    words_drawn,
 )
 from autoloader.samples.encoded import VideoFrame, share
 from autoloader.samples.features import FeatureRows
@@ -391,6 +392,11 @@ def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
         return [b""] * len(part.episodes.steps)
     raw_t = work.ledger[part.rows, 4] * work.stride[part.rows]
     told = [part.episodes.language(feature.path, raw_t) for feature in features]
+    if words := part.dataset.words:
+        keys = words_drawn(work.episode_keys(part.rows), work.ledger[part.rows, 4])
+        told = [
+            words.told(one.path, texts, keys) for one, texts in zip(features, told, strict=True)
+        ]
     drawn = _drawn(work, part, len(features), PURPOSE_LANGUAGE)
     if drawn is None:
         return told[0]

@@ -22,7 +22,8 @@ def octo(
 ) -> dict[str, Any]:
     """A batch as Octo 1.5 has it: B samples, a window of W frames, chunks of H actions of width A.
 
-    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``proprio`` [B, W, P] float32 (where
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
       the mixture has a state), ``timestep`` [B, W] int32, ``timestep_pad_mask`` [B, W] bool, true
       is real, ``task_completed`` [B, W, H] bool, ``pad_mask_dict`` of [B, W] bool: true where the
       dataset has such a picture; always for numbers.

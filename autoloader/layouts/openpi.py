@@ -65,10 +65,13 @@ def openpi(
             f"the batch has no camera {', '.join(sorted(missing))}",
             remedy=f"name some of: {', '.join(frames)}",
         )
-    shape_of, mask_of = (
-        next(iter(batch["images"].values())),
-        next(iter(batch["frame_mask"].values())),
-    )
+    coloured = [name for name, one in batch["images"].items() if one.shape[-1] == 3]
+    if not coloured:
+        raise UsageError(
+            f"cameras of the batch: {', '.join(frames)}, all of depth; openpi takes colours",
+            remedy="name a colour camera in the spec",
+        )
+    shape_of, mask_of = batch["images"][coloured[0]], batch["frame_mask"][coloured[0]]
     image, image_mask = {}, {}
     for theirs, ours in taken.items():
         if ours in frames:

@@ -22,7 +22,8 @@ def openvla(
 ) -> dict[str, Any]:
     """A batch as OpenVLA's RLDS loader has it: B samples, W frames (theirs is 1), H actions.
 
-    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``proprio`` [B, W, P] float32 (where
+    - ``observation``: ``image_CAMERA`` [B, W, h, w, 3] uint8, ``depth_CAMERA`` [B, W, h, w] of
+      depth cameras, as they are stored, ``proprio`` [B, W, P] float32 (where
       the mixture has a state), ``timestep`` [B, W] int32, ``pad_mask`` [B, W] bool, true is real,
       ``pad_mask_dict`` of [B, W] bool.
     - ``task``: ``language_instruction`` [B] bytes (they lower-case it when they write the prompt);

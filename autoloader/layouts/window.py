@@ -76,11 +76,14 @@ def read_window(
     there: dict[str, Any] = {}
     for camera, frames in batch["images"].items():
         mask = batch["frame_mask"][camera]
-        observation[f"image_{camera}"] = frames[:, :size]
-        present[f"image_{camera}"] = mask[:, :size] | (repeated & mask[samples, first][:, None])
+        name = f"image_{camera}"
+        if frames.shape[-1] == 1:  # theirs have no axis of channels
+            name, frames = f"depth_{camera.removeprefix('depth_')}", frames[..., 0]
+        observation[name] = frames[:, :size]
+        present[name] = mask[:, :size] | (repeated & mask[samples, first][:, None])
         if goal:
-            task[f"image_{camera}"] = frames[:, size]
-            there[f"image_{camera}"] = mask[:, size]
+            task[name] = frames[:, size]
+            there[name] = mask[:, size]
     if batch["state"].shape[-1]:
         observation["proprio"] = _proprio(batch["state"], asked, layout)
         present["proprio"] = always

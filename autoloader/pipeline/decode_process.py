@@ -109,7 +109,7 @@ class DecodeProcess:
         knobs = Knobs.build(message.knobs)
         if self._slab >= 0:
             slab = FrameSlab(
-                mixture.layout.cameras, room_bytes=machine_bytes(), descriptor=self._slab
+                mixture.layout.frame_bytes, room_bytes=machine_bytes(), descriptor=self._slab
             )
             self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
         order = MixtureOrder.from_plain(message.order)

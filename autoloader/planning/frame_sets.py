@@ -68,7 +68,6 @@ def _of_dataset(
         shown = of_blocks(shown, (reuse.decodes[number] - goals) * table.samples)
     drawn = table.samples / _valid(table)
     for camera, choices in dataset.cameras.items():
-        height, width = mixture.spec.cameras[camera].size
         for _ in choices:
             yield FrameSet(
                 dataset=dataset.name,
@@ -76,7 +75,7 @@ def _of_dataset(
                 share=order.shares[number],
                 samples=table.samples,
                 shown=shown,
-                frame_bytes=height * width * 3,
+                frame_bytes=mixture.layout.frame_bytes[camera],
                 decode_s=decode_s,
                 chance=drawn / len(choices),
                 goals=goals / len(choices),

@@ -59,7 +59,7 @@ class OpenMixture:
                 tables = tables_of(mixture, order, self.indexes)
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
-                self.frames = FrameTable(mixture.layout.cameras, len(mixture.datasets))
+                self.frames = FrameTable(mixture.layout.frame_bytes, len(mixture.datasets))
                 self._is_open = True
 
 

@@ -58,12 +58,12 @@ class FrameLease(Protocol):
         """See above."""
         ...
 
-    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[np.uint8]) -> None:
+    def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, H·W·3], contiguous; slot 0 is black."""
         ...
 
-    def put(self, camera: str, slot: int, picture: NDArray[np.uint8]) -> None:
-        """Copy a frame [H, W, 3] uint8, contiguous, into a slot, which is written then."""
+    def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
+        """Copy a frame [H, W, C], contiguous, into a slot, which is written then."""
         ...
 
     def filled(self, rows: int) -> None:

@@ -43,6 +43,7 @@ PURPOSE_PLAN_REST = 9
 PURPOSE_CHAIN_HEAD = 10
 PURPOSE_GOAL = 11
 PURPOSE_AUGMENT = 12
+PURPOSE_WORDS = 13
 
 
 def splitmix64(value: int) -> int:
@@ -116,6 +117,11 @@ def choose(key: int, count: int) -> int:
 def choose_array(keys: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     """``choose`` for each of ``keys`` [n]."""
     return (splitmix64_array(keys) % np.uint64(count)).astype(np.int64)
+
+
+def words_drawn(keys: NDArray[np.uint64], t: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[n] a random number for the words of each sample: of its episode's key, at t [n]."""
+    return splitmix64_array(fold_array(keys, np.full(len(t), PURPOSE_WORDS, np.int64), t))
 
 
 def unit(key: int) -> float:

@@ -55,6 +55,7 @@ class BatchLayout:
         state_rows, state_width: Fs and S of ``state`` [B, Fs, S].
         features: what else samples hold.
         called: name → (dtype, shape of a sample) of what ``batch.call`` gives.
+        depth: camera → type of its frames, of depth cameras, whose frames have one channel.
     """
 
     batch_size: int
@@ -67,6 +68,7 @@ class BatchLayout:
     features: Mapping[str, FeatureForm] = field(default_factory=dict)
     action_steps: int = 0
     called: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    depth: Mapping[str, str] = field(default_factory=dict)
     arrays: Mapping[str, ArrayLayout] = field(init=False)
     slot_bytes: int = field(init=False)
 
@@ -76,7 +78,8 @@ class BatchLayout:
         action = (b, *chunks, self.action_rows, self.action_width)
         wanted: list[tuple[str, str, tuple[int, ...]]] = []
         for camera, (height, width) in self.cameras.items():
-            wanted.append((f"images/{camera}", "uint8", (b, f, height, width, 3)))
+            dtype, channels = (self.depth[camera], 1) if camera in self.depth else ("uint8", 3)
+            wanted.append((f"images/{camera}", dtype, (b, f, height, width, channels)))
         wanted += [(f"frame_mask/{camera}", "bool", (b, f)) for camera in self.cameras]
         wanted += [
             ("frame_offset", "int32", (b, f)),
@@ -102,6 +105,12 @@ class BatchLayout:
             offset += -(-arrays[name].nbytes // ALIGNMENT) * ALIGNMENT
         object.__setattr__(self, "arrays", arrays)
         object.__setattr__(self, "slot_bytes", -(-offset // 4096) * 4096)
+
+    @property
+    def frame_bytes(self) -> dict[str, int]:
+        """Camera → bytes of a decoded frame."""
+        shown = self.batch_size * self.frames
+        return {one: self.arrays[f"images/{one}"].nbytes // shown for one in self.cameras}
 
     @property
     def _texts(self) -> int:

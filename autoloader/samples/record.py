@@ -23,7 +23,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import valid_range
-from autoloader.transforms.fields import is_text, text_of_points
+from autoloader.transforms.fields import is_several, is_text, joined, text_of_points
 from autoloader.transforms.transform import VALID_KEY
 
 
@@ -39,7 +39,7 @@ def samples_of_record(
     if dataset.transform is not None:
         keys = schema.keys - {VALID_KEY}
         payload, _ = dataset.transform.rewritten(payload, keys, dataset.keep)
-    values = parse_example(payload, only=schema.keys)
+    values = parse_example(payload, only=schema.keys, stretches=schema.stretches)
     raw_steps = schema.steps(values)
     steps = -(-raw_steps // dataset.stride)
     key = episode_key(dataset, place)
@@ -71,7 +71,7 @@ def samples_of_record(
             path: _column(values[feature.key], feature)[:: dataset.stride]
             for path, feature in dataset.numeric_features().items()
         },
-        language=_language(dataset, key, values, payload, t * dataset.stride),
+        language=_language(dataset, key, values, payload, t),
         features={
             name: _held(dataset, values.get(feature.key), feature, payload)
             for name, feature in dataset.held.items()
@@ -141,7 +141,7 @@ def kept_steps(dataset: ResolvedDataset, payload: bytes) -> NDArray[np.bool_]:
         MalformedRecordError: the payload is no Example with the features the spec names.
     """
     schema = RecordSchema.of(dataset)
-    values = parse_example(payload, only=schema.keys)
+    values = parse_example(payload, only=schema.keys, stretches=schema.stretches)
     return _kept(dataset, schema.steps(values), values, payload)
 
 
@@ -157,7 +157,7 @@ def _kept(
 
 def _stored_texts(value: FeatureValue | None, feature: Feature, payload: bytes) -> Any:
     """Byte strings or integers, as a record that was checked holds them."""
-    if is_text(feature):
+    if is_text(feature) or is_several(feature):
         return [payload[slice(*span)] for span in (value.ranges if value is not None else ())]
     assert value is not None
     return value.values
@@ -168,13 +168,47 @@ def _language(
     key: int,
     values: Mapping[str, FeatureValue],
     payload: bytes,
-    step: NDArray[np.int64],
+    t: NDArray[np.int64],
 ) -> list[bytes]:
     if not dataset.language:
         return []
     feature = _drawn(dataset.language, key, PURPOSE_LANGUAGE)
-    stored = _stored_texts(values.get(feature.key), feature, payload)
+    stored = stored_language(_stored_texts(values.get(feature.key), feature, payload), feature)
+    if feature.per_step:
+        stored = [stored[at] for at in (t * dataset.stride).tolist()]
+    return told_language(dataset, feature, stored, key, t)
+
+
+def stored_language(values: Any, feature: Feature) -> list[bytes]:
+    """A language feature's stored texts: of every step, or the episode's one.
+
+    Args:
+        values: byte strings, several a step in a row where there are several, or integers.
+        feature: whose.
+    """
     if is_text(feature):
-        return [stored[at] for at in step.tolist()] if feature.per_step else stored or [b""]
-    points = stored.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
-    return [text_of_points(row) for row in (points[step] if feature.per_step else points)]
+        return list(values) or ([] if feature.per_step else [b""])
+    if is_several(feature):
+        return joined(values, feature.step_numbers) or ([] if feature.per_step else [b""])
+    if not feature.shape:
+        return [str(number).encode() for number in values.reshape(-1).tolist()]
+    points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
+    return [text_of_points(row) for row in points]
+
+
+def told_language(
+    dataset: ResolvedDataset, feature: Feature, stored: list[bytes], key: int, t: NDArray[np.int64]
+) -> list[bytes]:
+    """The texts of an episode's samples at ``t`` [n], or one for all of them.
+
+    Args:
+        dataset: whose language it is.
+        feature: the one that the episode has.
+        stored: its stored texts, one for each sample or one for all.
+        key: of the episode, see ``episode_key``.
+        t: of the samples.
+    """
+    if not dataset.words:
+        return stored
+    drawn = draws.words_drawn(np.full(len(t), key, np.uint64), t)
+    return dataset.words.told(feature.path, stored, drawn)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,12 +23,12 @@ from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.transforms.fields import is_text
+from autoloader.transforms.fields import is_several, is_text
 from autoloader.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
 
-Role = Literal["frames", "column", "integers", "text", "points", "number"]
+Role = Literal["frames", "column", "integers", "text", "texts", "points", "number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,13 @@ class StoredFeature:
 
     Attributes:
         role: "frames" (byte ranges of encoded pictures), "column" (numbers as float32),
-            "integers" (numbers as int64), "text" (stored as bytes), "points" (stored as Unicode
-            code points) or "number" (an integer of the episode, taken as decimal text).
+            "integers" (numbers as int64), "text" (stored as bytes), "texts" (several of them,
+            taken together), "points" (stored as Unicode code points) or "number" (an integer,
+            taken as decimal text).
         key: its key in the ``tf.train.Example``.
         path: as users name it.
         list_kind: the list that the record must hold: "bytes", "float" or "int64".
-        width: numbers of one step; 1 for frames and text.
+        width: numbers, or texts, of one step; 1 for for frames that are byte strings.
         per_step: whether every step has one, or only the episode.
     """
 
@@ -72,8 +72,9 @@ class RecordSchema:
     def of(cls, dataset: ResolvedDataset) -> RecordSchema:
         """What the spec names of a dataset."""
         found: set[StoredFeature] = set()
+        rewritten = dataset.transform is not None
         for choices in dataset.cameras.values():
-            found |= {_stored(feature, "frames") for feature in choices}
+            found |= {_frames(feature, rewritten=rewritten) for feature in choices}
         found |= {_stored(feature, "column") for feature in dataset.numeric_features().values()}
         for feature in dataset.language:
             found.add(_stored(feature, text_role(feature)))
@@ -115,6 +116,15 @@ class RecordSchema:
         """Every key that has to be parsed."""
         return frozenset(one.key for one in self.features)
 
+    @cached_property
+    def stretches(self) -> dict[str, int]:
+        """Key → numbers of a frame, of frames that are stretches of a list of numbers."""
+        return {
+            one.key: one.width
+            for one in self.features
+            if one.role == "frames" and one.list_kind != "bytes"
+        }
+
     def steps(self, found: Mapping[str, FeatureValue]) -> int:
         """Steps of a record, on which all its features agree.
 
@@ -149,14 +159,24 @@ def text_role(feature: Feature) -> Role:
     """How the texts of a feature are stored."""
     if is_text(feature):
         return "text"
+    if is_several(feature):
+        return "texts"
     return "points" if feature.shape else "number"
 
 
+def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:
+    """How a camera's frames are stored; a record that was rewritten has strings alone."""
+    kind = None if rewritten else feature.listed
+    width = 1 if kind is None else feature.step_numbers
+    return StoredFeature("frames", feature.key, feature.path, kind or "bytes", width, True)
+
+
 def _stored(feature: Feature, role: Role) -> StoredFeature:
-    if role in ("frames", "text"):
+    if role == "text":
         return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
-    width = math.prod(size or 1 for size in feature.shape)
-    kind: Literal["float", "int64"] = "float" if "float" in feature.dtype else "int64"
+    width = feature.step_numbers
+    kind: Literal["bytes", "float", "int64"] = "float" if "float" in feature.dtype else "int64"
+    kind = "bytes" if role == "texts" else kind
     return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
 
 
@@ -173,6 +193,8 @@ def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
             f"{feature.path} is stored as {value.kind}, not as {feature.list_kind}"
         )
     count = len(value)
+    if feature.role == "frames":
+        return count
     if count % feature.width:
         raise MalformedRecordError(
             f"{feature.path} has {count} values, which is no multiple of the {feature.width} of "

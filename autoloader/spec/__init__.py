@@ -5,7 +5,13 @@ Not here: what lies on disk (``catalog``), which samples follow from it (``sampl
 
 from autoloader.spec.augment import AugmentOp
 from autoloader.spec.delta_timestamps import DeltaTimestamps
-from autoloader.spec.fields import AnyOf, FieldExpression, FieldTerm, parse_expression
+from autoloader.spec.fields import (
+    AnyOf,
+    FieldExpression,
+    FieldTerm,
+    LanguageChoice,
+    parse_expression,
+)
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
 from autoloader.spec.mixture.batch import BatchSpec, GivesSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec
@@ -40,6 +46,7 @@ __all__ = [
     "FieldTerm",
     "GivesSpec",
     "KeepSpec",
+    "LanguageChoice",
     "MixingSpec",
     "MovingSpec",
     "NormalizeSpec",

@@ -7,8 +7,12 @@ A numeric field (``action``, ``state``) is a list of terms that are concatenated
     {path: action/open_gripper, ops: [{clip: [0, 1]}, invert]}
     {zeros: 1}, {ones: 1}                          a constant column
 
-A camera or language field is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
-episode and pass. A camera may be ``{path: a, ops: [flip_channels]}``.
+A camera is one feature, or ``{any_of: [a, b]}``: one of them is drawn for each
+episode and pass. It may be ``{path: a, ops: [flip_channels]}``.
+
+A language is such a choice as well. An integer has the texts that it stands for beside it:
+``{path: task, names: {0: pick up}}``; of a tensor of several strings one is taken:
+``{path: instructions, several: draw}``.
 
 Not here: whether the features exist (``catalog``), their values (``samples``).
 """
@@ -29,6 +33,8 @@ from autoloader.spec.ops import FieldOp, parse_ops
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros", "ones")
 _MOST_CONSTANTS = 10_000
+_LANGUAGE_KEYS = ("path", "any_of", "names", "several")
+_MOST_NAMES = 10_000
 _FLIPS: tuple[Any, ...] = ("flip_channels", {"flip_channels": "public"})
 
 
@@ -270,26 +276,6 @@ Expression = Annotated[
 ]
 """The pydantic field type of ``action`` and ``state``."""
 
-Choice = Annotated[
-    AnyOf,
-    BeforeValidator(_parse_any_of),
-    PlainSerializer(lambda value: value.plain()),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {"any_of": {"type": "array", "items": {"type": "string"}}},
-                    "required": ["any_of"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
-]
-"""The pydantic field type of ``language``."""
-
 _FLIP_SCHEMA: dict[str, Any] = {
     "type": "array",
     "items": {"enum": list(_FLIPS)},
@@ -320,3 +306,111 @@ Camera = Annotated[
     ),
 ]
 """The pydantic field type of a camera."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageChoice:
+    """One feature, or several of which one is drawn per episode and pass (seeded).
+
+    Attributes:
+        paths: the features.
+        names: (integer, the text that it stands for), where the features are integers.
+        several: of tensors of several strings: "first", the first that is not blank, or "draw",
+            one of those that are not, drawn for each sample; "" where there is one.
+    """
+
+    paths: tuple[str, ...]
+    names: tuple[tuple[int, str], ...] = ()
+    several: Literal["", "first", "draw"] = ""
+
+    def plain(self) -> Any:
+        """The choice as a spec file writes it."""
+        one = len(self.paths) == 1
+        if not self.names and not self.several:
+            return self.paths[0] if one else {"any_of": list(self.paths)}
+        said: dict[str, Any] = {"path": self.paths[0]} if one else {"any_of": list(self.paths)}
+        if self.names:
+            said["names"] = dict(self.names)
+        if self.several:
+            said["several"] = self.several
+        return said
+
+
+def _parse_language(raw: Any) -> LanguageChoice:
+    if isinstance(raw, LanguageChoice):
+        return raw
+    if isinstance(raw, str):
+        return LanguageChoice((raw.strip().strip("/"),))
+    if not isinstance(raw, Mapping):
+        raise _nothing_named(raw)
+    unknown = [key for key in raw if key not in _LANGUAGE_KEYS]
+    if unknown:
+        raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _LANGUAGE_KEYS))
+    paths = raw.get("any_of", [raw["path"]] if "path" in raw else None)
+    if "any_of" in raw and "path" in raw:
+        raise wrong(f"{shown(dict(raw))} names features twice", "give one: path, or any_of")
+    if not isinstance(paths, (list, tuple)) or not paths:
+        raise _nothing_named(raw)
+    if not all(isinstance(path, str) and path.strip("/ ") for path in paths):
+        raise _nothing_named(raw)
+    several = raw.get("several", "")
+    if "several" in raw and several not in ("first", "draw"):
+        raise wrong(f"several: {shown(several)}", "allowed: first, draw")
+    return LanguageChoice(
+        tuple(path.strip().strip("/") for path in paths), _parse_names(raw), several
+    )
+
+
+def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
+    if "names" not in raw:
+        return ()
+    names = raw["names"]
+    if isinstance(names, (list, tuple)):
+        names = dict(enumerate(names))
+    remedy = (
+        f"write {{0: pick up the block, 1: open the drawer}}, 1 to {_MOST_NAMES} of them, or a list"
+    )
+    if not isinstance(names, Mapping) or not 0 < len(names) <= _MOST_NAMES:
+        raise wrong(f"names: {shown(names)} maps no integers to texts", remedy)
+    found = {}
+    for key, text in names.items():
+        whole = isinstance(key, int) and not isinstance(key, bool)
+        if isinstance(key, str) and key.lstrip("-").isdecimal():  # JSON has no other keys
+            whole, key = True, int(key)
+        if not whole or not isinstance(text, str):
+            raise wrong(f"names: {shown({key: text})} is no integer with its text", remedy)
+        found[int(key)] = text
+    return tuple(found.items())
+
+
+def _nothing_named(raw: Any) -> Exception:
+    return wrong(
+        f"{shown(raw)} names no feature",
+        "write a path, {any_of: [path, path]}, {path: ..., names: {0: ...}} or {path: ..., "
+        "several: draw}",
+    )
+
+
+Language = Annotated[
+    LanguageChoice,
+    BeforeValidator(_parse_language),
+    PlainSerializer(lambda value: value.plain()),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {
+                        "path": {"type": "string"},
+                        "any_of": {"type": "array", "items": {"type": "string"}},
+                        "names": {"type": ["object", "array"]},
+                        "several": {"enum": ["first", "draw"]},
+                    },
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
+"""The pydantic field type of ``language``."""

@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from autoloader.errors import nearest
 from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
-from autoloader.spec.fields import Camera, Choice, Expression
+from autoloader.spec.fields import Camera, Expression, Language
 from autoloader.spec.keep import KeepSpec
 from autoloader.spec.mixture.batch import BatchSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec, Weight, Weights
@@ -28,6 +28,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=
 Width = Annotated[int, Field(ge=1, le=10_000)]
 FeaturePath = Annotated[str, Field(min_length=1, max_length=1000)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
 
 
@@ -35,12 +37,43 @@ class CameraSpec(Block):
     """How a canonical camera's frames reach the batch."""
 
     size: Size = Field(description="height and width in pixels")
-    resize: Literal["bilinear", "area", "lanczos3"] = Field(
-        "bilinear", description="bilinear (half-pixel centres), area, or antialiased lanczos3"
+    resize: Literal["bilinear", "area", "lanczos3", "nearest"] = Field(
+        "bilinear",
+        description="bilinear (half-pixel centres), area, antialiased lanczos3, or nearest, which "
+        "is a depth camera's",
     )
     fit: Literal["stretch", "pad", "crop"] = Field(
         "stretch", description="stretch; pad keeps the aspect with black; crop cuts the centre"
     )
+    depth: Literal["uint16", "float32"] | None = Field(
+        None, description="a depth camera: frames [B, F, H, W, 1] of this type, values as stored"
+    )
+
+    @property
+    def dtype(self) -> str:
+        """NumPy's name of the type of a frame's values."""
+        return self.depth or "uint8"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(H, W, C) of a frame."""
+        return (*self.size, 1 if self.depth else 3)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _depth_is_nearest(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping) and raw.get("depth") and "resize" not in raw:
+            return {**raw, "resize": "nearest"}
+        return raw
+
+    @model_validator(mode="after")
+    def _depth_is_exact(self) -> CameraSpec:
+        if self.depth and self.resize != "nearest":
+            raise wrong(
+                f"depth: {self.depth} with resize: {self.resize}, which makes up distances",
+                "write resize: nearest, or leave resize out",
+            )
+        return self
 
 
 class DatasetSpec(Block):
@@ -63,7 +96,9 @@ class DatasetSpec(Block):
     )
     action: Expression | None = Field(None, description="numeric field; absent is masked")
     state: Expression | None = Field(None, description="numeric field; absent is masked")
-    language: Choice | None = Field(None, description="text, or code points; absent is ''")
+    language: Language | None = Field(
+        None, description="text, code points, or integers with names; absent is ''"
+    )
     features: Mapping[Name, FeaturePath] = Field(
         default_factory=dict,
         description="name in the batch → feature: whatever else samples hold, numbers or text",
@@ -192,6 +227,11 @@ class PipelineSpec(Block):
                         f"dataset {dataset.name!r} fills camera {camera!r}, which cameras lacks",
                         nearest(camera, self.cameras) + " Otherwise give it a size in cameras.",
                     )
+                if self.cameras[camera].depth and dataset.images[camera].flip:
+                    raise wrong(
+                        f"dataset {dataset.name!r} flips the channels of depth camera {camera!r}",
+                        "a depth frame has one channel: leave ops out",
+                    )
         for camera in self.cameras:
             if camera not in seen:
                 raise wrong(
@@ -237,6 +277,11 @@ class PipelineSpec(Block):
                 raise wrong(
                     f"augment names camera {camera!r}, which cameras lacks",
                     nearest(camera, self.cameras),
+                )
+            if self.cameras[camera].depth:
+                raise wrong(
+                    f"augment names depth camera {camera!r}, whose values stay as they are stored",
+                    "augment colour cameras alone",
                 )
         if self.augment and self.metadata != "full":
             raise wrong(

@@ -133,6 +133,12 @@ def as_dataset(
 
 def _check_told(mixture: ResolvedMixture) -> None:
     """Refuse what the loader's batches hold and these elements do not yet."""
+    for camera in mixture.layout.depth:
+        raise UnsupportedError(
+            f"cameras.{camera}.depth: as_dataset decodes no depth frames yet",
+            remedy="take the camera out of the spec, or read it with AutoLoader",
+            path=f"cameras.{camera}.depth",
+        )
     for dataset in mixture.datasets:
         if dataset.sample.action_steps:
             raise UnsupportedError(
@@ -142,10 +148,11 @@ def _check_told(mixture: ResolvedMixture) -> None:
             )
         fields = [f"features.{name}" for name in dataset.held]
         fields += [f"images.{camera}.present" for camera in dataset.present]
+        fields += ["language"] if dataset.words else []
         for field in fields:
             field = f"datasets[{dataset.name}].{field}"
             raise UnsupportedError(
-                f"{field}: as_dataset looks at no features yet",
+                f"{field}: as_dataset does not look at it yet",
                 remedy="take it out of the spec, or read it with AutoLoader",
                 path=field,
             )

@@ -23,6 +23,8 @@ from autoloader.transforms.episode_ops import apply_op, width_after
 FieldName = Literal["action", "state"]
 """The numeric fields of a sample."""
 
+BETWEEN = b"\0"
+"""Between several strings of a step, where they are stored as one."""
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
 NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
 
@@ -181,7 +183,7 @@ def check_camera(feature: Feature, *, field: str) -> None:
     """Refuse what is no colour picture.
 
     Raises:
-        SpecError: not an image per step; a depth or float image.
+        SpecError: not an image per step; a depth or float image, for a camera of colours.
     """
     if feature.kind != "image" or not feature.per_step:
         raise SpecError(
@@ -193,8 +195,9 @@ def check_camera(feature: Feature, *, field: str) -> None:
     if feature.dtype != "uint8" or channels not in (1, 3, None):
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}: depth and float images are no "
-            "cameras",
-            remedy="name a uint8 image with 3 channels (or 1)",
+            "colour cameras",
+            remedy="name a uint8 image with 3 channels (or 1), or give the camera of depth frames "
+            "depth: uint16 (or float32) in cameras",
             path=field,
         )
 
@@ -225,15 +228,30 @@ def is_text(feature: Feature) -> bool:
     return feature.kind == "text" and not feature.shape
 
 
+def is_several(feature: Feature) -> bool:
+    """Whether the feature is so many strings for each step, or for the episode."""
+    return feature.dtype == "string" and len(feature.shape) == 1 and feature.shape[0] is not None
+
+
+def is_code(feature: Feature) -> bool:
+    """Whether the feature is one integer, which may stand for a text."""
+    plain = feature.kind == "tensor" and feature.encoding is None
+    return plain and not feature.shape and feature.dtype in _LANGUAGE_INTEGERS
+
+
 def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
-    """Refuse a language drawn from text here and code points there.
+    """Refuse a language drawn from text here and code points, or integers, there.
 
     Raises:
-        SpecError: the features hold both.
+        SpecError: the features hold several of these.
     """
-    if len({is_text(feature) for feature in features}) > 1:
+    kinds = {
+        (is_text(feature), is_code(feature), feature.shape if is_several(feature) else ())
+        for feature in features
+    }
+    if len(kinds) > 1:
         raise SpecError(
-            f"{field}: any_of mixes text and code points: "
+            f"{field}: any_of mixes texts, code points, integers or tensors of strings: "
             + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
             remedy="draw from features of one kind",
             path=field,
@@ -245,6 +263,11 @@ def text_of_points(points: NDArray[np.int64]) -> bytes:
     kept = np.trim_zeros(points, "b")
     valid = kept[(kept > 0) & (kept < 0x110000) & ((kept < 0xD800) | (kept > 0xDFFF))]
     return "".join(map(chr, valid.tolist())).encode("utf-8")
+
+
+def joined(strings: Sequence[bytes], width: int) -> list[bytes]:
+    """The stored texts of a feature of ``width`` strings a step, from all of them in a row."""
+    return [BETWEEN.join(strings[first : first + width]) for first in range(0, len(strings), width)]
 
 
 def described(feature: Feature) -> str:

@@ -30,7 +30,14 @@ from autoloader.errors import SpecError, UnsupportedError
 from autoloader.spec import KeepSpec
 from autoloader.spec.keep import key_parts, matcher
 from autoloader.spec.regular_files import DocumentError, read_regular
-from autoloader.transforms.fields import check_language, find_feature, is_text, text_of_points
+from autoloader.transforms.fields import (
+    check_language,
+    find_feature,
+    is_several,
+    is_text,
+    joined,
+    text_of_points,
+)
 from autoloader.transforms.ranges import Ranges
 
 Ints = NDArray[np.int64]
@@ -75,6 +82,7 @@ class Keep:
         spec: the rules.
         features: of the dataset, or those that its transform gives.
         language: the features that its language is drawn from.
+        speaks: of a language feature's path, whether a stored text says something.
         where: path of the dataset in the spec.
         dataset: its name.
 
@@ -90,6 +98,7 @@ class Keep:
         spec: KeepSpec,
         features: Mapping[str, Feature],
         language: Sequence[Feature],
+        speaks: Callable[[str], Callable[[str], bool]],
         *,
         where: str,
         dataset: str,
@@ -106,12 +115,13 @@ class Keep:
         if spec.language == "required":
             self._asked += language
             self._rules += [
-                ("keep.language", functools.partial(self._matching, one, matcher(r"\S")))
+                ("keep.language", functools.partial(self._matching, one, speaks(one.path)))
                 for one in language
             ]
         if spec.language == "anywhere":
             self._asked += language
-            rule = functools.partial(self._anywhere, tuple(language), matcher(r"\S"))
+            spoken = [(one, speaks(one.path)) for one in language]
+            rule = functools.partial(self._anywhere, spoken)
             self._rules.append(("keep.language", rule))
         for path, pattern in spec.match.items():
             field = f"keep.match.{path}"
@@ -181,14 +191,13 @@ class Keep:
 
     @staticmethod
     def _anywhere(
-        features: Sequence[Feature],
-        matches: Callable[[str], bool],
+        spoken: Sequence[tuple[Feature, Callable[[str], bool]]],
         rows: int,
         texts: Mapping[str, TextRuns],
     ) -> Ranges:
         some = np.zeros(rows, dtype=np.bool_)
-        for feature in features:
-            some |= Keep._matching(feature, matches, rows, texts).counts() > 0
+        for feature, speaks in spoken:
+            some |= Keep._matching(feature, speaks, rows, texts).counts() > 0
         return Ranges.spans(np.zeros(rows, np.int64), np.where(some, ALL_STEPS, 0))
 
     @staticmethod
@@ -330,8 +339,9 @@ def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
 
 def _texts(values: Any, feature: Feature) -> list[bytes]:
     """The text of every step, or the episode's one; absent is empty."""
-    if is_text(feature):
-        return list(values) or ([] if feature.per_step else [b""])
+    if is_text(feature) or is_several(feature):
+        stored = list(values) if is_text(feature) else joined(values, feature.step_numbers)
+        return stored or ([] if feature.per_step else [b""])
     if not feature.shape:
         return [str(number).encode() for number in values.tolist()]
     rows = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))

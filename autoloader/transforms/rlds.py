@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
-from autoloader.catalog.features import STEPS
+from autoloader.catalog.features import STEPS, list_frames
 from autoloader.catalog.tfrecord import MalformedRecordError
 
 METADATA = "episode_metadata"
@@ -73,7 +73,7 @@ def read_episode(
     Raises:
         MalformedRecordError: the payload is no such record, or its features differ in length.
     """
-    found = parse_example(payload, stop=stop)
+    found = parse_example(payload, stop=stop, stretches=list_frames(features.values()))
     cameras = camera_numbers(features)
     episode: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
@@ -172,7 +172,12 @@ def read_values(
         MalformedRecordError: a wanted feature is missing, or they differ in length.
     """
     wanted = {path: one for path, one in features.items() if only is None or one.key in only}
-    found = parse_example(payload, stop=stop, only={one.key for one in wanted.values()})
+    found = parse_example(
+        payload,
+        stop=stop,
+        only={one.key for one in wanted.values()},
+        stretches=list_frames(wanted.values()),
+    )
     cameras = camera_numbers(features)
     spans: Spans = {}
     values: dict[str, Any] = {}

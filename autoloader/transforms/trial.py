@@ -104,9 +104,10 @@ def try_function(
         SpecError: the function cannot be found, fails on the episode, or gives none.
         SourceError: no record can be read, or it drops every one of the first.
     """
+    pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
     return _trials.of(
         slices[0].path,
-        (identity, slices[0]),
+        (identity, slices[0], pictures),
         lambda: _try_function(spec, sources, slices, where=where, dataset=dataset),
         dataset=dataset,
         shared=spec.framework not in user_function.CALLERS,

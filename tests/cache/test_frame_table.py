@@ -19,6 +19,7 @@ from autoloader.order.mixture import NEVER
 SIZE = (48, 64)
 FRAME = 48 * 64 * 3
 CAMERAS = {"primary": SIZE, "wrist": (24, 32)}
+FRAME_BYTES = {camera: 3 * height * width for camera, (height, width) in CAMERAS.items()}
 
 
 def picture(key: int, camera: str = "primary") -> np.ndarray:
@@ -29,7 +30,7 @@ def picture(key: int, camera: str = "primary") -> np.ndarray:
 
 @pytest.fixture
 def table() -> Iterator[FrameTable]:
-    made = FrameTable(CAMERAS, 2, room_bytes=2**26)
+    made = FrameTable(FRAME_BYTES, 2, room_bytes=2**26)
     yield made
     made.close()
 
@@ -230,7 +231,7 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
 def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
     data: st.DataObject,
 ) -> None:
-    table = FrameTable(CAMERAS, 1, room_bytes=2**24)
+    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24)
     player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
     try:
         while player.at + 6 <= len(player.order) or player.under_way:
@@ -293,7 +294,7 @@ def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     table: FrameTable,
 ) -> None:
     slab = table.slab
-    other = FrameSlab(CAMERAS, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
+    other = FrameSlab(FRAME_BYTES, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
     slab.put("wrist", 7, picture(3, "wrist"))
     out = np.empty((2, 24 * 32 * 3), np.uint8)
     other.gather("wrist", np.asarray([7, 0]), out)

@@ -14,7 +14,7 @@ from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_datase
 from autoloader.catalog import open_source
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
-from autoloader.cli.dataset_entries import as_they_lie
+from autoloader.cli.dataset_entries import as_they_lie, with_flags
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
@@ -146,6 +146,27 @@ def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
                 assert (path in used) != any(path in line for line in left), (style, path)
         assert "more/depth_map (4, zlib)" in text
         assert "observation/depth (12×16×1, uint16)" in text
+
+
+def test_a_camera_that_has_a_flag_is_written_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {name: one for name, one in PLAIN.items() if "image" not in name}
+    features |= {f"observation/image_{k}": image() for k in range(2)}
+    features["episode_metadata/has_image_0"] = numbers(dtype="bool")
+    write(tmp_path, "pour_tea", features)
+    plain, _ = spec_of_init([str(tmp_path)], capsys)
+    flagged = {"path": "observation/image_0", "present": "episode_metadata/has_image_0"}
+    assert plain["datasets"][0]["images"] == {"primary": flagged}
+    resolve(PipelineSpec.from_mapping(plain))
+    found = open_source(tmp_path / "pour_tea/1.0.0", dataset="x").features
+    turned = {"path": "observation/image_0", "ops": ["flip_channels"]}
+    drawn = {"any_of": ["observation/image_0", "observation/image_1"]}
+    assert with_flags({"a": turned, "b": drawn, "c": "observation/image_1"}, found) == {
+        "a": {**turned, "present": "episode_metadata/has_image_0"},
+        "b": drawn,
+        "c": "observation/image_1",
+    }
 
 
 @pytest.mark.parametrize(

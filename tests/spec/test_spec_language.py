@@ -277,7 +277,7 @@ BAD_VALUES = [
     ("cameras.primary.size", [0, 5], "cameras.primary.size[0]"),
     ("cameras.primary.size", 256, "cameras.primary.size"),
     ("cameras.primary.size", [256], "cameras.primary.size[1]"),
-    ("cameras.primary.resize", "nearest", "cameras.primary.resize"),
+    ("cameras.primary.resize", "cubic", "cameras.primary.resize"),
     ("cameras.primary.fit", "squeeze", "cameras.primary.fit"),
     ("pad_to", {"acton": 7}, "pad_to.acton"),
     ("pad_to", {"action": 0}, "pad_to.action"),

@@ -44,9 +44,10 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features
-    cameras = bind_cameras(declared, features, directory.features, where=where)
+    mixture = source.spec.cameras
+    cameras = bind_cameras(declared, mixture, features, directory.features, where=where)
     numbers = bind_numbers(episodes.fields, sample, features, where=where, dataset=name)
-    language, keep = bind_language(declared, features, where=where)
+    language = bind_language(declared, features, directory, where=where)
     held = {
         own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
         for own, path in declared.features.items()
@@ -63,8 +64,9 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         cameras=cameras.cameras,
         action=numbers.get("action"),
         state=numbers.get("state"),
-        language=language,
-        keep=keep,
+        language=language.features,
+        words=language.words,
+        keep=language.keep,
         transform=episodes.transform,
         held=held,
         present=cameras.present,

@@ -15,6 +15,7 @@ from autoloader.samples.scaling import Scaling
 from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import FieldName, NumericField, find_feature
 from autoloader.transforms.keep import Keep
+from autoloader.transforms.language import Words
 from autoloader.transforms.transform import Transform
 from autoloader.units import MIB
 
@@ -37,6 +38,7 @@ class ResolvedDataset:
         cameras: canonical camera → the features one is drawn from; missing cameras are absent.
         action, state: bound numeric fields, or ``None``.
         language: the features one is drawn from; empty where there is none.
+        words: how their texts become a sample's.
         scaling: "action" and "state" → how they are normalised; absent ones are not.
         keep: rules that leave some t out, or ``None``.
         transform: what rewrites each episode first, or ``None``.
@@ -71,6 +73,7 @@ class ResolvedDataset:
     reversed: frozenset[str] = frozenset()
     files_are: str = ""
     num_samples: int | None = None
+    words: Words = field(default_factory=Words)
 
     @property
     def remote(self) -> bool:

@@ -17,6 +17,7 @@ from autoloader.catalog import (
 )
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, PipelineSpec
+from autoloader.transforms.cameras import framed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class DatasetSource:
                 remote data.
         """
         directory = open_source(self.path(), dataset=self.declared.name)
+        directory = framed(directory, self.declared, self.spec.cameras)
         if self.declared.keep is not None and files.is_remote(directory.path):
             raise SpecError(
                 f"{self.where}.keep: {directory.path} is remote, and rules ask for texts of every "

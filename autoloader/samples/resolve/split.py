@@ -55,6 +55,7 @@ def resolve(
         state_width=_width_of(spec, datasets, "state"),
         action_steps=first.action_steps,
         called={k: (g.dtype, g.shape) for k, g in spec.batch.gives.items() if g.dtype != "text"},
+        depth={name: camera.depth for name, camera in spec.cameras.items() if camera.depth},
         features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
     )
     return ResolvedMixture(spec, split, datasets, layout)

@@ -1,12 +1,14 @@
-"""Decodes frames whose files hold blue before red.
+"""Which decoder a camera of a dataset has: colours, colours with channels turned, or depth.
 
-Not here: which they are (``transforms.cameras``), decoding (``decode.frames``).
+Not here: decoding (``decode.frames``, ``decode.depth``), which cameras are turned
+(``transforms.cameras``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from autoloader.decode.depth import DepthDecoder
 from autoloader.decode.frames import FrameDecoder, Pixels
 from autoloader.decode.row_jobs import Decoder
 from autoloader.samples.block import Encoded
@@ -33,10 +35,15 @@ def decoders_of(mixture: ResolvedMixture) -> Sequence[Mapping[str, Decoder]]:
     """A decoder for each camera of each dataset; datasets share them where they can."""
     plain = {camera: FrameDecoder(spec) for camera, spec in mixture.spec.cameras.items()}
     turned = {camera: ReversedDecoder(decoder) for camera, decoder in plain.items()}
-    return [
-        {
+    found = []
+    for dataset in mixture.datasets:
+        own: dict[str, Decoder] = {
             camera: turned[camera] if camera in dataset.reversed else plain[camera]
             for camera in plain
         }
-        for dataset in mixture.datasets
-    ]
+        for camera, choices in dataset.cameras.items():
+            spec = mixture.spec.cameras[camera]
+            if spec.depth:
+                own[camera] = DepthDecoder(spec, choices[0])
+        found.append(own)
+    return found

@@ -1,0 +1,171 @@
+"""Depth cameras in the commands that look at data: ``inspect``, ``init``, ``peek``, ``verify``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset
+
+from autoloader.cli.app import main
+from autoloader.cli.depth_colours import coloured
+
+HEIGHT, WIDTH, STEPS = 18, 24, 5
+FEATURES = {
+    **PLAIN,
+    "observation/depth": image(HEIGHT, WIDTH, dtype="uint16", channels=1),
+    "observation/wrist_depth": numbers(HEIGHT, WIDTH),
+    "camera_matrix": numbers(4, 4),
+    "task": numbers(dtype="int64"),
+    "has_image": numbers(dtype="bool"),
+    "instructions": numbers(2, dtype="string"),
+}
+
+
+def millimetres(number: int, step: int) -> np.ndarray:
+    values = np.arange(HEIGHT * WIDTH, dtype=np.uint16).reshape(HEIGHT, WIDTH) + 500
+    values[0, 0] = 0  # not measured
+    return values + 1000 * step + number
+
+
+def of(number: int) -> dict[str, Any]:
+    frames = [millimetres(number, step) for step in range(STEPS)]
+    return episode(
+        number,
+        STEPS,
+        encode=png,
+        **{
+            "observation/depth": [bytes(cv2.imencode(".png", one)[1]) for one in frames],
+            "observation/wrist_depth": [float(v) / 1000 for one in frames for v in one.ravel()],
+            "camera_matrix": [0.0] * 16 * STEPS,
+            "task": [step % 3 for step in range(STEPS)],
+            "has_image": [step > 0 for step in range(STEPS)],
+            "instructions": [one for step in range(STEPS) for one in (b"", b"push %d" % step)],
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write_dataset(
+        tmp_path_factory.mktemp("depth"), [[of(number) for number in range(3)]], features=FEATURES
+    )
+
+
+@pytest.fixture(scope="module")
+def mix(written: Written) -> Path:
+    common = {
+        "path": str(written.path),
+        "action": "action",
+        "images": {
+            "primary": {"path": "observation/image", "present": "has_image"},
+            "depth": "observation/depth",
+            "wrist_depth": "observation/wrist_depth",
+        },
+    }
+    named = {"path": "task", "names": {0: "pick", 1: " "}}
+    spec = {
+        "datasets": [
+            {"name": "named", "language": named, **common},
+            {"name": "drawn", "language": {"path": "instructions", "several": "draw"},
+             "keep": {"language": "required"}, **common},
+        ],
+        "cameras": {
+            "primary": {"size": [12, 16]},
+            "depth": {"size": [10, 30], "depth": "uint16", "fit": "pad"},
+            "wrist_depth": {"size": [HEIGHT, WIDTH], "depth": "float32"},
+        },
+        "sample": {"frame_offsets": [0, 2], "edges": {"end": "zero"}},
+        "normalize": {"action": {"method": "min_max"}},
+    }  # fmt: skip
+    path = written.path.parent / "mix.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_inspect_says_what_range_depth_has(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = answer(capsys, "inspect", str(written.path))["read"]
+    assert found["first"]["observation/depth"]["mode"].startswith("I;16")
+    (depth,) = found["ranges"]["observation/depth"]
+    middle = STEPS // 2 * 1000
+    assert (depth["column"], depth["low"]) == (None, float(middle))
+    assert depth["high"] == float(500 + HEIGHT * WIDTH - 1 + middle + 2)
+    (wrist,) = found["ranges"]["observation/wrist_depth"]
+    assert wrist["low"] == 0.0
+
+
+def test_init_names_depth_in_a_comment(
+    written: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(answer(capsys, "init", str(written.path.parent))["spec"].split())
+    text = text.replace(" # ", " ")
+    for name, dtype in (("depth", "uint16"), ("wrist_depth", "float32")):
+        assert (
+            f"depth, as a camera: images: {{{name}: observation/{name}}}, and below cameras: "
+            f"{name}: {{size: [256, 256], depth: {dtype}}}"
+        ) in text
+    assert text.count("depth, as a camera") == 2
+
+
+def test_plan_counts_the_bytes_of_depth(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arrays = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")["batch"]
+    assert arrays["images/depth"]["shape"][1:] == [2, 10, 30, 1]
+    assert arrays["images/depth"]["dtype"] == "uint16"
+    assert arrays["images/wrist_depth"]["dtype"] == "float32"
+
+
+@pytest.mark.slow
+def test_peek_draws_depth_with_its_scale(
+    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet = tmp_path / "sheet.html"
+    found = answer(
+        capsys, "peek", "--spec", str(mix), "--out", str(sheet), "--ram-floor", "1MB",
+        "--samples", "16", "--shown-samples", "1",
+    )  # fmt: skip
+    for panel in found["datasets"].values():
+        (shown,) = panel["frames"]
+        assert shown["depth"].keys() == {"depth", "wrist_depth"}
+        low, high = shown["depth"]["depth"]["low"], shown["depth"]["depth"]["high"]
+        assert 500 <= low < high
+        assert f"{low:.3g}" in sheet.read_text()
+        assert f"{high:.3g}" in sheet.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_depth_and_words_are_equal_to_plain_tfds(
+    mix: Path, reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump({**yaml.safe_load(mix.read_text()), "reader": reader}))
+    found = answer(
+        capsys, "verify", "--spec", str(spec), "-n", "40", "--ram-floor", "1MB"
+    )  # fmt: skip
+    assert found["differences"] == []
+    assert found["frames"] >= 40 * 2 * 3
+
+
+def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured() -> None:
+    frames = np.zeros((2, 2, 3, 1), np.float32)
+    frames[0, 0, :, 0] = (1, 2, 5)
+    frames[1, 1, 0, 0] = np.nan
+    pictures, scale = coloured(frames)
+    assert scale is not None
+    assert (scale.low, scale.high) == (1, 5)
+    assert pictures.shape == (2, 2, 3, 3)
+    assert len({tuple(pictures[0, 0, k].tolist()) for k in range(3)}) == 3
+    assert not pictures[1].any()
+    assert coloured(np.zeros((1, 2, 2, 1), np.uint16))[1] is None

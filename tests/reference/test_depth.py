@@ -1,0 +1,387 @@
+"""Depth frames in both readers, against plain TFDS: every form of storage, to the bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from plain_tfds import plain_episodes, value_at
+from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset, write_records
+from streams import dataset_of, mixture_of, spec_of
+
+from autoloader import AutoLoader
+from autoloader.decode.frames import nearest_into
+from autoloader.errors import AutoloaderError, SpecError
+
+HEIGHT, WIDTH = 6, 9
+STEPS = (5, 1, 7)
+FORMS = {
+    "png16": "uint16",
+    "picture": "float32",
+    "flat": "float32",
+    "column": "float32",
+    "packed": "float32",
+    "whole": "float32",
+    "raw16": "uint16",
+}
+"""Feature of the observation → the type that its camera has."""
+EVERY = {f"depth_{name}": name for name in FORMS}
+CAMERAS = {"primary": {"size": [HEIGHT, WIDTH]}} | {
+    camera: {"size": [HEIGHT, WIDTH], "depth": FORMS[name]} for camera, name in EVERY.items()
+}
+IMAGES = {"primary": "observation/image"} | {
+    camera: f"observation/{name}" for camera, name in EVERY.items()
+}
+READERS = pytest.mark.parametrize("reader", ["stream", "indexed", "processes"])
+
+
+def depth_of(name: str, steps: int, random: np.random.Generator) -> np.ndarray:
+    """[T, H, W, 1] or [T, H, W] values, with those that rounding and colours would lose."""
+    shape = (steps, HEIGHT, WIDTH)
+    if FORMS[name] == "uint16":
+        values = random.integers(0, 2**16, shape).astype(np.uint16)
+        values[:, 0, :3] = (0, 1, 2**16 - 1)
+    elif name == "whole":
+        values = random.integers(-(2**24), 2**24, shape).astype(np.int32)
+    else:
+        values = random.normal(size=shape).astype(np.float32)
+        values[:, 0, :5] = (0, -0.0, np.nan, np.inf, 1e-42)
+    return values[..., None] if name in ("png16", "picture", "column", "whole") else values
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset as TFDS's own encoders write it."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import example_serializer
+
+    kinds = tfds.features
+    cell = (HEIGHT, WIDTH)
+    tree = kinds.FeaturesDict(
+        {
+            "steps": kinds.Dataset(
+                {
+                    "observation": {
+                        "image": kinds.Image(shape=(*cell, 3), encoding_format="png"),
+                        "png16": kinds.Image(shape=(*cell, 1), dtype=np.uint16),
+                        "picture": kinds.Image(shape=(*cell, 1), dtype=np.float32),
+                        "flat": kinds.Tensor(shape=cell, dtype=np.float32),
+                        "column": kinds.Tensor(shape=(*cell, 1), dtype=np.float32),
+                        "packed": kinds.Tensor(shape=cell, dtype=np.float32, encoding="zlib"),
+                        "whole": kinds.Tensor(shape=(*cell, 1), dtype=np.int32),
+                        "raw16": kinds.Tensor(shape=cell, dtype=np.uint16, encoding="bytes"),
+                        "state": kinds.Tensor(shape=(3,), dtype=np.float32),
+                    },
+                    "action": kinds.Tensor(shape=(2,), dtype=np.float32),
+                }
+            ),
+            "episode_metadata": {"has_depth": kinds.Scalar(np.bool_)},
+        }
+    )
+    serializer = example_serializer.ExampleSerializer(tree.get_serialized_info())
+    random = np.random.default_rng(0)
+    payloads = []
+    for number, steps in enumerate(STEPS):
+        rows = {name: depth_of(name, steps, random) for name in FORMS}
+        rows["image"] = random.integers(0, 256, (steps, *cell, 3)).astype(np.uint8)
+        rows["state"] = random.normal(size=(steps, 3)).astype(np.float32)
+        told = [
+            {
+                "observation": {name: values[t] for name, values in rows.items()},
+                "action": np.asarray([number, t], np.float32),
+            }
+            for t in range(steps)
+        ]
+        example = {"steps": told, "episode_metadata": {"has_depth": number != 2}}
+        payloads.append(serializer.serialize_example(tree.encode_example(example)))
+    path = tmp_path_factory.mktemp("depth") / "robot" / "1.0.0"
+    path.mkdir(parents=True)
+    write_records(path / "robot-train.tfrecord-00000-of-00001", payloads)
+    split = {
+        "name": "train",
+        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "shardLengths": [str(len(payloads))],
+        "numBytes": "1",
+    }
+    info = {"name": "robot", "version": "1.0.0", "fileFormat": "tfrecord", "splits": [split]}
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    tree.save_config(str(path))
+    return path
+
+
+def loader_of(path: Path, reader: str, cameras: Mapping[str, Any] = CAMERAS,
+              output: str = "numpy", sample: Any = None, **own: Any) -> AutoLoader:  # fmt: skip
+    declared: dict[str, Any] = {
+        "name": "robot",
+        "path": str(path),
+        "images": {name: IMAGES[name] for name in cameras},
+        "action": "action",
+        "state": "observation/state",
+        **own,
+    }
+    spec = spec_of(
+        declared,
+        cameras=cameras,
+        reader="stream" if reader == "stream" else "indexed",
+        weights="natural",
+        batch={"size": 4, "drop_last": False},
+        sample=sample or {},
+    )
+    return AutoLoader(
+        spec,
+        isolation="thread",
+        ram_floor=0,
+        controller=False,
+        output=output,  # type: ignore[arg-type]
+        knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(data: Path) -> list[list[dict[str, Any]]]:
+    return list(plain_episodes(data, "train"))
+
+
+def same_bits(got: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether two arrays hold the same bytes; NaN is not itself."""
+    wanted = np.ascontiguousarray(wanted.reshape(got.shape))
+    return got.dtype == wanted.dtype and got.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("own", "first", "every", "last"),
+    [
+        ({}, 0, 1, 0),
+        ({"stride": 2, "steps": {"drop_first": 1, "drop_last": 1}}, 1, 2, 1),
+        ({"transform": {"call": "lab_hooks:drop_first"}}, 1, 1, 0),
+    ],
+    ids=["as stored", "cut by the spec", "cut by a function"],
+)
+@READERS
+def test_depth_frames_are_those_of_plain_tfds_to_the_bit(
+    data: Path, plain: list[list[dict[str, Any]]], reader: str, own: Any, first: int, every: int,
+    last: int,
+) -> None:  # fmt: skip
+    offsets, seen = [-1, 0, 2], 0
+    edges = {"start": "zero", "end": "repeat"}
+    sample = {"frame_offsets": offsets, "edges": edges}
+    with loader_of(data, reader, sample=sample, **own) as loader:
+        for batch in loader:
+            assert batch["images"]["depth_flat"].shape[1:] == (3, HEIGHT, WIDTH, 1)
+            for k, (_, _, _, record, t) in enumerate(batch["provenance"].tolist()):
+                steps = plain[record][first : len(plain[record]) - last][::every]
+                for f, offset in enumerate(offsets):
+                    at = t + offset
+                    inside = 0 <= at < len(steps)
+                    step = steps[min(max(at, 0), len(steps) - 1)]
+                    for camera, name in EVERY.items():
+                        wanted = np.asarray(value_at(step, f"observation/{name}"))
+                        wanted = wanted.astype(FORMS[name])
+                        if at < 0:
+                            wanted = np.zeros_like(wanted)
+                        got = batch["images"][camera][k][f]
+                        assert same_bits(got, wanted), (camera, record, t, f)
+                        assert bool(batch["frame_mask"][camera][k][f]) == inside
+                        seen += 1
+    assert seen > 100
+
+
+@READERS
+def test_depth_frames_are_held_and_shown_again_as_they_were(data: Path, reader: str) -> None:
+    """The frame cache, and rows that are copied from it."""
+    cameras = {name: CAMERAS[name] for name in ("primary", "depth_png16", "depth_flat")}
+
+    def shown(knobs: dict[str, Any] | None) -> list[tuple[Any, ...]]:
+        spec = loader_of(data, reader, cameras).plan.mixture.spec
+        spec = spec.model_copy(update={"mixing": spec.mixing.model_copy(update={"epoch": 80})})
+        with AutoLoader(
+            spec, isolation="thread", ram_floor=0, controller=False, output="numpy", knobs=knobs
+        ) as loader:
+            rows = [
+                (tuple(row), *(batch["images"][name][k].tobytes() for name in cameras))
+                for batch in loader
+                for k, row in enumerate(batch["provenance"].tolist())
+            ]
+            if knobs and "cache_bytes" in knobs:
+                assert loader.statistics().cache.hit_ratio > 0
+        return sorted(rows)
+
+    if reader == "stream":
+        pytest.skip("a stream holds no frames")
+    share = {"decode_processes": 2} if reader == "processes" else {}
+    assert shown({"cache_bytes": 10_000_000, **share}) == shown(share)
+
+
+@READERS
+def test_depth_is_a_tensor_of_its_own_type(data: Path, reader: str) -> None:
+    with loader_of(data, reader, output="torch") as loader:
+        images = next(iter(loader))["images"]
+    types = {camera: (one.dtype, tuple(one.shape[1:])) for camera, one in images.items()}
+    assert types.pop("primary") == (torch.uint8, (1, HEIGHT, WIDTH, 3))
+    kinds = {"uint16": torch.uint16, "float32": torch.float32}
+    shape = (1, HEIGHT, WIDTH, 1)
+    assert types == {camera: (kinds[FORMS[name]], shape) for camera, name in EVERY.items()}
+
+
+@READERS
+def test_whole_numbers_are_exact_in_a_float_camera(
+    data: Path, plain: list[list[dict[str, Any]]], reader: str
+) -> None:
+    cameras = {"depth_png16": {"size": [HEIGHT, WIDTH], "depth": "float32"}}
+    with loader_of(data, reader, cameras) as loader:
+        for batch in loader:
+            for k, (_, _, _, record, t) in enumerate(batch["provenance"].tolist()):
+                wanted = np.asarray(plain[record][t]["observation"]["png16"]).astype(np.float32)
+                assert same_bits(batch["images"]["depth_png16"][k][0], wanted)
+
+
+@READERS
+def test_depth_that_is_absent_is_zeros_and_masked(data: Path, reader: str) -> None:
+    flag = {"path": "observation/flat", "present": "episode_metadata/has_depth"}
+    cameras = {name: CAMERAS[name] for name in ("primary", "depth_flat")}
+    images = {"primary": "observation/image", "depth_flat": flag}
+    with loader_of(data, reader, cameras, images=images) as loader:
+        for batch in loader:
+            there = batch["provenance"][:, 3] != 2
+            assert (batch["frame_mask"]["depth_flat"][:, 0] == there).all()
+            assert not batch["images"]["depth_flat"][~there].any()
+            assert batch["images"]["depth_flat"][there].any(axis=(1, 2, 3, 4)).all()
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
+@READERS
+def test_depth_is_resized_by_taking_values_alone(
+    data: Path, plain: list[list[dict[str, Any]]], reader: str, fit: str
+) -> None:
+    cameras = {"depth_flat": {"size": [4, 12], "fit": fit, "depth": "float32"}}
+    with loader_of(data, reader, cameras) as loader:
+        batch = next(iter(loader))
+    for k, (_, _, _, record, t) in enumerate(batch["provenance"].tolist()):
+        stored = np.asarray(plain[record][t]["observation"]["flat"])
+        wanted = np.zeros((4, 12), np.float32)
+        # stretch 6×9 → 4×12; pad keeps 4×6 in the middle; crop cuts 3×9 out of the middle
+        inner = {"stretch": stored, "pad": stored, "crop": stored[1:4]}[fit]
+        left, columns = (3, 6) if fit == "pad" else (0, 12)
+        for row in range(4):
+            for column in range(columns):
+                down = int((row + 0.5) * len(inner) / 4)
+                right = int((column + 0.5) * 9 / columns)
+                wanted[row, left + column] = inner[down, right]
+        assert same_bits(batch["images"]["depth_flat"][k][0], wanted)
+
+
+@given(st.tuples(*[st.integers(1, 40)] * 4))
+def test_nearest_is_tensorflows(sizes: tuple[int, int, int, int]) -> None:
+    from autoloader.graph.tensorflow import tf
+
+    height, width, rows, columns = sizes
+    picture = np.arange(height * width, dtype=np.float32).reshape(height, width)
+    out = np.empty((rows, columns), np.float32)
+    nearest_into(picture, out)
+    # TensorFlow rounds a place in float32, and so may take the neighbour where it is just between
+    down = np.asarray([(2 * k + 1) * height % (2 * rows) for k in range(rows)]) != 0
+    right = np.asarray([(2 * k + 1) * width % (2 * columns) for k in range(columns)]) != 0
+    with tf.device("/CPU:0"):
+        theirs = tf.image.resize(picture[..., None], (rows, columns), method="nearest").numpy()
+    np.testing.assert_array_equal(out[down][:, right], theirs[..., 0][down][:, right])
+
+
+def broken(data: Path, folder: Path, frame: bytes) -> Written:
+    """A dataset whose second step holds ``frame`` where depth is."""
+    good = bytes(cv2.imencode(".png", np.full((12, 16), 9, np.uint16))[1])
+    frames = [good, frame, good, good]
+    values = {**episode(0, 4, encode=png), "observation/depth": frames}
+    features = {**PLAIN, "observation/depth": image(dtype="uint16", channels=1)}
+    return write_dataset(folder, [[values]], features=features)
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (bytes(cv2.imencode(".png", np.zeros((12, 16), np.uint8))[1]), "1 channel of 8 bits"),
+        (bytes(cv2.imencode(".png", np.zeros((12, 16, 3), np.uint16))[1]), "3 channels of 16 bits"),
+        (b"no picture", "no JPEG, PNG"),
+        (b"", "0 bytes"),
+    ],
+)
+def test_a_frame_that_is_no_depth_is_quarantined_with_its_reason(
+    data: Path, tmp_path: Path, frame: bytes, reason: str
+) -> None:
+    written = broken(data, tmp_path, frame)
+    spec = spec_of(
+        dataset_of(written, images={"depth": "observation/depth"}),
+        cameras={"depth": {"size": [12, 16], "depth": "uint16"}},
+        errors={"max_corrupt_ratio": 1},
+    )
+    with AutoLoader(
+        spec, isolation="thread", ram_floor=0, controller=False, output="numpy"
+    ) as loader:
+        batch = next(iter(loader))
+        (bad,) = loader.quarantined()
+    assert reason in bad.reason
+    assert (batch["images"]["depth"] == 9).all()
+
+
+DEPTH = {"size": [12, 16], "depth": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("images", "camera", "said"),
+    [
+        ("observation/image", DEPTH, "image uint8 12×16×3, and no depth frame"),
+        ("observation/state", DEPTH, "tensor float32 3, and no depth frame"),
+        ("ragged", DEPTH, "no depth frame"),
+        ("double", DEPTH, "no depth frame"),
+        ("absent", DEPTH, "is no feature of dataset"),
+        ("depth", {**DEPTH, "depth": "uint16"}, "uint16 cannot hold"),
+        ({"any_of": ["depth", "depth16"]}, DEPTH, "stored in different ways"),
+        ("depth", {"size": [12, 16]}, "not an image of the steps"),
+        ("depth16", {"size": [12, 16]}, "no colour cameras"),
+        ("depth", {**DEPTH, "resize": "bilinear"}, "resize: bilinear"),
+        ("depth", {**DEPTH, "depth": "uint8"}, "'uint8'"),
+        ({"path": "depth", "ops": ["flip_channels"]}, DEPTH, "flips the channels"),
+    ],
+)  # fmt: skip
+def test_what_is_no_depth_is_refused_by_field_with_a_remedy(
+    tmp_path: Path, images: Any, camera: Any, said: str
+) -> None:
+    features = {
+        **PLAIN,
+        "depth": numbers(12, 16),
+        "depth16": image(dtype="uint16", channels=1),
+        "ragged": numbers(None, 16),
+        "double": numbers(12, 16, dtype="float64", encoding="zlib"),
+    }
+    written = write_dataset(tmp_path, [[b""]], features=features)
+    with pytest.raises(SpecError, match="depth") as refused:
+        mixture_of(dataset_of(written, images={"depth": images}), cameras={"depth": camera})
+    assert said in str(refused.value)
+    assert refused.value.remedy
+
+
+def test_depth_cameras_are_not_augmented(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[b""]], features={**PLAIN, "depth": numbers(12, 16)})
+    with pytest.raises(SpecError, match="augment names depth camera 'depth'"):
+        spec_of(
+            dataset_of(written, images={"depth": "depth"}),
+            cameras={"depth": DEPTH},
+            augment={"depth": {"brightness": 0.1}},
+        )
+
+
+def test_a_feature_is_depth_or_numbers_not_both(tmp_path: Path) -> None:
+    written = write_dataset(tmp_path, [[b""]], features={**PLAIN, "depth": numbers(12, 16)})
+    with pytest.raises(AutoloaderError, match=r"features\.depth") as refused:
+        mixture_of(
+            dataset_of(written, images={"depth": "depth"}, features={"depth": "depth"}),
+            cameras={"depth": DEPTH},
+        )
+    assert "picture" in str(refused.value)
