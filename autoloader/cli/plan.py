@@ -103,6 +103,11 @@ def _show(document: Mapping[str, Any]) -> None:
     here = document["ranks"]["per_node"]
     _heading("memory, predicted" + (f", of a node's {here} ranks" if here > 1 else ""))
     emit_table(("stage", "bytes"), _memory_rows(document["bytes"]))
+    if (call := document["batch_call"]) is not None:
+        took = f"not known: {call['unknown_why']}"
+        if call["seconds"] is not None:
+            took = f"{call['seconds'] * 1e3:.2f} ms for a batch of zeros"
+        emit(f"batch.call {call['call']}: {took}")
     several = document["ranks"]["world_size"] > 1
     _heading("bound" + (" of a rank" if several else ""))
     emit(_bound_line(document["bound"], len(document["datasets"])))
@@ -283,6 +288,8 @@ def _held(one: Mapping[str, Any]) -> str:
 def _bound_line(bound: Mapping[str, Any], datasets: int) -> str:
     if bound["samples_per_s"] is None:
         return "no frame was decoded, so there is no bound to predict"
+    if bound["stage"] == "batch.call":
+        return f"batch.call: at most {bound['samples_per_s']:.0f} samples/s, one batch at a time"
     return (
         f"decode stage: at most {bound['samples_per_s']:.0f} samples/s "
         f"({_threads(bound['threads'])}, {bound['mean_decode_s'] * 1e3:.2f} ms a sample in one of "

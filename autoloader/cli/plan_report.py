@@ -25,6 +25,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
+from autoloader.pipeline.batch_call import try_call
 from autoloader.planning.frame_sets import frame_sets
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
@@ -71,7 +72,8 @@ def plan_document(
     reuse = _reuse(plan, tables)
     held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
     memory = _bytes(plan, headroom, plan.world_size // nodes)
-    bound = _bound(plan, costs, reuse)
+    call = _batch_call(plan)
+    bound = _with_call(_bound(plan, costs, reuse), plan, call)
     return {
         "spec": str(spec_path),
         "split": mixture.split,
@@ -107,6 +109,7 @@ def plan_document(
         "knobs": knob_origins(plan, sets),
         "bytes": memory,
         "bound": bound,
+        "batch_call": call,
         "ranks": ranks_document(
             plan,
             tables,
@@ -340,6 +343,27 @@ def _bound(
         "datasets_probed": len(costs),
         "share_probed": covered,
     }
+
+
+def _batch_call(plan: LoaderPlan) -> dict[str, Any] | None:
+    """What the function over a batch takes; ``None`` without one."""
+    call = plan.mixture.spec.batch.call
+    if call is None:
+        return None
+    seconds, why = try_call(plan.mixture)
+    return {"call": call, "seconds": seconds, "unknown_why": why}
+
+
+def _with_call(
+    bound: dict[str, Any], plan: LoaderPlan, call: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The bound, where the function over a batch, which runs alone, allows no less."""
+    if call is None or not call["seconds"]:
+        return bound
+    rate = plan.mixture.spec.batch.size / call["seconds"]
+    if bound["samples_per_s"] is not None and bound["samples_per_s"] <= rate:
+        return bound
+    return {**bound, "stage": "batch.call", "samples_per_s": rate}
 
 
 def _threads(plan: LoaderPlan) -> int:

@@ -143,7 +143,7 @@ class Pipeline:
         self._unslotted: collections.deque[Builder] = collections.deque()
         self._under_way: collections.deque[Builder] = collections.deque()
         self._round_batches = 0
-        self._call = BatchCall(mixture, memory) if mixture.spec.batch.call else None
+        self._call = BatchCall(mixture) if mixture.spec.batch.call else None
         self._ended = BuilderActivity.none(len(mixture.datasets))
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -253,7 +253,8 @@ class Pipeline:
             try:
                 batch = builder.next(max(0.0, deadline - time.monotonic()))
                 if batch is not None and self._call is not None:
-                    self._call.complete(batch)
+                    views = self._mixture.layout.views(self._memory.base(batch.slot))
+                    self._call.complete(views, batch)
             except AutoloaderError as error:
                 self._fail(error)
             else:

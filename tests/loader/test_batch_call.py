@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ from rlds_files import Written, episode, png, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
 from autoloader.errors import PipelineError, SpecError, UnsupportedError
 from autoloader.transforms import user_function
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
 MODULE = """
+import time
 import numpy as np
 
 def tokens(batch, length=4, upper=False):
@@ -41,6 +45,10 @@ def narrow(batch):
 
 def texts(batch):
     return {"x": [1] * len(batch["language"])}
+
+def slow(batch):
+    time.sleep(0.05)
+    return {"x": np.zeros(len(batch["language"]), np.int32)}
 
 def raises(batch):
     raise KeyError("no such word")
@@ -149,6 +157,28 @@ def test_a_spec_that_cannot_be_is_refused_with_its_field(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         spec_with(robot, **{"call": "batch_functions:tokens", **batch})
+
+
+def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
+    robot: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned(call: str, gives: Any) -> dict[str, Any]:
+        path = tmp_path / "mix.yaml"
+        spec = spec_with(robot, f"batch_functions:{call}", gives)
+        path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
+        assert main(["plan", "--spec", str(path), "--ram-floor", "1MB", "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    slow = planned("slow", {"x": {"dtype": "int32"}})
+    assert slow["batch_call"]["call"] == "batch_functions:slow"
+    assert slow["batch_call"]["seconds"] >= 0.05
+    assert slow["bound"]["stage"] == "batch.call"
+    assert slow["bound"]["samples_per_s"] == pytest.approx(4 / slow["batch_call"]["seconds"])
+    odd = planned("raises", {"x": {"dtype": "int32"}})
+    assert odd["batch_call"]["seconds"] is None
+    assert "raised KeyError" in odd["batch_call"]["unknown_why"]
+    assert odd["bound"]["stage"] == "decode"
 
 
 def test_an_epoch_in_tensorflows_graph_refuses_it(robot: Written) -> None:

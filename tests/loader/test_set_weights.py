@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
 from autoloader.checkpoint.state import sealed
+from autoloader.cli.app import main
 from autoloader.errors import SpecError, UsageError
 from autoloader.loader import IdleLoader
 
@@ -337,6 +339,21 @@ def test_a_schedule_that_cannot_be_is_refused_with_its_field(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         mixture(trio, [1, 1, 1], weights=weights)
+
+
+def test_plan_shows_the_shares_at_begin_and_end(
+    trio: list[Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moves = {"from": {"a": 3, "b": 1, "c": 0}, "to": {"a": 0}, "over": 90}
+    spec = mixture(trio, [1, 1, 1], weights=moves)
+    path = tmp_path / "mix.yaml"
+    path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
+    assert main(["plan", "--spec", str(path), "--ram-floor", "1MB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["datasets"]
+    told = {name: (one["share"], one["share_end"]) for name, one in found.items()}
+    assert told == {"a": (0.75, 0), "b": (0.25, 0.5), "c": (0, 0.5)}
+    assert main(["plan", "--spec", str(path), "--ram-floor", "1MB"]) == 0
+    assert "0.7500 → 0.0000" in capsys.readouterr().out
 
 
 def test_a_schedule_is_written_as_it_is_read(trio: list[Written]) -> None:

@@ -161,6 +161,15 @@ def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_
     assert told.used == (True, False, False)
 
 
+def test_what_was_set_for_a_later_position_stays_and_for_the_same_one_is_replaced() -> None:
+    order = order_of([1, 1, 1], 2)
+    other = order.changed(601, (1.0, 0.0, 0.0)).changed(300, (0.0, 1.0, 0.0))
+    assert [one.position for one in other.changes] == [300, 602]
+    assert other == order.changed(300, (0.0, 1.0, 0.0)).changed(601, (1.0, 0.0, 0.0))
+    again = other.changed(299, (0.0, 0.0, 1.0))
+    assert [one.shares for one in again.changes] == [(0.0, 0.0, 1.0), (1.0, 0.0, 0.0)]
+
+
 @settings(max_examples=40)
 @given(changing(), st.integers(0, 500))
 def test_an_order_that_begins_anew_anywhere_goes_on_with_the_same_shares(
