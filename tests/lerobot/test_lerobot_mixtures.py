@@ -23,9 +23,9 @@ from autoloader.index.build_time import IndexWork
 from autoloader.samples.resolve import resolve
 
 LEROBOT = {
-    "arm": LeRobotFiles(lengths=(12, 7, 20)),
+    "arm": LeRobotFiles(lengths=(12, 7, 20), gop=20),
     "hand": LeRobotFiles(lengths=(9, 11), version="v2.1", codec="libsvtav1", gop=2),
-    "base": LeRobotFiles(lengths=(6, 5, 4, 8), gop=20, cameras={TOP: 4}),
+    "base": LeRobotFiles(lengths=(6, 5, 4, 8), cameras={}, pictures=[TOP]),
 }
 RLDS = {"oak": [[9, 4], [12]], "elm": [[7], [3, 8]], "fir": [[15, 5]]}
 SIZE = (64, 96)
@@ -113,6 +113,23 @@ def test_an_epoch_is_a_pass_of_every_dataset_under_kills_and_retunes(spec: Pipel
     assert set(seen.values()) == {1}
     whole = {number: count for number, count in passes(seen).items() if number < 3}
     assert whole == dict.fromkeys(range(3), total())
+
+
+def test_shares_are_those_of_the_weights_to_the_sample(spec: PipelineSpec) -> None:
+    weights = (4.0, 2.0, 1.0, 1.0, 1.0, 1.0)
+    told = zip(spec.datasets, weights, strict=True)
+    datasets = tuple(one.model_copy(update={"weight": weight}) for one, weight in told)
+    mixing = spec.mixing.model_copy(update={"epoch": 200})
+    weighted = spec.model_copy(update={"datasets": datasets, "mixing": mixing})
+    seen = Counter[tuple[int, ...]]()
+    with AutoLoader(
+        weighted, ram_floor="200MB", output="numpy", isolation="thread", controller=False
+    ) as loader:
+        for batch in loader:
+            note(batch, seen)
+    assert set(seen.values()) == {1}
+    shares = Counter(place[0] for place in seen)
+    assert [shares[k] for k in range(len(weights))] == [round(20 * one) for one in weights]
 
 
 def test_it_goes_on_at_another_world_size_where_it_stopped(spec: PipelineSpec) -> None:

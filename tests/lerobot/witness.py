@@ -107,7 +107,9 @@ def g1_subset(source: Path, root: Path) -> None:
 
 
 def spec_of(root: Path, offsets: tuple[int, ...] = OFFSETS, size: int = 0) -> PipelineSpec:
-    features = json.loads((root / "meta/info.json").read_text())["features"]
+    info = json.loads((root / "meta/info.json").read_text())
+    features, fps = info["features"], info["fps"]
+    seconds = {"frames": [k / fps for k in offsets], "action": [k / fps for k in range(3)]}
     shapes = {
         name: one["shape"][:2]
         for name, one in features.items()
@@ -129,7 +131,7 @@ def spec_of(root: Path, offsets: tuple[int, ...] = OFFSETS, size: int = 0) -> Pi
                     "split": {"train": "train"},
                 }
             ],
-            "sample": {"frame_offsets": offsets, "action_horizon": 3},
+            "sample": {"delta_timestamps": seconds},
             "cameras": sizes,
             "batch": {"size": 8, "drop_last": False},
             "mixing": {"epoch": "pass"},
