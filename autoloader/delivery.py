@@ -47,6 +47,7 @@ def _cache(counts: CacheCounts) -> CacheStatistics:
         misses=counts.misses,
         hit_ratio=counts.hits / shown if shown else None,
         threshold=counts.burden,
+        from_disk=counts.from_disk,
     )
 
 

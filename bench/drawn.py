@@ -1,8 +1,9 @@
 """Mixtures that the bench draws itself, for what the demo mixture has no example of.
 
 ``counted``: three datasets of 96×96 JPEGs with unequal weights, small enough for a test suite;
-what the regression gate counts on. ``png``: one dataset of 240×320 PNGs. ``large``: one dataset of
-720×1280 JPEGs. The same names give the same bytes, as long as the encoders do.
+what the regression gate counts on. ``png`` and ``png_480``: one dataset of PNGs, 240×320 and
+480×640. ``large``: one dataset of 720×1280 JPEGs. The same names give the same bytes, as long as
+the encoders do.
 
 Theory of operation. A picture is smooth noise (a small random picture, enlarged) with some grain on
 it, so that it compresses like a camera's. Neither TensorFlow nor TFDS is needed: an Example is
@@ -60,6 +61,7 @@ class Drawing:
 DRAWINGS: Mapping[str, Drawing] = {
     "counted": Drawing({"red": 5, "green": 3, "blue": 2}, 2, 5, 16, 96, 96, size=192, batch=4),
     "png": Drawing({"png": 1}, 4, 6, 24, 240, 320, png=True),
+    "png_480": Drawing({"png": 1}, 4, 3, 24, 480, 640, png=True),
     "large": Drawing({"large": 1}, 4, 3, 24, 720, 1280),
 }
 

@@ -5,6 +5,7 @@ Not here: who decides it (``cache.table``).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.slab import FrameSlab
+from autoloader.cache.slab import BLACK, FrameSlab
 
 Ints = NDArray[np.int64]
 
@@ -38,6 +39,15 @@ class CameraFrames:
     uses: Ints
 
 
+class FrameBudget(Protocol):
+    """Who says what may be held."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """What it may hold; with 0 there is nothing to ask."""
+        ...
+
+
 @dataclass(eq=False)
 class Lease:
     """See ``samples.block.FrameLease``; what it holds is pinned until ``over``.
@@ -46,6 +56,7 @@ class Lease:
         slab: where the slots are.
         rows: samples of the run that are in no filled batch yet.
         settle: called once, when they all are, or the run is dropped.
+        owner: says what may be held; with nothing no frame is put into a slot any more.
         slots: see ``samples.block.FrameLease``.
         held: camera → [m] bool, which frames lay in their slots from the beginning: they need not
             be read.
@@ -55,9 +66,11 @@ class Lease:
     slab: FrameSlab
     rows: int
     settle: Callable[[Lease], None]
+    owner: FrameBudget
     slots: dict[str, Ints] = field(default_factory=dict)
     held: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     over: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def written(self) -> Mapping[str, NDArray[np.bool_]]:
@@ -70,12 +83,23 @@ class Lease:
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
         """See ``FrameLease.put``."""
-        self.slab.put(camera, slot, picture)
+        if self.owner.budget_bytes:
+            self.slab.put(camera, slot, picture)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """See ``FrameLease.pinned_bytes``."""
+        return sum(
+            self.slab.frame_bytes[camera] * int((slots > BLACK).sum())
+            for camera, slots in self.slots.items()
+        )
 
     def filled(self, rows: int) -> None:
         """See ``FrameLease.filled``."""
-        self.rows -= rows
-        if self.rows <= 0:
+        with self._lock:
+            self.rows -= rows
+            left = self.rows
+        if left <= 0:
             self.settle(self)
 
     def give_up(self) -> None:
@@ -83,13 +107,8 @@ class Lease:
         self.settle(self)
 
 
-class FrameCache(Protocol):
+class FrameCache(FrameBudget, Protocol):
     """Whom the readers of planned runs ask, here or in another process."""
-
-    @property
-    def budget_bytes(self) -> int:
-        """What it may hold; with 0 there is nothing to ask."""
-        ...
 
     def ask(
         self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int

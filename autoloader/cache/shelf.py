@@ -34,6 +34,7 @@ class Shelf:
         next_use: [S] int64, position at which the frame in a slot is shown next.
         burden: [S] float32, bytes over the seconds that a hit saves.
         used: slots that hold a frame, or will.
+        pending: those of them that will.
         free: slots that have pages and hold nothing.
     """
 
@@ -47,7 +48,7 @@ class Shelf:
         self._pins = np.empty(0, np.int32)
         self.next_use = np.empty(0, np.int64)
         self.burden = np.empty(0, np.float32)
-        self.used = 0
+        self.used = self.pending = 0
         self.free: list[int] = []
         self._punched: list[int] = []
         self._top = BLACK + 1
@@ -110,7 +111,13 @@ class Shelf:
         self.next_use[found], self.burden[found] = next_use, burden
         self._slot_of.update(zip(keys.tolist(), slots, strict=True))
         self.used += count
+        self.pending += count
         return found
+
+    def due(self, position: int) -> int:
+        """Frames held that were to be shown before a position."""
+        held = self._state == _HELD
+        return int((held & (self.next_use < position)).sum())
 
     def idle(self) -> Ints:
         """Slots whose frames are held, and that nobody has pinned."""
@@ -125,6 +132,7 @@ class Shelf:
         self.pin(slots, -1)
         slots = np.unique(slots)
         written = self._written[slots]
+        self.pending -= int((self._state[slots[written]] == _PENDING).sum())
         self._state[slots[written]] = _HELD
         over = ~written | (self.next_use[slots] >= NEVER)
         self.let_go(slots[over & (self._pins[slots] == 0)])
@@ -134,6 +142,7 @@ class Shelf:
 
         None of them may be pinned, or twice among them.
         """
+        self.pending -= int((self._state[slots] == _PENDING).sum())
         self._state[slots], self._written[slots] = _FREE, False
         for key in self._key[slots].tolist():
             self._slot_of.pop(key, None)

@@ -12,7 +12,8 @@ later holds ``bytes`` for so long, to save the seconds of one decode: its burden
 frames with the largest burden from now on go, be they held or new (Belady's rule, which is optimal,
 with sizes and costs). The burden at which the last cut was made is the threshold: a new frame above
 it is not taken, so that nothing is copied that would soon be dropped. It rises while slots are
-empty.
+empty. Where slots that are yet to be filled, for runs that are read far ahead, take half of the
+bytes, nothing that is held goes for more of them.
 
 Invariants:
     1. No slot is written or given back while somebody may read it: pinned slots stay.
@@ -48,6 +49,8 @@ _SLACK = 64
 """A cut drops this part of the budget more than it must, so that it is made seldom."""
 _STALE = 65_536
 """Positions after which a frame that was to be shown and was not is taken for never shown again."""
+_LATE = 8192
+"""Positions by which a use is late: runs are asked about out of order, and some uses estimated."""
 _EMPTY = 0.5
 """With so much of the budget unused there is no threshold."""
 _LATELY = 0.1
@@ -64,10 +67,13 @@ class CacheCounts:
     """What the cache holds and did so far.
 
     Attributes:
-        budget_bytes, held_bytes: what it may hold, and holds.
+        budget_bytes, held_bytes: what it may hold, and holds or has promised to.
         slots: frames held.
         hits, misses: frames shown from a slot, and frames decoded.
         burden: the threshold, in positions × bytes per second saved; ``None`` before it was full.
+        from_disk: frames that were read from a disk, already decoded.
+        late_bytes: of frames held that were to be shown by now, and were not.
+        allocated_bytes: that the kernel holds for it: without slots that are yet to be filled.
     """
 
     budget_bytes: int = 0
@@ -76,6 +82,9 @@ class CacheCounts:
     hits: int = 0
     misses: int = 0
     burden: float | None = None
+    from_disk: int = 0
+    late_bytes: int = 0
+    allocated_bytes: int = 0
 
 
 class FrameTable:
@@ -138,7 +147,7 @@ class FrameTable:
     ) -> Lease:
         """See ``FrameCache.ask``; ``elsewhere``: another process will show and fill them."""
         self._refresh_costs()
-        lease, wanted = Lease(self.slab, rows, self._settle), dict[str, Ints]()
+        lease, wanted = Lease(self.slab, rows, self._settle, self), dict[str, Ints]()
         with self._lock:
             self._now = max(self._now, now)
             frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
@@ -257,6 +266,11 @@ class FrameTable:
                 self._hits,
                 self._misses,
                 None if self._limit == float("inf") else self._limit,
+                late_bytes=sum(
+                    shelf.frame_bytes * shelf.due(self._now - _LATE)
+                    for shelf in self._shelves.values()
+                ),
+                allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
             )
 
     def shared_slab(self) -> FrameSlab | None:
@@ -309,6 +323,8 @@ class FrameTable:
             sizes = {c: len(rows) * self._shelves[c].frame_bytes for c, rows in wanted.items()}
             if self._used() + sum(sizes.values()) <= self._budget:
                 break
+            if 2 * self._pending() > self._budget and self._used() > self._pending():
+                break
             limit = self._cut(later)
         for camera, rows in wanted.items():
             shelf, one = self._shelves[camera], frames[camera]
@@ -354,6 +370,9 @@ class FrameTable:
 
     def _used(self) -> int:
         return sum(shelf.used_bytes for shelf in self._shelves.values())
+
+    def _pending(self) -> int:
+        return sum(shelf.pending * shelf.frame_bytes for shelf in self._shelves.values())
 
     def _give_back(self) -> None:
         """Have the kernel take the pages of free slots that are beyond the budget; not locked."""

@@ -85,6 +85,8 @@ def _cache(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "decoded frames held", f"{found['slots']} in {held} of {budget}"
         if found["hit_ratio"] is not None:
             yield "shown from there", f"{found['hit_ratio']:.1%}"
+    if found.get("from_disk"):
+        yield "decoded frames read from the disk", str(found["from_disk"])
 
 
 def _call(seconds: float | None) -> Iterator[tuple[str, str]]:

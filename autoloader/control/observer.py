@@ -109,8 +109,13 @@ class Observer:
         gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
         found: dict[str, Any] = {"prices": self.prices}
         if knobs.reader == "indexed":
-            wanting = activity.cache.burden is not None
-            found["cache"] = CacheReading(activity.cache.held_bytes, wanting)
+            frames = activity.cache
+            found["cache"] = CacheReading(
+                frames.held_bytes,
+                frames.burden is not None,
+                frames.late_bytes,
+                frames.allocated_bytes,
+            )
         if held is not None:
             found["loader_bytes"] = Reading(held, at_s - self._held_at_s)
         if pressure is not None:

@@ -44,6 +44,7 @@ from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
+from autoloader.units import format_bytes
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import Pipeline
@@ -155,7 +156,7 @@ class ControlledPipeline:
         """See ``Governed.reflex``."""
         before = self._reflex
         if headroom_bytes is not None:
-            headroom_bytes += self._give_frames_back(headroom_bytes, growth_bytes)
+            headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
         below = headroom_bytes is not None and headroom_bytes < self._limits.ram_floor_bytes
         # A consumer that keeps many batches and wants one more has none, whatever lies with it.
         wanting = self._observer.wanting and not self._parked
@@ -186,17 +187,25 @@ class ControlledPipeline:
         if reaction.action is Action.RESTART and self._restart is not None:
             self._restart("below the RAM floor and still too large: starting again small")
 
-    def _give_frames_back(self, headroom_bytes: int, growth_bytes: int) -> int:
+    def _give_frames_back(self, at_s: float, headroom_bytes: int, growth_bytes: int) -> int:
         """Have the frame cache give what is missing above the floor; bytes that it gave."""
         floor, margin_bytes = self._limits.ram_floor_bytes, self._limits.margin_bytes
         missing = missing_bytes(headroom_bytes, floor, max(margin_bytes, growth_bytes))
         if not missing or not self.pipeline.knobs.cache_bytes:
             return 0
         with self._applying:
-            held = self.pipeline.frames_held().held_bytes
+            held = self.pipeline.frames_held().allocated_bytes
             self.pipeline.retune(lowered_cache(self.pipeline.knobs, held, missing))
             self._tell()
-            return max(0, held - self.pipeline.frames_held().held_bytes)
+            given = max(0, held - self.pipeline.frames_held().allocated_bytes)
+        logger.info(
+            "close to the RAM floor: %s of %s of decoded frames given back",
+            format_bytes(given),
+            format_bytes(held),
+        )
+        if self._log is not None:
+            self._log.frames(at_s, headroom_bytes, held, given)
+        return given
 
     def _drop(self, at_s: float) -> None:
         self._counted["drops"] += 1

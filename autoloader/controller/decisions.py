@@ -79,6 +79,19 @@ class DecisionLog:
             {"kind": "reflex", "at_s": at_s, "action": action, "headroom_bytes": headroom_bytes}
         )
 
+    def frames(self, at_s: float, headroom_bytes: int, held_bytes: int, given_bytes: int) -> None:
+        """The frame cache had to give memory back: what it held, and what it gave."""
+        self._lines.write(
+            {
+                "kind": "reflex",
+                "at_s": at_s,
+                "action": "frames",
+                "headroom_bytes": headroom_bytes,
+                "held_bytes": held_bytes,
+                "given_bytes": given_bytes,
+            }
+        )
+
     def admission(
         self, at_s: float, what: str, price_bytes: int, headroom_bytes: int | None, admitted: bool
     ) -> None:

@@ -56,10 +56,20 @@ class StageReading:
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The frame cache: bytes that it holds, and whether it left out frames that are shown again."""
+    """The frame cache.
+
+    Attributes:
+        held_bytes: that it holds or has promised to.
+        wanting: whether it left out frames that are shown again.
+        late_bytes: of frames that were to be shown by now, and were not: hits that were foretold
+            and did not come.
+        allocated_bytes: that would come back without it; ``None``: not known.
+    """
 
     held_bytes: int
     wanting: bool
+    late_bytes: int = 0
+    allocated_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

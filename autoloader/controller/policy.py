@@ -242,6 +242,8 @@ def _fewer_frames(seen: Observation, limits: ControllerLimits) -> Knobs:
     """Half of the frame cache at least, and what is missing above the floor and the margin."""
     headroom = fresh(seen.headroom_bytes, limits.oldest_s)
     held, missing = seen.knobs.cache_bytes, 0
+    if seen.cache is not None and seen.cache.allocated_bytes is not None:
+        held = min(held, seen.cache.allocated_bytes)
     if headroom is not None:
         missing = missing_bytes(int(headroom), limits.ram_floor_bytes, margin(seen, limits))
     return lowered_cache(seen.knobs, held, max(missing, held // 2))

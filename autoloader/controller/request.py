@@ -1,4 +1,4 @@
-"""What a trainer asks of the controller that governs its pipeline.
+"""What a trainer asks of the controller that governs its pipeline, and what it lends it.
 
 Not here: governing (``autoloader.control.pipeline``).
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from autoloader.cache.disk import DiskRoom
 from autoloader.controller.limits import ControllerLimits
 
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
@@ -28,6 +29,7 @@ class ControlRequest:
         run: the trainer in that log.
         visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
         trainer: its process id.
+        frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
     """
 
     limits: ControllerLimits
@@ -36,6 +38,7 @@ class ControlRequest:
     run: str
     visible_devices: str | None
     trainer: int
+    frames_on_disk: DiskRoom | None = None
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

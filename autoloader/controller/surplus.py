@@ -4,8 +4,10 @@ Theory of operation. Decoded frames that are held are surplus: without them the 
 later. So below floor + margin they are given back before anything else is touched, as many bytes
 as are missing, and nobody has to wait for it. They grow by steps while training waits, as long as
 what they may hold is full and more frames are worth holding. Such a step is not judged by the rate
-that follows, as other changes are, since a frame pays when it is shown again, a pass later; and it
-is not taken back because training has stopped waiting.
+that follows, as other changes are, since a frame pays when it is shown again, a pass later. It is
+judged by the hits that were foretold: every frame is held for a position at which it will be shown.
+Where many of these positions are past and their frames were not shown, what is held does not do
+what it was held for, and holds no more. It is not taken back because training has stopped waiting.
 
 Not here: which frames are held (``cache``), when to ask (``policy``, ``autoloader.control``).
 """
@@ -21,6 +23,8 @@ from autoloader.units import MIB
 STEP_BYTES = 256 * MIB
 """Least step of growth, where so much is there."""
 LEAST_STEP_BYTES = 32 * MIB
+LATE_RATIO = 0.25
+"""With such a part of what is held late, the hits fall short of those foretold."""
 FULL_RATIO = 0.9
 """From so full on it may grow."""
 GROWN_RATIO = 0.5
@@ -41,12 +45,17 @@ def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
 
 
 def grown_cache(seen: Observation, limits: ControllerLimits, margin_bytes: int) -> Knobs | None:
-    """The knobs with a larger frame cache; ``None`` where it is not full, or there is no room."""
+    """The knobs with a larger frame cache.
+
+    ``None`` where it is not full, where it hits less than was foretold, or where there is no room.
+    """
     cache, now = seen.cache, seen.knobs.cache_bytes
     headroom = fresh(seen.headroom_bytes, limits.oldest_s)
     if cache is None or headroom is None:
         return None
     if now and not (cache.wanting and cache.held_bytes >= FULL_RATIO * now):
+        return None
+    if cache.late_bytes > LATE_RATIO * cache.held_bytes:
         return None
     room = headroom - limits.ram_floor_bytes - margin_bytes
     room = min(room * limits.budget_ratio, room if seen.room_bytes is None else seen.room_bytes)

@@ -65,12 +65,14 @@ class BuilderActivity:
         datasets: [D], of each dataset.
         run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
+        from_disk: frames that were read from a disk, already decoded.
     """
 
     datasets: Sequence[DatasetActivity]
     run_bytes: int = 0
     gather_s: float = 0.0
     gathered: int = 0
+    from_disk: int = 0
 
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
@@ -89,6 +91,7 @@ class BuilderActivity:
             max(self.run_bytes, other.run_bytes),
             self.gather_s + other.gather_s,
             self.gathered + other.gathered,
+            self.from_disk + other.from_disk,
         )
 
     def over(self) -> BuilderActivity:

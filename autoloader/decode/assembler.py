@@ -10,7 +10,7 @@ A sample that cannot be used, because a frame of it cannot be decoded or by the 
 included; the ledger says what was meant to be there, so nothing is lost count of.
 
 Rows whose frames the frame cache holds are copied in a few jobs instead (``decode.gather``). When a
-batch is handed out its runs' leases are told.
+batch is filled its runs' leases are told.
 
 Not here: which samples come (``decode.source``), decoding a row (``decode.row_jobs``).
 """
@@ -124,8 +124,6 @@ class Assembler:
             if self._closed or not self._line:
                 return None
             self._line.pop(0)
-        for lease, rows in pending.leases:
-            lease.filled(rows)
         if pending.bad:
             try:
                 self._repair(pending)

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
+from autoloader.cache.disk import FramesOnDisk
 from autoloader.clock import Clock, SystemClock
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.assembler import Assembler
@@ -41,6 +42,7 @@ class BatchBuilder:
         knobs: to begin with; where several builders share the work, this one's share.
         memory: the ring.
         quarantine: told of undecodable frames.
+        disk: where decoded frames may lie; ``None``: nowhere.
         clock: for stalls.
     """
 
@@ -52,8 +54,11 @@ class BatchBuilder:
         memory: RingMemory,
         quarantine: Quarantine,
         *,
+        disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
     ) -> None:
+        self._disk = disk
+        self._loaded_before = 0 if disk is None else disk.loaded
         self._failure: BaseException | None = None
         self._closed = False
         self._rows: collections.deque[int] = collections.deque()
@@ -70,7 +75,7 @@ class BatchBuilder:
             source=self._source,
             rows=self._rows.popleft,
             pool=self._pool,
-            decoders=decoders_of(mixture),
+            decoders=decoders_of(mixture, disk),
             memory=memory,
             slots=self._slots,
             quarantine=quarantine,
@@ -147,6 +152,7 @@ class BatchBuilder:
             self._source.run_bytes,
             gather_s=float(decode_s[-1]),
             gathered=int(decoded[-1]),
+            from_disk=0 if self._disk is None else self._disk.loaded - self._loaded_before,
         )
 
     def close(self, within_s: float) -> bool:

@@ -56,11 +56,13 @@ class PendingBatch:
         self._lock = threading.Lock()
 
     def rows_done(self, rows: int = 1) -> None:
-        """So many more rows are decoded, or have failed."""
+        """So many more rows are decoded, or have failed; with the last one leases are told."""
         with self._lock:
             self._left -= rows
             if self._left:
                 return
+        for lease, filled in self.leases:
+            lease.filled(filled)
         self.done.set()
 
 

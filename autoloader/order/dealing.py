@@ -26,6 +26,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloader.order.mixture import MixtureOrder
 from autoloader.spec import BatchSpec
 
@@ -147,6 +150,43 @@ class Deal:
         return epoch_steps(
             due, batch=self.batch, world_size=self.ranks.world_size, drop_last=self.drop_last
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """Which positions a node shows, told as if every step were full and ranks numbered by node.
+
+    Attributes:
+        base: of the deal.
+        batch: rows of a full batch.
+        first: rank, the lowest of the node.
+        here: ranks of the node.
+        world_size: of how many.
+    """
+
+    base: int
+    batch: int
+    first: int
+    here: int
+    world_size: int
+
+    @classmethod
+    def of(cls, deal: Deal, here: int) -> NodePart | None:
+        """The part of the node of a rank, one of ``here``; ``None`` where there is no other."""
+        ranks = deal.ranks
+        if ranks.world_size <= here:
+            return None
+        return cls(deal.base, deal.batch, ranks.rank // here * here, here, ranks.world_size)
+
+    @property
+    def nodes(self) -> int:
+        """How many there are."""
+        return -(-self.world_size // self.here)
+
+    def shows(self, position: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """[n] whether the node shows each position."""
+        rank = (position - self.base) // self.batch % self.world_size
+        return np.asarray((rank >= self.first) & (rank < self.first + self.here))
 
 
 class Rounds:

@@ -15,9 +15,12 @@ it is due, which lies within ``schedule.WINDOW`` blocks of it. Frames are also s
 are drawn: these uses are left out. A frame that is shown as a goal is told its next use in another
 place.
 
+On several nodes a use counts where its position is this node's. Uses are gone through one after the
+other until there is one, ``_LOOKS`` at most; beyond it is told by the mean of those to come.
+
 Invariants:
     1. What is told lies beyond the position asked at.
-    2. But for the two cases above it is the first such position of the plan that shows the frame.
+    2. But for the three cases above it is the first such position of the plan that shows the frame.
 
 Not here: which frames a sample shows (``samples.windows``), what is done about it (``cache``).
 """
@@ -28,12 +31,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable, Ints
 from autoloader.order.mixture import NEVER
 from autoloader.order.plan import SamplePlan
 from autoloader.samples.windows import valid_ranges
 
 _PASSES = 2
+_LOOKS = 12
+"""Uses that are looked at for one of this node; each takes about 3 µs for a frame."""
+_FAR = 3
+"""Where no use of this node is found, so many times the mean is told: few of them come later."""
 _GAP = 512
 """Positions that lie no further apart are numbered in one piece."""
 
@@ -73,7 +81,15 @@ class NextUse:
         self._goal = np.asarray([s.goal != "none" for s in samples], dtype=np.bool_)
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
 
-    def after(self, dataset: Ints, pass_: Ints, episode: Ints, frame: Ints, position: Ints) -> Ints:
+    def after(
+        self,
+        dataset: Ints,
+        pass_: Ints,
+        episode: Ints,
+        frame: Ints,
+        position: Ints,
+        node: NodePart | None = None,
+    ) -> Ints:
         """The next position at which any sample shows each frame at one of its offsets.
 
         Args:
@@ -82,6 +98,7 @@ class NextUse:
             episode: [n] the index in the dataset's table.
             frame: [n, F] frames that they show, as numbers of the strided episode.
             position: [n] where they lie.
+            node: whose positions count; ``None``: all.
 
         Returns:
             [n, F] int64 positions, each above its sample's own; ``NEVER`` where there is none, as
@@ -94,11 +111,41 @@ class NextUse:
         now = np.repeat(position, frames)
         own = np.repeat(self._own_numbers(position), frames)
         number = self._next_numbers(dataset, pass_, episode, frame.ravel(), own)
-        found = np.full(len(own), NEVER, dtype=np.int64)
+        found = self._positions(dataset, number, now)
+        if node is not None:
+            self._pass_over(node, dataset, episode, frame.ravel(), now, number, found)
+        return found.reshape(frame.shape)
+
+    def _positions(self, dataset: Ints, number: Ints, now: Ints) -> Ints:
+        """Where samples lie, beyond ``now``; ``NEVER`` where there is none."""
+        found = np.full(len(number), NEVER, dtype=np.int64)
         at = np.flatnonzero(number < NEVER)
         if len(at):
             found[at] = np.maximum(self._plan.positions(dataset[at], number[at]), now[at] + 1)
-        return found.reshape(frame.shape)
+        return found
+
+    def _pass_over(
+        self,
+        node: NodePart,
+        dataset: Ints,
+        episode: Ints,
+        frame: Ints,
+        now: Ints,
+        number: Ints,
+        found: Ints,
+    ) -> None:
+        """Put the next use of a node in place of those in ``found`` that are other nodes'."""
+        left = np.flatnonzero((found < NEVER) & ~node.shows(found))
+        for _ in range(_LOOKS):
+            if not len(left):
+                return
+            of, last = dataset[left], number[left]
+            number[left] = self._next_numbers(
+                of, last // self._samples[of], episode[left], frame[left], last
+            )
+            found[left] = self._positions(of, number[left], found[left])
+            left = left[(found[left] < NEVER) & ~node.shows(found[left])]
+        found[left] += (found[left] - now[left]) * node.nodes * _FAR // (_LOOKS + 1)
 
     def _next_numbers(
         self, dataset: Ints, pass_: Ints, episode: Ints, frame: Ints, own: Ints

@@ -22,12 +22,14 @@ import sys
 import time
 from pathlib import Path
 
+from autoloader.cache.disk import DiskRoom, FramesOnDisk
 from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
+from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.frame_messages import RemoteFrames
 from autoloader.pipeline.indexed import IndexedReader
@@ -113,15 +115,21 @@ class DecodeProcess:
             )
             self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
         order = MixtureOrder.from_plain(message.order)
-        reader = IndexedReader(mixture, order, frames=self._frames)
+        node = None if message.node is None else NodePart(**message.node)
+        reader = IndexedReader(mixture, order, frames=self._frames, node=node)
         bad = _ReportingQuarantine(mixture, self)
         reader.open(bad)
+        disk = None
+        if message.on_disk is not None:
+            room = DiskRoom(**message.on_disk)
+            disk = FramesOnDisk(room, mixture.layout.colour_bytes, shared=True)
         self._builder = BatchBuilder(
             mixture,
             reader.source,
             knobs,
             RingMemory(mixture.layout, descriptor=self._ring),
             bad,
+            disk=disk,
         )
         LoaderThread(target=self._deliver, args=(self._builder,), name="autoloader-deliver").start()
 

@@ -86,7 +86,7 @@ class RemoteFrames:
         self._asking[number] = answer
         self._send(asked(number, files, frames, now, rows))
         told = answer.get()
-        lease = Lease(self._slab, rows, partial(self._settle, number))
+        lease = Lease(self._slab, rows, partial(self._settle, number), self)
         for camera, written in self._slab.written.items():
             if camera in told.held:
                 held, kept = (

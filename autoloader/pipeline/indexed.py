@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from autoloader.cache.disk import DiskRoom
 from autoloader.cache.lease import FrameCache
 from autoloader.cache.table import CacheCounts, FrameCosts, FrameTable
 from autoloader.decode.quarantine import Quarantine
 from autoloader.index.dataset import DatasetIndex
 from autoloader.knobs import Knobs
+from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
@@ -43,6 +45,8 @@ class IndexedReader(MixtureReader):
         ranks_here: ranks whose pipelines share this process, and its memory.
         compiled: keeps the open indexes for the next pipeline.
         frames: the frame cache, where it is another process's.
+        on_disk: room for decoded frames on a disk, which decode processes share.
+        node: whose uses of frames count, where there are several.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class IndexedReader(MixtureReader):
         ranks_here: int = 1,
         compiled: CompiledMixture | None = None,
         frames: FrameCache | None = None,
+        on_disk: DiskRoom | None = None,
+        node: NodePart | None = None,
     ) -> None:
+        self._on_disk, self._node = on_disk, node
         self._mixture = mixture
         self._order = order
         self._ranks_here = ranks_here
@@ -81,6 +88,7 @@ class IndexedReader(MixtureReader):
             opened.next_use,
             self._plan.chained,
             self._order.block_length,
+            self._node,
         )
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
@@ -134,6 +142,8 @@ class IndexedReader(MixtureReader):
                 mixture=self._mixture.plain(),
                 order=dataclasses.asdict(self._order),
                 knobs=knobs.flat(),
+                node=None if self._node is None else dataclasses.asdict(self._node),
+                on_disk=None if self._on_disk is None else dataclasses.asdict(self._on_disk),
             ),
             memory.descriptor,
             self._frames,

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autoloader.cache.disk import FramesOnDisk
 from autoloader.errors import UsageError
-from autoloader.order.dealing import Deal
+from autoloader.order.dealing import Deal, NodePart
 from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.message import PipelineStart
@@ -38,12 +39,21 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         in_epoch=start.in_epoch,
         first_number=start.first_number,
     )
+    room = setup.control.frames_on_disk
+    disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
     reader: MixtureReader
     if setup.knobs.reader == "indexed":
         from autoloader.pipeline.indexed import IndexedReader
 
         _check_reader(start)
-        reader = IndexedReader(mixture, order, ranks_here=setup.ranks_here, compiled=compiled)
+        reader = IndexedReader(
+            mixture,
+            order,
+            ranks_here=setup.ranks_here,
+            compiled=compiled,
+            on_disk=room,
+            node=NodePart.of(deal, setup.ranks_here),
+        )
     else:
         from autoloader.pipeline.streamed import StreamsReader, opener
 
@@ -52,7 +62,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     from autoloader.pipeline.pipeline import Pipeline
 
     held = sorted(setup.lent())
-    return Pipeline(mixture, reader, setup.knobs, setup.memory, deal=deal, held=held)
+    return Pipeline(mixture, reader, setup.knobs, setup.memory, deal=deal, held=held, disk=disk)
 
 
 def _check_reader(start: PipelineStart) -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.table import CacheCounts, FrameCosts
 from autoloader.clock import Clock
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
@@ -110,6 +111,7 @@ class Pipeline:
         memory: the ring's memory.
         deal: which positions each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
+        disk: where decoded frames may lie; ``None``: nowhere.
         clock: for stalls.
     """
 
@@ -122,9 +124,11 @@ class Pipeline:
         *,
         deal: Deal,
         held: Sequence[int] = (),
+        disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._mixture = mixture
+        self._disk = disk
         self._reader = reader
         self._knobs = knobs
         self._memory = memory
@@ -215,6 +219,7 @@ class Pipeline:
             knobs,
             self._memory,
             self._quarantine,
+            disk=self._disk,
             clock=self._clock,
         )
 
@@ -296,10 +301,11 @@ class Pipeline:
         """Move to other knobs; each takes effect as its row in the knob table says."""
         with self._lock:
             self._knobs = knobs
-            if len(self._builders) == self._reader.processes(knobs):
+        self._hold()  # before builders put back runs that pin frames, and read them again
+        with self._lock:
+            if len(self._builders) == self._reader.processes(self._knobs):
                 self._share_knobs()
         self._slots.resize(knobs.ring_slots)
-        self._hold()
 
     def park(self, parked: bool) -> None:
         """Stop reading (True) or go on; the ring keeps what it has."""
@@ -358,7 +364,7 @@ class Pipeline:
             processes=[one.pid for one in builders if one.pid],
             gather_s=done.gather_s,
             gathered=done.gathered,
-            cache=self.frames_held(),
+            cache=dataclasses.replace(self.frames_held(), from_disk=done.from_disk),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
         )

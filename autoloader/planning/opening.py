@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autoloader.cache.disk import DiskRoom
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.request import DECISIONS_VARIABLE, ControlRequest
 from autoloader.planning.start import LoaderPlan, minimum_knobs
@@ -48,7 +49,7 @@ def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> Contro
         ranks_here: trainers that share the machine.
         moves: whether the controller may move knobs.
     """
-    mixing = plan.mixture.spec.mixing
+    mixing, lent = plan.mixture.spec.mixing, plan.profile.profile.cache
     wanted, run = os.environ.get(DECISIONS_VARIABLE, ""), run_name()
     return ControlRequest(
         limits=ControllerLimits(
@@ -64,4 +65,5 @@ def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> Contro
         run=run,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         trainer=os.getpid(),
+        frames_on_disk=None if lent is None else DiskRoom(lent.disk, lent.bytes),
     )

@@ -166,6 +166,8 @@ class BuildStart(Message):
     mixture: dict[str, Any]
     order: dict[str, Any]
     knobs: dict[str, Any]
+    node: dict[str, Any] | None
+    on_disk: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ DEFAULT_PROFILE = "local_dev"
 """The shipped profile for a host that no saved one matches."""
 
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-_SIZE_FIELDS = {"memory_bytes", "cgroup_limit_bytes", "ram_floor"}
+_SIZE_FIELDS = {"memory_bytes", "cgroup_limit_bytes", "ram_floor", "bytes"}
 _MOST_SHARDS = 64
 
 Number = (
@@ -48,6 +48,27 @@ class Limits(ProfilePart):
     cpu_budget: int | None = Field(
         None, ge=1, description="processors the loader may keep busy; absent: all of them"
     )
+
+
+class DiskCache(ProfilePart):
+    """Room on a local disk for decoded frames."""
+
+    disk: str = Field(
+        min_length=1,
+        description="folder for decoded frames that are dear to decode (PNG, large JPEG), on a "
+        "fast local disk; made where it is missing, used again by the next run, and by one job at "
+        "a time",
+    )
+    bytes: Size = Field(description="what the files there take; all of it is taken at once")
+
+    @field_validator("disk")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ProfileError(
+                f"{value!r} is no absolute path", remedy="name a folder, such as /nvme/frames"
+            )
+        return value
 
 
 class Provenance(ProfilePart):
@@ -73,6 +94,9 @@ class Profile(ProfilePart):
     limits: Limits = Field(description="how far the loader may go")
     knobs: Knobs = Field(
         default_factory=Knobs, description="knob values; what is left out has its default"
+    )
+    cache: DiskCache | None = Field(
+        None, description="room on a local disk for decoded frames; absent: none"
     )
     measurements: Mapping[str, Number] = Field(
         default_factory=dict,
@@ -244,6 +268,7 @@ _PARTS: Mapping[tuple[str, ...], type[BaseModel]] = {
     (): Profile,
     ("host",): HostFacts,
     ("limits",): Limits,
+    ("cache",): DiskCache,
     ("provenance",): Provenance,
 }
 

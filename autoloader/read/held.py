@@ -17,6 +17,7 @@ from autoloader.cache.slab import BLACK
 from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
+from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import NEVER
 from autoloader.order.next_use import NextUse
 from autoloader.order.plan import PlannedSamples
@@ -31,6 +32,7 @@ class HeldFrames:
         next_use: tells when a frame is shown next.
         chained: [D] of which datasets the samples of a block use a frame together.
         block_length: samples of a block.
+        node: whose uses count; ``None``: there is one node.
     """
 
     def __init__(
@@ -39,7 +41,9 @@ class HeldFrames:
         next_use: NextUse,
         chained: Sequence[bool],
         block_length: int,
+        node: NodePart | None = None,
     ) -> None:
+        self._node = node
         self._cache = cache
         self._next_use = next_use
         self._chained = np.asarray(chained, np.bool_)
@@ -72,7 +76,7 @@ class HeldFrames:
         position = np.concatenate([np.arange(start, stop) for start, stop in spans])
         dataset_of = planned.dataset.astype(np.int64)
         shown = self._next_use.after(
-            dataset_of, planned.pass_, planned.episode, reads.shown, position
+            dataset_of, planned.pass_, planned.episode, reads.shown, position, self._node
         )
         at = block.frame_row.ravel()
         frames = 1 + int(at.max())

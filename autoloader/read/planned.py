@@ -6,7 +6,8 @@ its samples in the plan, computes their windows over the index's columns, and re
 with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
 that runs before them have left (``read.run_memory``). Finished runs wait, at most ``read_ahead``
 of them, until the assembler has taken the runs before. Frames that the frame cache holds
-(``read.held``) are not read.
+(``read.held``) are not read. Such a run pins them; where the cache is to hold less from now on,
+runs that pin much of it and are wanted last are put back, and read again in their turn.
 
 What the samples of a run hold beside their frames lies in columns over the whole run, in the order
 of the positions, padded to the mixture's widths.
@@ -195,6 +196,10 @@ class PlannedSource:
     def retune(self, knobs: Knobs) -> None:
         """Have so many threads, and so many runs ahead, from now on."""
         with self._room:
+            less = knobs.cache_bytes < self._knobs.cache_bytes
+            self._knobs = knobs
+            if less:
+                self._unpin()
             self._read_ahead = knobs.read_ahead
             self._memory.release(_pieces(knobs.read_ahead))
             grow = knobs.io_threads - self._io_threads
@@ -215,10 +220,25 @@ class PlannedSource:
         """Give back what is read and not wanted next; it is read again, in its turn."""
         with self._room:
             for number in [n for n in self._ready if n != self._wanted]:
-                _give_up(self._ready.pop(number))
-                heapq.heappush(self._again, (number, self._spans.pop(number)))
+                self._put_back(number)
             self._memory.release()
             self._room.notify_all()
+
+    def _put_back(self, number: int) -> None:
+        """Let go of a run; it is read again, in its turn; under the lock."""
+        lease = self._ready.pop(number).lease
+        if lease is not None:
+            lease.give_up()
+        heapq.heappush(self._again, (number, self._spans.pop(number)))
+
+    def _unpin(self) -> None:
+        """Put the farthest runs back: all pin half of what may be held at most; under the lock."""
+        left = self._knobs.cache_bytes // 2 // self._knobs.decode_processes
+        for number in sorted(self._ready):
+            lease = self._ready[number].lease
+            left -= 0 if lease is None else lease.pinned_bytes
+            if left < 0 and lease is not None and number != self._wanted:
+                self._put_back(number)
 
     def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """See ``SampleSource.take``: all samples of a batch are in one run."""
@@ -278,7 +298,7 @@ class PlannedSource:
         try:
             while (claimed := self._claim()) is not None:
                 number, spans = claimed
-                began = time.perf_counter()
+                began, might_hold = time.perf_counter(), self._knobs.cache_bytes
                 run = self._read(spans)
                 with self._room:
                     self.busy_s += time.perf_counter() - began
@@ -286,6 +306,8 @@ class PlannedSource:
                     if not self._closed:
                         self._ready[number] = run
                         self._spans[number] = spans
+                        if self._knobs.cache_bytes < might_hold:
+                            self._unpin()
                     self._room.notify_all()
                 del run
                 with self._condition:
@@ -403,11 +425,6 @@ class PlannedSource:
             remedy="put the file back as it was, or take its dataset out",
             dataset=name,
         )
-
-
-def _give_up(run: SampleBlock) -> None:
-    if run.lease is not None:
-        run.lease.give_up()
 
 
 def _pieces(read_ahead: int) -> int:

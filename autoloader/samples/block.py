@@ -63,11 +63,19 @@ class FrameLease(Protocol):
         ...
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
-        """Copy a frame [H, W, C], contiguous, into a slot, which is written then."""
+        """Copy a frame [H, W, C], contiguous, into a slot, which is written then.
+
+        Nothing is done where nothing may be held any more.
+        """
+        ...
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of the slots that it shows frames from, or puts them into."""
         ...
 
     def filled(self, rows: int) -> None:
-        """So many more samples of the run lie in batches that are filled."""
+        """So many more samples of the run lie in batches that are filled; any thread."""
         ...
 
     def give_up(self) -> None:

@@ -113,6 +113,11 @@ class BatchLayout:
         return {one: self.arrays[f"images/{one}"].nbytes // shown for one in self.cameras}
 
     @property
+    def colour_bytes(self) -> frozenset[int]:
+        """Sizes of decoded frames, of cameras that are not of depth."""
+        return frozenset(size for one, size in self.frame_bytes.items() if one not in self.depth)
+
+    @property
     def _texts(self) -> int:
         """Texts that a sample has beside its language."""
         places = text_places(self.features, self.state_rows)

@@ -72,6 +72,8 @@ class CacheStatistics:
             ``cache_bytes``.
         threshold: what a frame may burden to be held: positions until it is shown again × bytes ÷
             seconds that a hit saves; ``None`` while all that is shown again is held.
+        from_disk: frames of this loader that were read from a disk, already decoded (the profile's
+            ``cache``); they are among the misses.
     """
 
     budget_bytes: int
@@ -81,6 +83,7 @@ class CacheStatistics:
     misses: int
     hit_ratio: float | None
     threshold: float | None
+    from_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from typing import Any
 
 from bench.control.memory import MIB
 from bench.control.scenario import Scenario
+from bench.control.surplus import BACK_S, given_back, pinned_bytes, told
 
 MARGIN_BYTES = 256 * MIB
 HOLD_OFF_S = 15.0
@@ -78,6 +79,7 @@ def judge(
         *_exact(result["exact"]),
         Check("killed for memory", str(record["oom_kills"]), "0", record["oom_kills"] == 0),
         _floor(scenario, record, decisions),
+        *_frames(scenario, record, decisions),
         _reversals(decisions),
         _replayed(record["decisions"]),
         _cost(record),
@@ -119,7 +121,7 @@ def below_floor(
     below: list[tuple[float, bool, int]] = []
     least = None
     for one in samples:
-        held = one["loader"] + one["ring"]
+        held = one["loader"] + one["ring"] + one["frames"]
         if least is None or one["room"] >= floor + MARGIN_BYTES:
             least = held
         least = min(least, held)
@@ -158,6 +160,22 @@ def _floor(
         found += f" ({below - own} by others)"
     found += f"; least {(least - scenario.floor_bytes) / MIB:+.0f} MiB"
     return Check("below the floor by the loader", found, "never", own == 0)
+
+
+def _frames(
+    scenario: Scenario, record: Mapping[str, Any], decisions: Sequence[Mapping[str, Any]]
+) -> list[Check]:
+    """Decoded frames go first, at once, and the log says so."""
+    samples, floor = record["samples"], scenario.floor_bytes
+    if not any(one["frames"] for one in samples):
+        return []
+    pinned = pinned_bytes(slot_bytes(decisions), record["result"]["times"])
+    due, back_s = given_back(samples, floor, MARGIN_BYTES, pinned)
+    lines = [one for one in decisions if one["kind"] == "reflex" and one["action"] == "frames"]
+    name = "the frame cache back at the kernel"
+    met = None if not due else back_s is not None and back_s <= BACK_S and bool(lines)
+    found = f"{told(due, back_s)}, {len(lines)} lines in the log"
+    return [Check(name, found, f"≤ {BACK_S:g} s", met)]
 
 
 def reversals(decisions: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
@@ -315,11 +333,15 @@ def _minimum(
 ) -> list[Check]:
     """The floor was crossed by others: how soon the loader was at its minimum, and what it gave.
 
+    Frames that are held go before, so it counts from when they are gone.
+
     Batches that are filled go to the trainer, at its pace, and their pages behind them: so these
     are back when as many batches were taken as lay ready, and two more for what was under way.
     """
-    floor = scenario.floor_bytes
-    crossed = next((one["at"] for one in record["samples"] if one["room"] < floor), None)
+    floor, slot = scenario.floor_bytes, max(1, slot_bytes(decisions))
+    pinned = pinned_bytes(slot, record["result"]["times"])
+    samples = [one for one in record["samples"] if one["frames"] <= pinned]
+    crossed = next((one["at"] for one in samples if one["room"] < floor), None)
     if crossed is None:
         return [Check("at minimum after a crossing", "it was not crossed", "≤ 1 s", None)]
     drops = [
@@ -328,7 +350,6 @@ def _minimum(
         if line["kind"] == "reflex" and line["action"] == "drop" and line["at_s"] >= crossed - 0.5
     ]
     took = drops[0] - crossed if drops else None
-    slot = max(1, slot_bytes(decisions))
     before = next(one["ring"] for one in reversed(record["samples"]) if one["at"] <= crossed)
     back = next(
         (

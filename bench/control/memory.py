@@ -2,7 +2,8 @@
 
 Headroom is the least of the host's ``MemAvailable`` and, for a cgroup and its ancestors, limit −
 (usage − file pages); v2 also takes reclaimable slab off. What the loader holds is counted page by
-page: anonymous memory of every process of its tree (resident − shared) and the blocks of its ring.
+page: anonymous memory of every process of its tree (resident − shared), the blocks of its ring and
+of its frame cache.
 
 Only the standard library, so that a sampler starts at once and stays small.
 
@@ -106,13 +107,17 @@ def anonymous_bytes(pid: int) -> int:
     return max(0, int(resident) - int(shared)) * PAGE
 
 
-def ring_files(pid: int) -> list[str]:
-    """The ring memfds that a process has open, as paths that ``os.stat`` follows."""
+RING_FILE, FRAMES_FILE = "/memfd:autoloader", "/memfd:autoloader-frames"
+"""Files in memory of the loader: the ring, and the slots of the frame cache."""
+
+
+def memory_files(pid: int, name: str) -> list[str]:
+    """The memfds of that name that a process has open, as paths that ``os.stat`` follows."""
     found: dict[int, str] = {}
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if str(entry.readlink()).split(" ")[0] == "/memfd:autoloader":
+                if str(entry.readlink()).split(" ")[0] == name:
                     found[entry.stat().st_ino] = str(entry)
     return list(found.values())
 

@@ -2,8 +2,9 @@
 
 ``python -m bench.control.sampler JOB`` with ``{"group", "trainer", "neighbour", "out"}``; ends when
 its stdin does. Each line: ``at`` (monotonic s), ``room`` (headroom, bytes), ``loader`` (anonymous
-memory of the loader's child and its children), ``ring``, ``trainer``, ``neighbour``, ``pid`` (of
-the child), and once a second ``cpu``: seconds spent so far by the controller's threads.
+memory of the loader's child and its children), ``ring``, ``frames`` (of the frame cache),
+``trainer``, ``neighbour``, ``pid`` (of the child), and once a second ``cpu``: seconds spent so far
+by the controller's threads.
 
 Not here: how memory is read (``bench.control.memory``).
 """
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.control.memory import (
+    FRAMES_FILE,
+    RING_FILE,
     anonymous_bytes,
     blocks_bytes,
     headroom_bytes,
-    ring_files,
+    memory_files,
     threads_cpu_s,
 )
 from bench.processes import tree
@@ -38,6 +41,7 @@ def main() -> None:
     trainer, neighbour = int(job["trainer"]), int(job["neighbour"])
     children: list[int] = []
     rings: list[str] = []
+    slabs: list[str] = []
     looked_s = spent_s = float("-inf")
     due = time.monotonic()
     with Path(job["out"]).open("w", buffering=1) as out:
@@ -47,12 +51,14 @@ def main() -> None:
             if now - looked_s >= LOOK_S:
                 looked_s = now
                 children = [pid for pid in tree(trainer) if pid != trainer]
-                rings = ring_files(trainer)
+                rings = memory_files(trainer, RING_FILE)
+                slabs = [one for pid in children[:1] for one in memory_files(pid, FRAMES_FILE)]
             line: dict[str, Any] = {
                 "at": round(now, 4),
                 "room": headroom_bytes(job["group"]),
                 "loader": sum(map(anonymous_bytes, children)),
                 "ring": sum(map(blocks_bytes, rings)),
+                "frames": sum(map(blocks_bytes, slabs)),
                 "trainer": anonymous_bytes(trainer),
                 "neighbour": anonymous_bytes(neighbour) if neighbour else 0,
                 "pid": children[0] if children else 0,

@@ -75,7 +75,7 @@ class Scenario(_Strict):
     limit: str | None = Field("4GiB", description="of the memory cgroup; null: none is made")
     ram_floor: str = "1GiB"
     pace_s: float = Field(0.0, description="what the trainer computes for a batch; 0: nothing")
-    knobs: Mapping[str, int] = Field(default_factory=dict)
+    knobs: Mapping[str, int | str] = Field(default_factory=dict)
     gpu: float | None = Field(None, description="load that a made-up NVML tells from the start")
     pressure: float | None = Field(None, description="per cent that a made-up PSI tells")
     own_meminfo: bool = Field(False, description="/proc/meminfo is a copy that may fail")

@@ -11,15 +11,17 @@ import pytest
 from autoloader.knobs import KnobLimits, Knobs
 from bench.control.judge import below_floor, reversals, settle_s, waiting
 from bench.control.memory import (
+    RING_FILE,
     anonymous_bytes,
     available_bytes,
     blocks_bytes,
     headroom_bytes,
+    memory_files,
     number_after,
-    ring_files,
 )
 from bench.control.scenario import READERS, Event, load_scenarios, size
 from bench.control.static import SETTINGS, settings_for
+from bench.control.surplus import given_back
 from bench.scenario import load_scenarios as load_timed
 
 FLOOR = 1000 * 2**20
@@ -32,7 +34,31 @@ def sample(at_s: float, room_mib: int, loader_mib: int) -> dict[str, Any]:
         "room": FLOOR + room_mib * MIB,
         "loader": loader_mib * MIB,
         "ring": 0,
+        "frames": 0,
     }
+
+
+def test_frames_must_be_back_as_far_as_they_are_missing() -> None:
+    def seen(at_s: float, room_mib: int, frames_mib: int) -> dict[str, Any]:
+        return {**sample(at_s, room_mib, 0), "frames": frames_mib * MIB}
+
+    margin, pinned = 256 * MIB, 64 * MIB
+    calm = [seen(0.0, 300, 500), seen(1.0, 256, 500)]
+    assert given_back(calm, FLOOR, margin, pinned) == (0, 0.0)
+    part = [*calm, seen(2.0, 156, 500), seen(2.5, 200, 420), seen(2.6, 256, 400)]
+    due, back_s = given_back(part, FLOOR, margin, pinned)
+    assert (due, back_s) == (100 * MIB, pytest.approx(0.6))
+    never = [*calm, seen(2.0, 156, 500), seen(9.0, 156, 450)]
+    assert given_back(never, FLOOR, margin, pinned) == (100 * MIB, None)
+    whole = [seen(0.0, -900, 500), seen(0.3, -900, 64), seen(9.0, -900, 60)]
+    assert given_back(whole, FLOOR, margin, pinned) == (436 * MIB, pytest.approx(0.3))
+    others = [seen(0.0, 156, 500), seen(0.9, 400, 500)]  # whoever needed it has let go
+    assert given_back(others, FLOOR, margin, pinned) == (100 * MIB, pytest.approx(0.9))
+
+
+def test_the_loader_is_to_blame_for_frames_that_it_took() -> None:
+    seen = [sample(0.0, 300, 500), {**sample(0.1, -50, 500), "frames": 350 * MIB}]
+    assert below_floor(seen, FLOOR) == (1, 1, 50 * MIB)
 
 
 def test_the_loader_is_to_blame_where_headroom_would_have_lasted_without_its_growth() -> None:
@@ -141,10 +167,10 @@ def test_memory_is_read_without_the_loader(tmp_path: Path) -> None:
     assert number_after("rss 5\n", "total_rss") == 0
     assert 0 < headroom_bytes("") <= available_bytes() * 2
     assert anonymous_bytes(os.getpid()) > MIB
-    before = set(ring_files(os.getpid()))
+    before = set(memory_files(os.getpid(), RING_FILE))
     ring, page = os.memfd_create("autoloader"), os.memfd_create("autoloader-control")
     os.pwrite(ring, bytes(MIB), 0)
-    (found,) = set(ring_files(os.getpid())) - before
+    (found,) = set(memory_files(os.getpid(), RING_FILE)) - before
     assert blocks_bytes(found) == MIB
     os.close(ring)
     os.close(page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -307,3 +308,27 @@ def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batc
     for plain, cached in zip(run(0, 0), run(2**24, 30), strict=True):
         np.testing.assert_array_equal(plain[0], cached[0])
         np.testing.assert_array_equal(plain[1], cached[1])
+
+
+def test_runs_read_ahead_hold_no_frames_back_from_who_needs_the_memory(
+    tmp_path: Path, play: Play
+) -> None:
+    shards = [[episode(number, 80) for number in range(16)]]
+    mixed = mixture_of(
+        write_dataset(tmp_path, shards),
+        cameras={"primary": {"size": [24, 32]}},
+        batch={"size": 8},
+        mixing={"epoch": "forever"},
+    )
+    plain = play(mixed)
+    batches = plain.batches(320)
+    plain.close()
+    lowered = play(mixed, cache_bytes=4000 * FRAME, read_ahead=8)
+    for batch in batches[:240]:
+        assert_same(batch, lowered.batch())
+    assert lowered.counts.slots > 1000
+    lowered.hold(0)
+    while lowered.counts.slots > 2 * 264:  # the runs in hand and next: nothing more is shown here
+        time.sleep(0.01)
+    for batch in batches[240:]:
+        assert_same(batch, lowered.batch())

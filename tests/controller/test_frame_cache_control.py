@@ -74,6 +74,12 @@ def test_it_does_not_grow_while_training_does_not_wait_and_is_not_taken_back_eit
         )
 
 
+def test_it_does_not_grow_where_hits_that_were_foretold_did_not_come() -> None:
+    for late, grows in ((0, True), (60, True), (70, False), (250, False)):
+        full = hungry(CacheReading(250 * MIB, True, late * MIB), 256 * MIB)
+        assert ("cache_bytes" in decide(GROWING, full, limits()).changes) == grows
+
+
 @pytest.mark.parametrize(
     "blind",
     [
@@ -107,6 +113,13 @@ def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_ar
     assert answer.changes["cache_bytes"] <= GIB // 2
     after = replace(seen, knobs=Knobs.build({"cache_bytes": 0}, base=seen.knobs))
     assert decide(answer.state, after, limits()).changes.get("ring_slots", 16) < 16
+
+
+def test_what_is_promised_and_not_yet_held_is_nothing_to_give_back() -> None:
+    seen = hungry(CacheReading(GIB, True, 0, 100 * MIB), GIB, headroom=Reading(FLOOR + MIB))
+    assert decide(GROWING, seen, limits()).changes == {"cache_bytes": 0}
+    more = replace(seen, cache=CacheReading(GIB, True, 0, 600 * MIB))
+    assert decide(GROWING, more, limits()).changes == {"cache_bytes": 281 * MIB}
 
 
 def test_what_is_missing_comes_back_and_no_more() -> None:

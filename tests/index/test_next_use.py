@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from autoloader.order.dealing import Deal, NodePart, Ranks
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.legs import Curriculum
 from autoloader.order.mixture import NEVER, MixtureOrder, PositionSequence
@@ -51,7 +52,13 @@ def walked_uses(
 
 
 def told_and_walked(
-    mixture: Mixture, start: int, count: int, ahead: int, *, chain: bool = False
+    mixture: Mixture,
+    start: int,
+    count: int,
+    ahead: int,
+    *,
+    chain: bool = False,
+    node: NodePart | None = None,
 ) -> list[tuple[int, int | None]]:
     """(what is told, what a walk of ``ahead`` positions finds) of the frames of some samples."""
     order, tables = mixture
@@ -69,10 +76,15 @@ def told_and_walked(
             planned.episode[n : n + 1],
             own[None],
             np.asarray([start + n]),
+            node,
         )
         for frame, q in zip(own.tolist(), told[0].tolist(), strict=True):
             after = uses[int(planned.dataset[n]), int(planned.episode[n]), frame]
-            pairs.append((q, next((each for each in after if each > start + n), None)))
+            later = [each for each in after if each > start + n]
+            if node is not None:
+                mine = node.shows(np.asarray(later, np.int64))
+                later = [each for each, own in zip(later[:13], mine, strict=False) if own]
+            pairs.append((q, next(iter(later), None)))
     return pairs
 
 
@@ -107,6 +119,29 @@ def test_the_next_use_that_is_told_is_the_next_that_comes(
     start += mixture[0].base
     for told, walked in told_and_walked(mixture, start, count, 900):
         assert told == walked if walked is not None else told >= start + count + 900
+
+
+@given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12), st.integers(2, 4))
+def test_the_next_use_of_a_node_is_the_next_that_it_shows(
+    mixture: Mixture, start: int, count: int, nodes: int
+) -> None:
+    node = NodePart(mixture[0].base, 3, nodes - 1, 1, nodes)
+    start += mixture[0].base
+    for told, walked in told_and_walked(mixture, start, count, 900, node=node):
+        assert told == walked if walked is not None else told > start
+
+
+def test_a_node_shows_what_its_ranks_are_dealt() -> None:
+    deals = [Deal(Ranks(rank, 6), 4, True, None, base=50) for rank in range(6)]
+    for rank, deal in enumerate(deals):
+        node = NodePart.of(deal, 2)
+        assert node is not None
+        assert node.nodes == 3
+        of_node = [one for one in deals if one.ranks.rank // 2 == rank // 2]
+        mine = {q for one in of_node for n in range(5) for q in range(*one.positions(n))}
+        every = np.arange(50, 50 + 5 * 24)
+        assert set(every[node.shows(every)].tolist()) == mine
+    assert NodePart.of(deals[0], 6) is None
 
 
 @given(chained_mixtures(), st.integers(0, 3000), st.integers(1, 12))

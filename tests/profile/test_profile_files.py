@@ -56,6 +56,18 @@ def test_sizes_are_written_for_people_and_exactly() -> None:
     assert "ram_floor: 5GB" in text
 
 
+def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
+    lent = MINIMAL + "cache: {disk: /nvme/frames, bytes: 2TB}\n"
+    profile = Profile.from_yaml_text(lent)
+    assert profile.cache is not None
+    assert (profile.cache.disk, profile.cache.bytes) == ("/nvme/frames", 2 * 10**12)
+    assert "bytes: 2000GB" in profile.to_yaml()
+    assert Profile.from_yaml_text(profile.to_yaml()) == profile
+    error = refused(MINIMAL + "cache: {disk: frames, bytes: 2TB}\n")
+    assert "box.yaml: cache.disk: 'frames' is no absolute path" in str(error)
+    assert "cache.bytes" in str(refused(MINIMAL + "cache: {disk: /nvme/frames}\n"))
+
+
 def test_the_same_profile_is_always_written_the_same() -> None:
     first = Profile.from_yaml_text(MINIMAL).to_yaml()
     assert Profile.from_yaml_text(first).to_yaml() == first

@@ -1,0 +1,268 @@
+"""Decoded frames in files on a local disk: what is dear to decode is decoded once, for all runs.
+
+Theory of operation. A file has slots for frames of one size. Where a frame may lie follows from its
+key: eight slots that stand beside each other. Their entries (key, checksum, the run that last used
+it) say which of them it is in. So there is no table to build when a file is opened, and nothing
+that processes have to agree on: each reads and writes entries and slots in place. A slot is written
+first and its entry after it. Whatever happens in between, by another process, a kill or a broken
+disk, the checksum does not fit, and the frame is decoded and written anew.
+
+Slots are read and written past the page cache (direct I/O), which is left to what is read once.
+Nothing is evicted that this run or the one before has used: under sampling without replacement a
+fixed part hits as much as any other.
+
+Invariants:
+    1. What ``load`` gives has the key and the checksum that it was stored with.
+    2. The file has all its blocks from the start: writing into it needs no room.
+    3. One job has a file at a time (a lock); another goes without, and says so. So does one that
+       finds no room, or whose disk fails.
+
+Not here: which frames are worth it, and their keys (``decode.decoders``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import threading
+import weakref
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+KEY_BYTES = 24
+WAYS = 8
+"""Slots that a frame may lie in."""
+_MAGIC = b"FRAMES 1"
+_HEADER = struct.Struct("<8sQQI")
+_ENTRY = struct.Struct(f"<{KEY_BYTES}sII")
+_PAGE = mmap.PAGESIZE
+_OLD_RUNS = 2
+"""A frame that so many runs have not used makes room for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRoom:
+    """Where decoded frames may lie on a disk, and how many bytes of them.
+
+    Attributes:
+        folder: made where it is missing.
+        total_bytes: of the files for all frame sizes of a mixture.
+    """
+
+    folder: str
+    total_bytes: int
+
+
+class FramesOnDisk:
+    """The files of a mixture, one for each size of its frames; any thread.
+
+    Args:
+        room: where they lie.
+        frame_bytes: sizes of decoded frames.
+        shared: another process of this job holds the lock, and has made the files.
+
+    Attributes:
+        loaded: frames that were there, so far.
+    """
+
+    def __init__(
+        self, room: DiskRoom, frame_bytes: Collection[int], *, shared: bool = False
+    ) -> None:
+        sizes = set(frame_bytes)
+        self._files: dict[int, SlotFile] = {}
+        self._counting = threading.Lock()
+        self.loaded = 0
+        for size in sizes:
+            path = Path(room.folder) / f"frames-{size}.cache"
+            share = room.total_bytes * size // sum(sizes)
+            try:
+                self._files[size] = _file(path, size, share, shared=shared)
+            except OSError as error:
+                why = error.strerror or str(error)
+                logger.warning("no decoded frames are kept in %s: %s", path, why)
+
+    def load(self, key: bytes, out: NDArray[np.uint8]) -> bool:
+        """Whether the frame of a key is there; then it is in ``out`` [H, W, 3] uint8."""
+        file = self._files.get(out.nbytes)
+        if file is None or not file.load(key, out):
+            return False
+        with self._counting:
+            self.loaded += 1
+        return True
+
+    def store(self, key: bytes, picture: NDArray[np.uint8]) -> None:
+        """Keep a frame [H, W, 3] uint8, where there is room for it."""
+        file = self._files.get(picture.nbytes)
+        if file is not None:
+            file.store(key, picture)
+
+
+class SlotFile:
+    """One file of slots; see the module.
+
+    Args:
+        path: the file.
+        frame_bytes: of a frame.
+        most_bytes: of the file.
+        shared: it is there, and this job's.
+
+    Raises:
+        OSError: another job has it, or there is no room.
+    """
+
+    def __init__(self, path: Path, frame_bytes: int, most_bytes: int, *, shared: bool) -> None:
+        self.path, self._frame_bytes = path, frame_bytes
+        self._stride = -(-frame_bytes // _PAGE) * _PAGE
+        self._sets = (most_bytes - 2 * _PAGE) // ((self._stride + _ENTRY.size) * WAYS)
+        if self._sets < 1:
+            least = 2 * _PAGE + (self._stride + _ENTRY.size) * WAYS
+            raise OSError(f"{format_bytes(most_bytes)} are too few, it takes {least} bytes")
+        entries = self._sets * WAYS * _ENTRY.size
+        self._slots_at = -(-(_PAGE + entries) // _PAGE) * _PAGE
+        self._size = self._slots_at + self._sets * WAYS * self._stride
+        self._failed = False
+        self._buffers = threading.local()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CLOEXEC
+        self._entries = os.open(path, flags if shared else flags | os.O_CREAT, 0o600)
+        weakref.finalize(self, os.close, self._entries)
+        if not shared:
+            self._lock()
+        self._run = self._opened(shared=shared)
+        try:
+            self._slots = os.open(path, flags | os.O_DIRECT)
+        except OSError:  # a file system without direct I/O
+            self._slots = os.open(path, flags)
+        weakref.finalize(self, os.close, self._slots)
+
+    def load(self, key: bytes, out: NDArray[np.uint8]) -> bool:
+        """See ``FramesOnDisk.load``."""
+        if self._failed:
+            return False
+        try:
+            first, entries = self._entries_of(key)
+            way = _way_of(entries, key)
+            if way is None:
+                return False
+            _, checksum, run = entries[way]
+            buffer = self._buffer()
+            if os.preadv(self._slots, [buffer], self._slot_at(first + way)) != len(buffer):
+                return False
+            found = memoryview(buffer)[: self._frame_bytes]
+            if zlib.crc32(found) != checksum:
+                return False
+            if run != self._run:
+                self._write_entry(first + way, key, checksum)
+        except OSError as error:
+            self._fail(error)
+            return False
+        out.reshape(-1)[:] = np.frombuffer(found, np.uint8)
+        return True
+
+    def store(self, key: bytes, picture: NDArray[np.uint8]) -> None:
+        """See ``FramesOnDisk.store``."""
+        if self._failed:
+            return
+        try:
+            first, entries = self._entries_of(key)
+            way = _way_of(entries, key)
+            if way is None:
+                way = min(range(WAYS), key=lambda k: entries[k][2])
+                if entries[way][2] > max(0, self._run - _OLD_RUNS):
+                    return
+            buffer = self._buffer()
+            kept = memoryview(buffer)[: self._frame_bytes]
+            np.frombuffer(kept, np.uint8)[:] = picture.reshape(-1)
+            checksum = zlib.crc32(kept)
+            if os.pwritev(self._slots, [buffer], self._slot_at(first + way)) == len(buffer):
+                self._write_entry(first + way, key, checksum)
+        except OSError as error:
+            self._fail(error)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._entries, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError("another job uses it") from error
+
+    def _opened(self, *, shared: bool) -> int:
+        """The number of this run; a file that is none of this size is made anew.
+
+        The header is written when all blocks are there: without one the file is nothing.
+        """
+        header = os.pread(self._entries, _HEADER.size, 0)
+        magic, frame_bytes, sets, run = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
+        whole = os.fstat(self._entries).st_size == self._size
+        fits = whole and (magic, frame_bytes, sets) == (_MAGIC, self._frame_bytes, self._sets)
+        if shared:
+            if not fits:
+                raise OSError("it is not as this job's first process has made it")
+            return int(run)
+        if not fits:
+            run = 0
+            os.ftruncate(self._entries, 0)
+            try:
+                os.posix_fallocate(self._entries, 0, self._size)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._entries, 0)
+                size = format_bytes(self._size)
+                raise OSError(f"no room for {size} ({error.strerror})") from error
+        header = _HEADER.pack(_MAGIC, self._frame_bytes, self._sets, run + 1)
+        os.pwrite(self._entries, header, 0)
+        return int(run) + 1
+
+    def _entries_of(self, key: bytes) -> tuple[int, list[tuple[bytes, int, int]]]:
+        """(the first slot that a frame may lie in, the entries of all of them)."""
+        first = int.from_bytes(key[:8], "little") % self._sets * WAYS
+        found = os.pread(self._entries, WAYS * _ENTRY.size, _PAGE + first * _ENTRY.size)
+        return first, list(_ENTRY.iter_unpack(found.ljust(WAYS * _ENTRY.size, b"\0")))
+
+    def _write_entry(self, slot: int, key: bytes, checksum: int) -> None:
+        os.pwrite(self._entries, _ENTRY.pack(key, checksum, self._run), _PAGE + slot * _ENTRY.size)
+
+    def _slot_at(self, slot: int) -> int:
+        return self._slots_at + slot * self._stride
+
+    def _buffer(self) -> mmap.mmap:
+        """This thread's memory for one slot; direct I/O wants whole pages."""
+        buffer: mmap.mmap | None = getattr(self._buffers, "buffer", None)
+        if buffer is None:
+            buffer = self._buffers.buffer = mmap.mmap(-1, self._stride)
+        return buffer
+
+    def _fail(self, error: OSError) -> None:
+        if not self._failed:
+            self._failed = True
+            logger.warning("no decoded frames are kept in %s any more: %s", self.path, error)
+
+
+def _way_of(entries: list[tuple[bytes, int, int]], key: bytes) -> int | None:
+    return next((way for way, entry in enumerate(entries) if entry[0] == key), None)
+
+
+_opening = threading.Lock()
+_open: weakref.WeakValueDictionary[str, SlotFile] = weakref.WeakValueDictionary()
+
+
+def _file(path: Path, frame_bytes: int, most_bytes: int, *, shared: bool) -> SlotFile:
+    """The file, which all pipelines of a process share."""
+    with _opening:
+        known = os.path.realpath(path)
+        file = _open.get(known)
+        if file is None:
+            file = _open[known] = SlotFile(path, frame_bytes, most_bytes, shared=shared)
+        return file

@@ -1,0 +1,293 @@
+"""Frames on a disk: the right ones or none, whatever happens to the file and to those who write."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import hashlib
+import inspect
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from rlds_files import PLAIN, episode, image, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.cache.disk import KEY_BYTES, DiskRoom, FramesOnDisk
+from autoloader.decode.decoders import StoredDecoder
+from autoloader.decode.frames import FrameDecoder
+from autoloader.profile import Profile, shipped_profiles_dir
+from autoloader.spec import CameraSpec
+from autoloader.units import MIB
+
+SHAPE = (24, 32, 3)
+FRAME = 24 * 32 * 3
+
+
+def key_of(number: int) -> bytes:
+    return hashlib.sha256(str(number).encode()).digest()[:KEY_BYTES]
+
+
+def picture(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, SHAPE, np.uint8)
+
+
+def opened(folder: Path, size: int = MIB) -> FramesOnDisk:
+    """Files close with the last who has them: ``del`` ends a run."""
+    return FramesOnDisk(DiskRoom(str(folder), size), {FRAME})
+
+
+def there(disk: FramesOnDisk, numbers: range) -> list[int]:
+    """The frames that are there; none is another one's."""
+    found = []
+    for number in numbers:
+        out = np.empty(SHAPE, np.uint8)
+        if disk.load(key_of(number), out):
+            np.testing.assert_array_equal(out, picture(number))
+            found.append(number)
+    return found
+
+
+def fill(disk: FramesOnDisk, numbers: range) -> None:
+    for number in numbers:
+        disk.store(key_of(number), picture(number))
+
+
+def test_the_next_run_finds_what_the_last_one_kept(tmp_path: Path) -> None:
+    disk = opened(tmp_path / "new")
+    assert there(disk, range(40)) == []
+    fill(disk, range(40))
+    assert there(disk, range(80)) == list(range(40))
+    del disk
+    assert there(opened(tmp_path / "new"), range(80)) == list(range(40))
+    assert (tmp_path / "new" / f"frames-{FRAME}.cache").stat().st_size <= MIB
+
+
+def test_what_two_runs_have_not_used_makes_room_and_nothing_else_does(tmp_path: Path) -> None:
+    disk = opened(tmp_path)
+    fill(disk, range(2000))
+    first = there(disk, range(2000))
+    assert 200 < len(first) < MIB // FRAME  # a fixed part
+    del disk
+    disk = opened(tmp_path)
+    fill(disk, range(5000, 7000))
+    assert there(disk, range(1000)) == [n for n in first if n < 1000]  # now used by this run
+    del disk
+    disk = opened(tmp_path)
+    fill(disk, range(5000, 7000))
+    assert len(there(disk, range(5000, 7000))) >= len([n for n in first if n >= 1000])
+    assert there(disk, range(2000)) == [n for n in first if n < 1000]
+
+
+@pytest.mark.parametrize("at", ["header", "entries", "slots", "cut", "all"])
+def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: str) -> None:
+    disk = opened(tmp_path)
+    fill(disk, range(200))
+    path = tmp_path / f"frames-{FRAME}.cache"
+    del disk
+    size = path.stat().st_size
+    noise = np.random.default_rng(0).integers(0, 255, size, np.uint8).tobytes()
+    with path.open("r+b") as file:
+        if at == "cut":
+            file.truncate(size // 2)
+        begin, end = {"header": (0, 8), "entries": (4096, 9000), "slots": (size // 3, size)}.get(
+            at, (0, size if at == "all" else 0)
+        )
+        file.seek(begin)
+        file.write(noise[begin:end])
+    disk = opened(tmp_path)
+    left = there(disk, range(200))
+    assert len(left) < 200
+    assert bool(left) == (at in ("entries", "slots"))
+    fill(disk, range(200))
+    assert len(there(disk, range(200))) > len(left)
+
+
+def test_a_file_cut_while_it_is_in_use_is_no_crash(tmp_path: Path) -> None:
+    disk = opened(tmp_path)
+    fill(disk, range(100))
+    os.truncate(tmp_path / f"frames-{FRAME}.cache", 5000)
+    assert len(there(disk, range(100))) < 100
+    fill(disk, range(100, 200))
+    there(disk, range(200))
+
+
+def test_a_second_job_goes_without_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(opened(tmp_path), range(10))
+    with (tmp_path / f"frames-{FRAME}.cache").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with caplog.at_level(logging.WARNING):
+            disk = opened(tmp_path)
+        assert "another job uses it" in caplog.text
+        assert there(disk, range(10)) == []
+        fill(disk, range(10))
+    assert there(opened(tmp_path), range(10)) == list(range(10))
+
+
+def test_processes_of_one_job_share_a_file_and_none_that_is_not_theirs(tmp_path: Path) -> None:
+    disk = opened(tmp_path)
+    fill(disk, range(10))
+    folder = str(tmp_path)
+    script = f"""
+import sys
+from autoloader.cache.disk import *
+import numpy as np
+shown = np.empty({SHAPE}, np.uint8)
+for size in ({MIB}, {2 * MIB}):
+    disk = FramesOnDisk(DiskRoom({folder!r}, size), {{{FRAME}}}, shared=True)
+    print(disk.load({key_of(3)!r}, shown), int(shown.sum()))
+    disk.store({key_of(77)!r}, shown)
+    del disk
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    total = int(picture(3).sum())
+    assert ran.stdout.split() == ["True", str(total), "False", str(total)]
+    out = np.empty(SHAPE, np.uint8)
+    assert disk.load(key_of(77), out)
+    np.testing.assert_array_equal(out, picture(3))
+
+
+def test_where_there_is_no_room_it_goes_without_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, before[1]))
+    try:
+        with caplog.at_level(logging.WARNING):
+            disk = opened(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "no room for" in caplog.text
+    fill(disk, range(10))
+    assert there(disk, range(10)) == []
+    assert there(opened(tmp_path, 5000), range(10)) == []
+    assert "too few" in caplog.text
+
+
+def test_a_writer_killed_in_the_middle_leaves_right_frames(tmp_path: Path) -> None:
+    script = f"""
+import hashlib
+import numpy as np
+from autoloader.cache.disk import *
+SHAPE = {SHAPE}
+{inspect.getsource(key_of)}
+{inspect.getsource(picture)}
+disk = FramesOnDisk(DiskRoom({str(tmp_path)!r}, {MIB}), {{{FRAME}}})
+for number in range(10**6):
+    disk.store(key_of(number % 300), picture(number % 300))
+    if number == 150:
+        print("half", flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert said == "half\n"
+    left = there(opened(tmp_path), range(300))
+    assert len(left) > 140
+
+
+# --- which frames are worth it --------------------------------------------------------------------
+
+
+class Counting(FrameDecoder):
+    """Counts what it decodes."""
+
+    decoded = 0
+
+    def decode_into(self, encoded: object, out: np.ndarray) -> None:
+        self.decoded += 1
+        super().decode_into(encoded, out)
+
+
+def encoded(number: int, suffix: str, size: int) -> bytes:
+    shown = np.random.default_rng(number).integers(100, 108, (size, size, 3), np.uint8)
+    done, data = cv2.imencode(suffix, shown)
+    assert done
+    return data.tobytes()
+
+
+def decoder(folder: Path, size: int) -> tuple[StoredDecoder, Counting]:
+    camera = CameraSpec(size=(size, size))
+    plain = Counting(camera)
+    room = DiskRoom(str(folder), 8 * MIB)
+    return StoredDecoder(plain, camera, FramesOnDisk(room, {size * size * 3})), plain
+
+
+def test_a_frame_that_is_dear_to_decode_is_decoded_once_for_all_runs(tmp_path: Path) -> None:
+    frames = [encoded(number, ".png", 500) for number in range(6)]
+    shown = np.empty((2, 6, 32, 32, 3), np.uint8)
+    for run in range(2):
+        stored, plain = decoder(tmp_path, 32)
+        for _ in range(3):
+            for number, frame in enumerate(frames):
+                stored.decode_into(frame, shown[run, number])
+                wanted = np.empty((32, 32, 3), np.uint8)
+                FrameDecoder(CameraSpec(size=(32, 32))).decode_into(frame, wanted)
+                np.testing.assert_array_equal(shown[run, number], wanted)
+        # The first of a kind tells what such frames cost.
+        assert plain.decoded == (7 if run == 0 else 1)
+        del stored
+
+
+def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path) -> None:
+    stored, plain = decoder(tmp_path, 256)
+    frames = [encoded(number, ".jpg", 256) for number in range(3)]
+    out = np.empty((256, 256, 3), np.uint8)
+    stored._seconds[frames[0][:3]] = 4e-4 / len(frames[0])  # a clock under load may say anything
+    stored.decode_into(frames[0], out)
+    assert not stored._disk.load(stored._key(frames[0]), out)
+    assert plain.decoded == 1
+
+
+def test_another_size_of_the_camera_is_another_frame(tmp_path: Path) -> None:
+    frame = encoded(1, ".png", 500)
+    keys = {decoder(tmp_path / str(size), size)[0]._key(frame) for size in (16, 32, 48)}
+    assert len(keys) == 3
+
+
+def test_a_loader_whose_profile_lends_it_a_disk_gives_the_same_batches_from_there(
+    tmp_path: Path,
+) -> None:
+    written = write_dataset(
+        tmp_path / "data",
+        [[episode(number, 6, encode=partial(png, height=480, width=640)) for number in range(3)]],
+        features={**PLAIN, "observation/image": image(480, 640)},
+    )
+    spec = spec_of(
+        written,
+        reader="indexed",
+        cameras={"primary": {"size": [32, 32]}},
+        batch={"size": 6},
+        mixing={"epoch": 18},
+    )
+    profile = Profile.from_yaml(shipped_profiles_dir() / "local_dev.yaml").to_yaml()
+    lent = f"cache: {{disk: {tmp_path / 'frames'}, bytes: 8MiB}}\n"
+    (tmp_path / "lent.yaml").write_text(profile + lent)
+
+    def batches(named: str, epochs: int) -> tuple[list[np.ndarray], int]:
+        gc.collect()
+        with AutoLoader(spec, profile=named, isolation="thread", output="numpy") as loader:
+            shown = [b["images"]["primary"].copy() for _ in range(epochs) for b in loader]
+            return shown, loader.statistics().cache.from_disk
+
+    plain, none = batches("local_dev", 3)
+    first, _ = batches(str(tmp_path / "lent.yaml"), 3)
+    second, all_of_it = batches(str(tmp_path / "lent.yaml"), 3)
+    for one, two, three in zip(plain, first, second, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+    assert none == 0
+    assert all_of_it >= 18 - 4  # the first frames, in several threads, tell the cost
