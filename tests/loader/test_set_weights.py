@@ -22,6 +22,7 @@ from autoloader.checkpoint.state import sealed
 from autoloader.cli.app import main
 from autoloader.errors import SpecError, UsageError
 from autoloader.loader import IdleLoader
+from autoloader.validation import validation_specs
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 BATCH = 3
@@ -339,6 +340,17 @@ def test_a_schedule_that_cannot_be_is_refused_with_its_field(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         mixture(trio, [1, 1, 1], weights=weights)
+
+
+def test_validation_is_of_the_shares_at_the_end_of_a_schedule(trio: list[Written]) -> None:
+    datasets = [dataset_of(one, split={"train": "train", "val": "train"}) for one in trio]
+    moves = {"from": {"a": 9}, "to": {"b": 0, "c": 4}, "over": 90, "kind": "natural_scaled"}
+    spec = spec_of(*datasets, weights=moves)
+    own = validation_specs(spec, "val")["val"]
+    assert own.weights == "natural_scaled"
+    assert [one.weight for one in own.datasets] == [1, 0, 4]
+    for one in validation_specs(spec, "val", per_dataset=True).values():
+        assert one.weights == "explicit"
 
 
 def test_plan_shows_the_shares_at_begin_and_end(
