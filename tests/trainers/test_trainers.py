@@ -1,0 +1,107 @@
+"""Hugging Face's ``Trainer`` and Accelerate on a loader: length, training, exact resume.
+
+Both are no part of ``.venv``: they are installed into a folder of their own, from the package
+index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rlds_files import episode, png, write_dataset
+from streams import dataset_of
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+WANTED = (
+    "accelerate", "anyio", "h11", "httpcore2", "httpx2", "huggingface-hub", "regex", "safetensors",
+    "tokenizers", "transformers", "truststore",
+)  # fmt: skip
+"""What the two need beside what ``.venv`` has."""
+STEPS = 10
+"""Of an epoch: 40 samples in batches of four."""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that can import both."""
+    folder = tmp_path_factory.mktemp("trainers")
+    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    asked += ["--disable-pip-version-check", "--retries", "0", "--timeout", "10"]
+    constraints = HERE.parents[1] / "constraints.txt"
+    done = subprocess.run(
+        [*asked, "--constraint", str(constraints), "--target", str(folder), *WANTED],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"they cannot be had from here: {done.stderr.strip().splitlines()[-1:]}")
+    path = os.pathsep.join([str(folder), str(HERE.parents[1])])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 samples, a pass an epoch."""
+    folder = tmp_path_factory.mktemp("data")
+    written = write_dataset(folder, [[episode(n, 10, encode=png) for n in range(4)]])
+    path = folder / "mix.yaml"
+    path.write_text(
+        f"datasets: [{dataset_of(written)}]\n"
+        "weights: natural\n"
+        "normalize: {action: {method: mean_std}, state: {method: mean_std}}\n"
+        "cameras: {primary: {size: [16, 16]}}\n"
+        "batch: {size: 4}\n"
+    )
+    return path
+
+
+def told(script: str, environment: dict[str, str], *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), *words],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def places(steps: list[Any]) -> list[tuple[int, ...]]:
+    return [tuple(row) for step in steps for row in step]
+
+
+def test_the_trainer_trains_epochs_of_the_right_length_and_resumes_exactly(
+    spec: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    whole = told("trainer_script.py", environment, str(spec), str(tmp_path / "whole"), "0")
+    assert (whole["length"], whole["steps"], whole["epochs"]) == (STEPS, 2 * STEPS, 2)
+    assert len(whole["seen"]) == 2 * STEPS
+    for epoch in (whole["seen"][:STEPS], whole["seen"][STEPS:]):
+        assert len(set(places(epoch))) == 40
+    assert sum(whole["losses"][-5:]) < sum(whole["losses"][:5])
+    cut = [str(spec), str(tmp_path / "cut")]
+    first = told("trainer_script.py", environment, *cut, "6")
+    rest = told("trainer_script.py", environment, *cut, "0")
+    assert (first["steps"], rest["steps"]) == (6, 2 * STEPS)
+    assert first["seen"] + rest["seen"] == whole["seen"]
+    assert rest["losses"] == whole["losses"]  # those of the first part are in the checkpoint
+    assert rest["weights"] == whole["weights"]
+
+
+def test_accelerate_keeps_the_loaders_place_in_its_state(
+    spec: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    whole = told("accelerate_script.py", environment, str(spec), str(tmp_path / "whole"), "0")
+    assert (whole["length"], len(whole["seen"])) == (STEPS, STEPS)
+    cut = [str(spec), str(tmp_path / "cut")]
+    first = told("accelerate_script.py", environment, *cut, "4")
+    rest = told("accelerate_script.py", environment, *cut, "0")
+    assert first["seen"] + rest["seen"] == whole["seen"]
+    assert first["losses"] + rest["losses"] == whole["losses"]
+    assert sum(whole["losses"][-3:]) < sum(whole["losses"][:3])
