@@ -1,0 +1,136 @@
+"""``docs/slurm.md``: every command is run as it stands, and prints what the page shows.
+
+SLURM is stood in for (``stand_in``), and what the page installs is installed by ``tests/install``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/slurm.md"
+SCRIPTS = ROOT / "examples/slurm"
+_FENCE = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_MEASURED = re.compile(r"\d+(\.\d+)?( (GiB|MiB|KiB|s|ms)\b|/s| %)|-?\d+\.\d+(e-?\d+)?")
+_OF_THE_HOST = ("cores", "decoded samples/s", "ring", "the loader's child")
+"""Lines that begin so hang on the machine, and on what else it does."""
+
+
+def blocks() -> Iterator[tuple[str, str | None]]:
+    """Commands of the page, and the output that follows them."""
+    found = _FENCE.findall(PAGE.read_text())
+    for (kind, text), (after, output) in zip(found, [*found[1:], ("", "")], strict=True):
+        if kind == "sh":
+            yield text, output if after == "text" else None
+
+
+def settled(text: str) -> list[str]:
+    """Lines without what was measured, and without the width of columns."""
+    lines = (" ".join(_MEASURED.sub("#", line).split()) for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith(_OF_THE_HOST)]
+
+
+@pytest.fixture(scope="module")
+def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, the example's scripts and SLURM's commands."""
+    folder = tmp_path_factory.mktemp("slurm")
+    shutil.copytree(bridge, folder / "data/bridge_dataset/1.0.0")
+    for script in (*SCRIPTS.glob("*.sbatch"), ROOT / "examples/train_bc.py"):
+        shutil.copy(script, folder)
+    (folder / "bin").mkdir()
+    stand_in = Path(__file__).parent / "stand_in.py"
+    for name in ("sbatch", "srun", "scontrol"):
+        command = folder / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{stand_in}" {name} "$@"\n')
+        command.chmod(0o755)
+    return folder
+
+
+class Page:
+    """The page's commands, each run once, behind those before it.
+
+    Args:
+        place: where; the time of a job that asks for a signal is over at step 100, once.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._printed: list[str] = []
+        path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        self._environment = {
+            **os.environ,
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "STAND_IN_OVER_AT": "step 100:",
+        }
+
+    def printed(self, number: int) -> str:
+        """What block ``number`` of ``BLOCKS`` printed."""
+        while len(self._printed) <= number:
+            commands, _ = BLOCKS[len(self._printed)]
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", commands],
+                cwd=self.place, env=self._environment, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            outputs = {path.name: path.read_text() for path in self.place.glob("*.out")}
+            assert done.returncode == 0, (commands, done.stdout, done.stderr, outputs)
+            self._printed.append(done.stdout)
+        return self._printed[number]
+
+
+BLOCKS = [block for block in blocks() if not block[0].startswith("pip install")]
+TRAINING = next(number for number, (commands, _) in enumerate(BLOCKS) if "train" in commands)
+
+
+@pytest.fixture(scope="module")
+def page(place: Path) -> Page:
+    return Page(place)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)), ids=[text.split()[1] for text, _ in BLOCKS])
+def test_a_command_prints_what_the_page_shows(page: Page, number: int) -> None:
+    printed, shown = page.printed(number), BLOCKS[number][1]
+    if shown is not None:
+        assert settled(printed) == settled(shown)
+
+
+def test_the_page_shows_what_is_printed_where_that_is_worth_a_look() -> None:
+    assert len([shown for _, shown in BLOCKS if shown is not None]) == 5
+
+
+def test_the_job_was_requeued_and_went_on_to_the_end(page: Page) -> None:
+    page.printed(TRAINING)
+    saved = torch.load(page.place / "policy.pt", weights_only=True)
+    assert saved["step"] == 300
+    steps = [line.split(":")[0] for line in (page.place / "train-2.out").read_text().splitlines()]
+    assert steps.count("step 100") == steps.count("step 300") == 4
+    assert saved["loader"]["position"] == 300 * 4 * 8
+    assert (page.place / "data/bridge_dataset/1.0.0/.autoloader-index").is_dir()
+    assert (page.place / "requeued").read_text() == "2\n"
+
+
+def test_the_installation_names_extras_that_there_are() -> None:
+    (asked,) = re.findall(r"autoloader-rlds\[([a-z,]+)\]", PAGE.read_text())
+    extras = (ROOT / "pyproject.toml").read_text()
+    for name in asked.split(","):
+        assert f"\n{name} = [" in extras
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda path: path.name)
+def test_a_batch_script_is_sound_shell(script: Path) -> None:
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    lines = script.read_text().splitlines()
+    assert lines[0] == "#!/bin/bash"
+    told = [line.startswith("#SBATCH") for line in lines]
+    first_command = next(k for k, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(told[first_command:])  # SLURM reads no directive behind a command
