@@ -220,6 +220,7 @@ def graph(plan: LoaderPlan) -> dict[str, Any]:
         )
     cameras = ", ".join(
         f"{name} {camera.size[0]}×{camera.size[1]} {camera.resize} {camera.fit}"
+        + (f" {camera.depth}" if camera.depth else "")
         for name, camera in spec.cameras.items()
     )
     mixing = spec.mixing

@@ -120,7 +120,9 @@ def test_init_names_depth_in_a_comment(
 
 
 def test_plan_counts_the_bytes_of_depth(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arrays = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")["batch"]
+    plan = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")
+    assert "depth 10×30 nearest pad uint16" in json.dumps(plan["graph"], ensure_ascii=False)
+    arrays = plan["batch"]
     assert arrays["images/depth"]["shape"][1:] == [2, 10, 30, 1]
     assert arrays["images/depth"]["dtype"] == "uint16"
     assert arrays["images/wrist_depth"]["dtype"] == "float32"
