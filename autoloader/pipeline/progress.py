@@ -158,7 +158,7 @@ class DeliveryProgress:
         """
         if rebased:  # debts may be of datasets that are gone
             parts = {rank: {**part, "mixer": None} for rank, part in _parts_of(state).items()}
-            state = {**state, "mixer": state["mixer"] if self._planned else None, "parts": parts}
+            state = {**state, "parts": parts}
         if self._planned:
             self._cursors, self._mixer = self._own(state, self._ranks), state["mixer"]
         else:
