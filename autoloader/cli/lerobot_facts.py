@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import VersionDirectory
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import TASK, metadata_of
+from autoloader.catalog.lerobot.metadata import EPISODE, TASK, metadata_of
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of
@@ -81,7 +81,9 @@ def _first_episode(
 ) -> None:  # fmt: skip
     found.first_steps = one.length
     for name, feature in directory.features.items():
-        if name in values:
+        if name == EPISODE:
+            found.first[name] = [one.index]
+        elif name in values:
             first = np.asarray(values[name][0]).reshape(-1).tolist()
             found.first[name] = first if feature.kind != "text" else [str(values[name][0])]
         elif (stored := inside.get(name)) and stored.get("bytes"):

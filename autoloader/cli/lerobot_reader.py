@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import TASK, VIDEO, metadata_of
+from autoloader.catalog.lerobot.metadata import EPISODE, TASK, VIDEO, metadata_of
 from autoloader.catalog.metadata import ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
 from autoloader.extras import needs
@@ -62,13 +62,13 @@ class LeRobotReader:
         return [self._step(row, number, one) for number, row in enumerate(rows)]
 
     def _step(self, row: Mapping[str, Any], number: int, one: Episode) -> Step:
-        step: dict[str, Any] = {}
+        step: dict[str, Any] = {EPISODE: np.asarray(one.index)}
         for path, feature in self._known.features.items():
             if path == TASK and path not in row:
                 step[path] = self._known.tasks.get(row["task_index"], b"")
             elif feature.kind == "text":
                 step[path] = str(row[path] or "").encode()
-            elif feature.kind == "tensor":
+            elif feature.kind == "tensor" and feature.per_step:
                 shape = tuple(size or 1 for size in feature.shape)
                 step[path] = np.asarray(row[path], feature.dtype).reshape(shape)
             elif feature.kind == "image" and feature.encoding == VIDEO and path in one.videos:

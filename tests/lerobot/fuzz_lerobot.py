@@ -43,7 +43,7 @@ SCHEMA = RecordSchema(
 )
 CASES_A_PROCESS = 2_000
 LONGEST_S = 10
-"""An alarm ends a case that takes longer."""
+"""A signal ends a case that takes more of a processor's time."""
 MOST_GROWTH_BYTES = 600 * 2**20
 _WORDS = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1", b"\x80\0\0\0")
 
@@ -126,7 +126,7 @@ def run(cases: int, seed: int, folder: Path) -> Counter[str]:
     for _ in range(cases):
         path = rng.choice((video, video, rows, listed))
         path.write_bytes(mutated(rng, whole[path], first_of[path], len(whole[path])))
-        signal.alarm(LONGEST_S)
+        signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
         try:
             tables = tables_now()
         except (SourceError, KeyError):  # no such list of episodes, or none of this file
@@ -136,7 +136,7 @@ def run(cases: int, seed: int, folder: Path) -> Counter[str]:
             kind = "left out" if (tables.steps < 0).any() else "whole"
             ended[f"{path.suffix}: {kind}"] += 1
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             path.write_bytes(whole[path])
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     assert grown < MOST_GROWTH_BYTES, f"{grown} bytes more"

@@ -7,7 +7,7 @@ from typing import Any
 
 def backwards(episode: dict[str, Any]) -> dict[str, Any] | None:
     """Every second step from the last on; episode 1 is dropped, and cameras change names."""
-    if episode["episode_index"][0] == 1:
+    if episode["episode_metadata"]["episode_index"] == 1:
         return None
     taken = slice(None, None, -2)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from lerobot_files import FPS, LeRobotFiles
 from rlds_files import episode, write_dataset
 from streams import spec_of as rlds_spec_of
 
+from autoloader import AutoLoader
 from autoloader.errors import SpecError
 from autoloader.samples.resolve import resolve
 
@@ -64,6 +66,27 @@ def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path) -
         for name, camera in (("top", TOP), ("side", SIDE)):
             frames = FILES.frames(root, camera, number)
             np.testing.assert_array_equal(one["frames"][name], [frames[k] for k in shown])
+
+
+def test_rules_and_functions_know_the_number_of_an_episode(root: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "keep.json"
+    kept.write_text(json.dumps({"0": [[2, 4]], "2": [[0, 1], [5, 7]]}))
+    ranges = {"file": str(kept), "key": "{episode_metadata/episode_index}"}
+    held = {"episode": "episode_metadata/episode_index"}
+    dataset = {"keep": {"ranges": ranges}, "features": held}
+    spec = spec_of(root, dataset=dataset, sample={"frame_offsets": [0]})
+    with AutoLoader(
+        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
+    ) as loader:
+        rows = [
+            (int(number), round(float(state[0, 0]) / 2), -round(float(state[0, 1])))
+            for batch in loader
+            for number, state in zip(
+                np.ravel(batch["features"]["episode"]), batch["state"], strict=True
+            )
+        ]
+    wanted = {0: (2, 3), 2: (0, 5, 6)}
+    assert sorted(rows) == [(e, step, e) for e, steps in wanted.items() for step in steps]
 
 
 IN_SECONDS = {"frames": [-1 / FPS, 0, 2 / FPS], "action": [0, 1 / FPS, 2 / FPS + 5e-5]}

@@ -19,6 +19,7 @@ import numpy as np
 from autoloader.catalog.example import write_example
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.metadata import (
+    EPISODE,
     PARQUET,
     TASK,
     LeRobotMetadata,
@@ -47,8 +48,9 @@ class EpisodeExamples:
 
     def __init__(self, path: str, known: LeRobotMetadata) -> None:
         self._known = known
-        tensors = [one for one in known.features.values() if one.kind == "tensor"]
-        texts = [path for path, one in known.features.items() if one.kind == "text"]
+        of_steps = [one for one in known.features.values() if one.per_step]
+        tensors = [one for one in of_steps if one.kind == "tensor"]
+        texts = [one.path for one in of_steps if one.kind == "text"]
         numbers = [
             NumberColumn.of(one.path, one.shape, np.float32 if "float" in one.dtype else np.int64)
             for one in tensors
@@ -76,6 +78,7 @@ class EpisodeExamples:
             key: self._rows.column(key, own).reshape(-1) for key in self._numbers
         }
         values.update({key: self._rows.texts(key, own) for key in self._texts})
+        values[EPISODE] = np.asarray([one.index], np.int64)
         if self._has_task:
             values[TASK] = self._rows.tasks(own)
         for number, camera in enumerate(self._known.cameras):

@@ -32,6 +32,8 @@ from autoloader.errors import SourceError
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 TASK = "task"
 """Path of the feature that holds the text of each frame's task."""
+EPISODE = "episode_metadata/episode_index"
+"""Path of the one feature that an episode has once: its number, for rules and functions."""
 VIDEO = "video"
 """``Feature.encoding`` of a camera whose frames lie in MP4 files."""
 PARQUET = "parquet"
@@ -145,6 +147,7 @@ def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str,
         except (KeyError, TypeError, ValueError) as error:
             why = f"feature {str(name)[:80]!r} has no dtype and shape"
             raise broken(str(root / LEROBOT_INFO), why, dataset=dataset) from error
+    features[EPISODE] = Feature(EPISODE, EPISODE, "tensor", "int64", (), None, per_step=False)
     if "task_index" in features and TASK not in features:
         features[TASK] = Feature(TASK, TASK, "text", "string", (), None, per_step=True)
     return features

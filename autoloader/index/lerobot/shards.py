@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.examples import MARK, EpisodeExamples
-from autoloader.catalog.lerobot.metadata import TASK, VIDEO, LeRobotMetadata
+from autoloader.catalog.lerobot.metadata import EPISODE, TASK, VIDEO, LeRobotMetadata
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.index import tables
@@ -165,7 +165,7 @@ class _PlainEpisodes:
         numbers = [
             NumberColumn(one.key, one.width, DTYPES[NUMBERS[one.role]])
             for one in schema.features
-            if one.role in NUMBERS
+            if one.role in NUMBERS and one.per_step
         ]
         texts = {one.key for one in schema.features if one.role == "text"}
         inside = {
@@ -191,6 +191,8 @@ class _PlainEpisodes:
                 frames = self._cameras.frames(feature.key, one, rows, self._rows.count)
                 found, texts[number] = frames.sections(number, steps)
                 values.update({(kind, number): part for kind, part in found.items()})
+            elif feature.key == EPISODE:
+                values.update(_numbered_episode(one, number, feature, texts))
             elif feature.role in NUMBERS:
                 values[NUMBERS[feature.role], number] = self._rows.column(feature.key, rows)
             else:
@@ -252,6 +254,14 @@ class _TransformedEpisodes:
         steps = np.asarray([step for _, step in told], np.int64)
         frames = self._cameras.frames(camera, one, rows, self._examples.count)
         return frames.sections(number, steps)
+
+
+def _numbered_episode(one: Episode, number: int, feature: StoredFeature, texts: Texts) -> Values:
+    """The number of an episode, as a number, or as the text that rules look at."""
+    if feature.role in NUMBERS:
+        return {(NUMBERS[feature.role], number): np.asarray([[one.index]])}
+    texts[number] = [str(one.index).encode()]
+    return {(Section.TEXT_IDS, number): np.zeros(1, np.int32)}
 
 
 def _numbered(texts: list[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
