@@ -314,3 +314,33 @@ def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
     assert second.held["primary"].tolist() == [True, False]
     assert second.slots["primary"][0] == first.slots["primary"][1]
     second.give_up()
+
+
+def test_once_nothing_may_be_held_no_frame_is_put_into_a_slot_any_more(table: FrameTable) -> None:
+    table.resize(50 * FRAME)
+    lease = table.ask(["file"], {"primary": frames(np.arange(10), np.full(10, 50))}, 0, 1)
+    counts = table.counts()
+    assert (counts.held_bytes, counts.allocated_bytes) == (10 * FRAME, 0)  # promised, not there
+    first, second = lease.slots["primary"][:2].tolist()
+    lease.put("primary", first, picture(0))
+    assert table.counts().allocated_bytes > 0
+    table.resize(0)
+    lease.put("primary", second, picture(1))
+    assert lease.written["primary"][[first, second]].tolist() == [True, False]
+    lease.give_up()
+    assert table.counts().slots == 0
+    assert table.slab.allocated_bytes() <= 2 * 4096
+
+
+def test_what_is_held_does_not_go_for_slots_of_runs_that_are_read_far_ahead(
+    table: FrameTable,
+) -> None:
+    table.resize(40 * FRAME)
+    held = {"primary": frames(np.arange(15), np.full(15, 1000))}
+    first = table.ask(["file"], held, 0, 1)
+    filled(first)
+    first.give_up()
+    table.ask(["file"], {"primary": frames(np.arange(100, 124), np.full(24, 500))}, 1, 1)
+    third = table.ask(["file"], {"primary": frames(np.arange(200, 210), np.full(10, 300))}, 2, 1)
+    assert (third.slots["primary"] >= 0).sum() == 1
+    assert table.ask(["file"], held, 3, 1).held["primary"].all()
