@@ -144,7 +144,7 @@ def job_of(scenario: Scenario, reader: Reader, stage: Stage) -> dict[str, Any]:
         "binds": stage.binds,
         "ram_floor_bytes": scenario.floor_bytes,
         "budget_bytes": (scenario.limit_bytes or 0) - scenario.floor_bytes,
-        "knobs": dict(scenario.knobs),
+        "knobs": scenario.knobs_of(reader),
         "pace_s": scenario.pace_s,
         "validate_every": scenario.validate_every,
         "validate_batches": scenario.validate_batches,

@@ -104,6 +104,11 @@ class Scenario(_Strict):
         """The RAM floor."""
         return size(self.ram_floor)
 
+    def knobs_of(self, reader: Reader) -> dict[str, int | str]:
+        """The knobs that a reader heeds: a stream holds no frames."""
+        left = () if reader == "indexed" else ("cache_bytes",)
+        return {name: value for name, value in self.knobs.items() if name not in left}
+
     @property
     def disturbed_s(self) -> float:
         """When the last thing happens."""

@@ -135,6 +135,7 @@ def test_every_scenario_is_read_and_the_timed_bench_does_not_see_them() -> None:
         assert all(event.what for event in one.script)
         assert one.floor_bytes > 0
         assert one.window_s <= one.after_s
+        assert "cache_bytes" not in one.knobs_of("stream")
     assert not set(found) & set(load_timed())
 
 
