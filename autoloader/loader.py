@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +35,7 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.described import PlannedLoader
-from autoloader.planning.opening import control_request, open_planned
+from autoloader.planning.opening import control_request, log_notes, open_planned
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.start import plan_loader, retuned
 from autoloader.planning.weights import reweighted
@@ -50,8 +49,6 @@ from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
     from autoloader.device.transfer import Transfer
-
-logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
@@ -71,6 +68,8 @@ class AutoLoader(PlannedLoader):
             running; without it the floor is held at the start alone.
         rank, world_size: of this process among the trainers; ``None`` reads the environment
             (``process.ranks`` says what of it). Each rank gets its own part of every step.
+        device_mesh: instead of both, a ``DeviceMesh`` of the data-parallel dimensions, such as
+            ``mesh["dp"]``. Processes at one place of it (tensor parallel) get the same batches.
         output: "torch" tensors or "numpy" arrays.
         reproducible: the mixture waits for each dataset instead of owing it its turn, so that the
             order does not depend on timing.
@@ -106,6 +105,7 @@ class AutoLoader(PlannedLoader):
         controller: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
+        device_mesh: Any = None,
         output: Literal["torch", "numpy"] = "torch",
         reproducible: bool = False,
     ) -> None:
@@ -113,7 +113,7 @@ class AutoLoader(PlannedLoader):
         self.owner = Owner("the loader")
         self._parts = contextlib.ExitStack()
         """What ``close`` ends, the last one first."""
-        self._ranks = find_ranks(rank, world_size, os.environ)
+        self._ranks = find_ranks(rank, world_size, os.environ, device_mesh)
         neighbours = self._neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
@@ -158,10 +158,7 @@ class AutoLoader(PlannedLoader):
     def _open(self, isolation: str, output: Literal["torch", "numpy"]) -> None:
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()
-        for note in self.plan.notes:
-            logger.info("%s", note)
-        if self.plan.why_no_batch is not None:
-            logger.warning("%s", self.plan.why_no_batch)
+        log_notes(self.plan)
         self._closed = False
         ranks_here = self._neighbours.local_world_size
         control = control_request(self.plan, ranks_here=ranks_here, moves=self._controller)

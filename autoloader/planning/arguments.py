@@ -29,6 +29,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "controller": ((bool,), "True or False"),
     "rank": ((int, NoneType), "a whole number from 0, or None"),
     "world_size": ((int, NoneType), "a whole number from 1, or None"),
+    "device_mesh": ((object,), "a DeviceMesh of the data-parallel dimensions, or None"),
     "output": ((str,), "'torch' or 'numpy'"),
     "reproducible": ((bool,), "True or False"),
     "batch_size": ((int, NoneType), "a whole number from 1, or None"),

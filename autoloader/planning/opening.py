@@ -5,6 +5,7 @@ Not here: the plan (``planning.start``), the two kinds (``process.client``, ``co
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,6 +22,8 @@ from autoloader.telemetry.lines import log_path, run_name
 
 if TYPE_CHECKING:
     from autoloader.control.in_thread import ThreadPipeline
+
+logger = logging.getLogger(__name__)
 
 
 def open_planned(
@@ -39,6 +42,14 @@ def open_planned(
     from autoloader.control.in_thread import ThreadPipeline
 
     return ThreadPipeline(replace(setup, ranks_here=1), headroom, number)
+
+
+def log_notes(plan: LoaderPlan) -> None:
+    """Say what a person should know of a plan before it starts."""
+    for note in plan.notes:
+        logger.info("%s", note)
+    if plan.why_no_batch is not None:
+        logger.warning("%s", plan.why_no_batch)
 
 
 def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> ControlRequest:

@@ -2,7 +2,7 @@
 
 The first of these that is plainly there decides:
 
-1. the arguments ``rank`` and ``world_size``;
+1. the arguments ``rank`` and ``world_size``, or ``device_mesh``;
 2. an initialised ``torch.distributed`` process group (looked at only where torch is imported);
 3. an initialised ``jax.distributed`` (looked at only where JAX is imported);
 4. ``RANK`` and ``WORLD_SIZE``, as torchrun sets them;
@@ -13,7 +13,8 @@ The first of these that is plainly there decides:
 
 Which trainers share the machine is read from the same environment (``LOCAL_RANK`` and
 ``LOCAL_WORLD_SIZE``, Lightning's, or SLURM's), also where ``rank`` and ``world_size`` are given;
-where it does not say, a process is taken to be alone.
+where it does not say, a process is taken to be alone. Processes that get the same batches (tensor
+parallel ones) share the machine as well.
 
 Not here: what a rank reads (``order.dealing``).
 """
@@ -24,11 +25,14 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, shown
 from autoloader.order.dealing import Ranks
 
 ALONE = Ranks()
+_SAME_BATCHES = frozenset({"tp", "sp", "cp", "pp", "ep", "tensor", "model", "pipeline", "context"})
+"""Names of mesh dimensions whose ranks work on one batch together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,32 @@ class Neighbours:
     job: str = ""
 
 
-def find_ranks(rank: int | None, world_size: int | None, environment: Mapping[str, str]) -> Ranks:
+def find_ranks(
+    rank: int | None,
+    world_size: int | None,
+    environment: Mapping[str, str],
+    device_mesh: Any = None,
+) -> Ranks:
     """Which rank of how many this process is.
 
+    Args:
+        rank: as the caller says, or ``None``.
+        world_size: the same.
+        environment: of this process.
+        device_mesh: a ``torch.distributed.device_mesh.DeviceMesh`` of the data-parallel dimensions
+            alone: its ranks, in row-major order, get different batches. ``None``: there is none.
+
     Raises:
-        UsageError: only one of the two is given, or they, or the environment, make no sense.
+        UsageError: only one of the two is given, or a mesh beside them; or they, the mesh or the
+            environment make no sense.
     """
+    if device_mesh is not None:
+        if rank is not None or world_size is not None:
+            raise UsageError(
+                f"rank={rank}, world_size={world_size} and a device_mesh: they may contradict",
+                remedy="give either",
+            )
+        return _checked(_of_mesh(device_mesh), "device_mesh")
     if (rank is None) != (world_size is None):
         raise UsageError(
             f"rank={rank}, world_size={world_size}: one without the other",
@@ -110,9 +134,41 @@ def find_neighbours(ranks: Ranks, environment: Mapping[str, str]) -> Neighbours:
         ]  # fmt: skip
     else:
         return Neighbours()
-    if not 0 <= local < size <= ranks.world_size:
+    if not 0 <= local < size <= max(ranks.world_size, _processes(environment)):
         return Neighbours()
     return Neighbours(local, size, ":".join(parts))
+
+
+def _of_mesh(mesh: Any) -> tuple[int, int]:
+    """(rank, ranks) of this process in a mesh."""
+    try:
+        names, sizes, where = mesh.mesh_dim_names or (), mesh.shape, mesh.get_coordinate()
+    except AttributeError as error:
+        raise UsageError(
+            f"device_mesh={shown(mesh)} is no DeviceMesh",
+            remedy='give the data-parallel part of one: device_mesh=mesh["dp"]',
+        ) from error
+    if same := [name for name in names if name in _SAME_BATCHES]:
+        raise UsageError(
+            f"device_mesh has the dimensions {', '.join(names)}: the ranks of {', '.join(same)} "
+            "need the same batches, not different ones",
+            remedy='give the data-parallel dimensions alone, such as device_mesh=mesh["dp"]',
+        )
+    if where is None:
+        raise UsageError(
+            "this process has no place in the device_mesh",
+            remedy="make the loader in the processes of the mesh alone",
+        )
+    rank = 0
+    for at, size in zip(where, sizes, strict=True):
+        rank = rank * size + at
+    return rank, mesh.size()
+
+
+def _processes(environment: Mapping[str, str]) -> int:
+    """Processes of the job, those that share batches with others included; 0 where not told."""
+    told = (environment.get(name, "") for name in ("WORLD_SIZE", "SLURM_NTASKS"))
+    return max((int(one) for one in told if one.isdecimal()), default=0)
 
 
 def _process_group() -> tuple[int, int] | None:

@@ -60,7 +60,7 @@ def test_the_arguments_of_the_front_door_are_the_designs() -> None:
     found = inspect.signature(autoloader.AutoLoader).parameters
     assert list(found) == [
         "spec", "profile", "ram_floor", "split", "knobs", "isolation", "controller", "rank",
-        "world_size", "output", "reproducible",
+        "world_size", "device_mesh", "output", "reproducible",
     ]  # fmt: skip
     defaults = {name: p.default for name, p in found.items() if p.default is not p.empty}
     assert defaults == {
@@ -72,6 +72,7 @@ def test_the_arguments_of_the_front_door_are_the_designs() -> None:
         "controller": True,
         "rank": None,
         "world_size": None,
+        "device_mesh": None,
         "output": "torch",
         "reproducible": False,
     }
