@@ -15,7 +15,7 @@ QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
 .PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt lerobot \
-  endurance clean distclean
+  compat endurance clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -87,6 +87,9 @@ hunt: $(READY) ## hold two million rows against the files under forks, kills, st
 lerobot: $(READY) ## hold samples against the real lerobot, which is installed beside .venv (gigabytes)
 	$(BIN)/python tests/lerobot/witness.py $(ARGS)
 
+compat: $(READY) ## try the wheel beside others' pins, and at both ends of its own (gigabytes, an hour)
+	$(BIN)/python tests/install/compat.py $(ARGS)
+
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)
 
@@ -95,4 +98,4 @@ clean: ## remove caches and build outputs
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well
-	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot
+	rm -rf $(VENV) $(VENV)-peers $(VENV)-lerobot $(VENV)-compat

@@ -142,7 +142,7 @@ def _entries(root: str, style: Style) -> Iterator[Entry]:
     from autoloader.catalog.registry import known_dataset
     from autoloader.cli.dataset_entries import entry_of
     from autoloader.cli.version_directories import newest_versions
-    from autoloader.errors import AutoloaderError
+    from autoloader.errors import AutoloaderError, MissingExtraError
 
     names: set[str] = set()
     for place in newest_versions(root):
@@ -152,7 +152,8 @@ def _entries(root: str, style: Style) -> Iterator[Entry]:
             known = known_dataset(directory.name.partition("/")[0])
             entry = entry_of(directory, known, style)
         except AutoloaderError as error:
-            note(f"{path}: left out: {error.what}")
+            way_out = f" → {error.remedy}" if isinstance(error, MissingExtraError) else ""
+            note(f"{path}: left out: {error.what}{way_out}")
             continue
         if not {"images", "action", "state"} & set(entry.values):
             note(f"{path}: left out: no image, action or state that could be taken")

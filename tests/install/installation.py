@@ -1,4 +1,7 @@
-"""What an installation without extras is held against; shared by the tests of this folder."""
+"""What installations are held against: what is declared, and what each part of it brings to work.
+
+Shared by the tests of this folder and by ``make compat``.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from lerobot_files import LeRobotFiles
 from rlds_files import episode, write_dataset
 
 from autoloader.extras import EXTRA_OF
@@ -21,11 +26,32 @@ else:
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 FRAMEWORKS = {*EXTRA_OF, "jax"}
+COMMANDS = ("index", "stats", "plan", "measure")
+EXTRA_OF_USE = {
+    "torch": "torch", "torch_dataloader": "torch", "transfer": "torch", "augment": "torch",
+    "stream": "stream", "tfdata": "stream", "demo": "stream", "verify": "stream",
+    "remote": "stream", "lightning": "lightning", "jax": "jax", "lerobot": "lerobot",
+    "peek": "report", "tune": "tune",
+}  # fmt: skip
+"""Uses that ``usage_script`` tries: the extra that brings each."""
 
 
 def project() -> dict[str, Any]:
     """What ``pyproject.toml`` declares."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def requirements(*extras: str) -> list[str]:
+    """What the core requires, and these extras, with those that they name."""
+    declared = project()
+    found, left = list(declared["dependencies"]), list(extras)
+    while left:
+        for one in declared["optional-dependencies"][left.pop()]:
+            if one.startswith("autoloader-rlds["):
+                left += one.partition("[")[2].rstrip("]").split(",")
+            else:
+                found.append(one)
+    return found
 
 
 def names_in(requirements: list[str]) -> set[str]:
@@ -34,42 +60,65 @@ def names_in(requirements: list[str]) -> set[str]:
     return {name.strip().replace("-", "_") for name in names}
 
 
+def modules_of(*extras: str) -> set[str]:
+    """Modules of ``EXTRA_OF`` that extras bring."""
+    return names_in(requirements(*extras)) & FRAMEWORKS
+
+
 def local_data(folder: Path) -> Path:
     """A folder of one small dataset, as ``init`` takes it."""
     write_dataset(folder, [[episode(number, 40) for number in range(4)]])
     return folder
 
 
-def ran(python: Path | str, data: Path, folder: Path, **environment: str) -> dict[str, Any]:
-    """What ``core_script`` found with an interpreter."""
-    command = [str(python), str(HERE / "core_script.py"), str(data), str(folder)]
+def lerobot_data(folder: Path) -> Path:
+    """A folder of one small LeRobot dataset with a video."""
+    LeRobotFiles(lengths=(40, 30, 12)).write(folder / "one")
+    return folder
+
+
+def ran(
+    python: Path | str, data: Path, folder: Path, *, lerobot: Path, core: bool = True
+) -> dict[str, Any]:
+    """What ``usage_script`` found with an interpreter: of the core, and of the extras."""
+    script = HERE / "usage_script.py"
+    command = [str(python), str(script), str(data), str(lerobot), str(folder)]
+    command += ["core"] if core else []
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, "PYTHONPATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def check(found: dict[str, Any]) -> None:
-    """The core works, has imported no framework, and names the extra of everything else."""
-    assert [found[name]["code"] for name in ("init", "plan", "measure")] == [0, 0, 0], found
+def check(found: dict[str, Any], there: Collection[str] = ()) -> None:
+    """The core works by itself; of uses, those do whose modules are there; others say their extra.
+
+    Args:
+        found: by ``usage_script``.
+        there: modules of ``EXTRA_OF`` that are installed.
+    """
+    if "core" in found:
+        _check_core(found["core"])
+    not_tried = {"remote"} if "tensorflow" in there else set()
+    assert set(found["tried"]) == set(EXTRA_OF_USE) - not_tried
+    for use, told in found["tried"].items():
+        extra = EXTRA_OF_USE[use]
+        if modules_of(extra) <= set(there):
+            assert told == "works", (use, told)
+        else:
+            assert told.partition(":")[0] in ("MissingExtraError", "RefusedError"), (use, told)
+            assert f"this needs `pip install 'autoloader-rlds[{extra}]'`" in told, (use, told)
+    if "torch" not in there:
+        assert 'or use output="numpy"' in found["tried"]["torch"]
+
+
+def _check_core(found: dict[str, Any]) -> None:
+    assert [found[name]["code"] for name in COMMANDS] == [0] * len(COMMANDS), found
     assert json.loads(found["plan"]["out"])["datasets"]["robot"]["reader"] == "indexed"
     assert json.loads(found["measure"]["out"])["samples_per_s"] > 0
     assert found["arrays"]["primary"][:2] == ["numpy", "uint8"]
     assert found["arrays"]["action"][:2] == ["numpy", "float32"]
     assert not FRAMEWORKS & set(found["modules"])
-    extras = {
-        "torch": "torch", "transfer": "torch", "stream": "stream", "remote": "stream",
-        "lightning": "lightning", "tfdata": "stream", "demo": "stream", "tune": "tune",
-        "verify": "stream", "peek": "report",
-    }  # fmt: skip
-    assert set(found["refused"]) == set(extras)
-    for name, extra in extras.items():
-        refused = found["refused"][name]
-        wanted = f"this needs `pip install 'autoloader-rlds[{extra}]'`"
-        assert wanted in refused.get("text", refused.get("told", "")), (name, refused)
-        assert refused.get("kind", "MissingExtraError") == "MissingExtraError"
-        assert refused.get("code", 2) == 2
-    assert 'or use output="numpy"' in found["refused"]["torch"]["text"]

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from installation import ROOT, check, local_data, names_in, project, ran
+from installation import ROOT, check, lerobot_data, local_data, names_in, project, ran
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -68,11 +68,11 @@ def test_the_core_brings_no_framework_and_stays_small(installed: Path) -> None:
 def test_the_wheel_alone_reads_local_data_and_names_each_missing_extra(
     installed: Path, tmp_path: Path
 ) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    (tmp_path / "run").mkdir()
-    found = ran(installed, local_data(data), tmp_path / "run", PYTHONPATH="")
-    check(found)
+    folders = [tmp_path / name for name in ("rlds", "lerobot", "run")]
+    for folder in folders:
+        folder.mkdir()
+    rlds, lerobot, run = folders
+    check(ran(installed, local_data(rlds), run, lerobot=lerobot_data(lerobot)))
 
 
 def test_the_command_is_on_the_path_of_the_environment(installed: Path) -> None:

@@ -1,0 +1,83 @@
+"""Each extra alone brings what it is for to work; what is not there is asked for by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from environments import PINS
+from installation import (
+    FRAMEWORKS,
+    check,
+    lerobot_data,
+    local_data,
+    modules_of,
+    names_in,
+    project,
+    ran,
+    requirements,
+)
+from packaging.requirements import Requirement
+from views import closure, make_view
+
+from autoloader.extras import EXTRA_OF, needs
+
+CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "vlm"}
+"""Extras that ``make setup`` does not install for users: they are no part of ``all``."""
+EXTRAS = ("", "torch", "lightning", "stream", "tune", "report", "lerobot")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return local_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return lerobot_data(tmp_path_factory.mktemp("lerobot"))
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "core")
+def test_each_extra_alone_is_enough_for_its_uses_and_brings_no_others(
+    extra: str, data: Path, lerobot: Path, tmp_path: Path
+) -> None:
+    packages = closure(*filter(None, [extra]))
+    there = modules_of(extra) if extra else set()
+    of_others = {name for name in FRAMEWORKS - there if name.replace("_", "-") in packages}
+    assert of_others <= {"pyarrow"}, "nothing else is pulled in"  # TFDS requires it as well
+    python = make_view(tmp_path / "environment", packages)
+    (tmp_path / "run").mkdir()
+    check(ran(python, data, tmp_path / "run", lerobot=lerobot, core=not extra), there)
+
+
+def test_extras_of_the_project_bring_what_the_core_does_without() -> None:
+    declared = project()
+    extras = declared["optional-dependencies"]
+    assert not names_in(declared["dependencies"]) & FRAMEWORKS
+    for module, extra in EXTRA_OF.items():
+        assert module in names_in(extras[extra])
+    every = extras["all"][0].partition("[")[2].rstrip("]").split(",")
+    assert sorted(every) == sorted(set(extras) - {"all"} - CONTRIBUTORS)
+    assert set(EXTRAS) == {"", *every} - {"remote"}, "remote is stream by another name"
+    assert extras["remote"] == ["autoloader-rlds[stream]"]
+
+
+def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match="numpy_of_nobody"), needs("a part"):
+        import numpy_of_nobody  # noqa: F401
+
+
+@pytest.mark.parametrize("pins", ["openpi", "openvla"])
+def test_what_other_projects_pin_is_within_our_bounds(pins: str) -> None:
+    ours = {one.name: one for one in map(Requirement, requirements("torch", "stream"))}
+    ours["opencv-python"] = ours["opencv-python-headless"]
+    ours["tensorflow-cpu"] = ours["tensorflow"]
+    lines = (PINS / f"{pins}.txt").read_text().splitlines()
+    asked = filter(None, (line.partition("#")[0].strip() for line in lines))
+    theirs = {one.name: one for one in map(Requirement, asked)}
+    shared = {name: one for name, one in theirs.items() if name in ours}
+    assert {"torch", "numpy", "tensorflow-datasets"} < set(shared)
+    for name, one in shared.items():
+        for pinned in one.specifier:
+            if pinned.operator == "==":
+                assert ours[name].specifier.contains(pinned.version), (name, pinned)
