@@ -1,11 +1,12 @@
 """Frame caches on the sample plan, use by use: what they hit, beside what was foretold.
 
-    python -m bench.cache_hits [--samples 20000] [--datasets 5]
+    python -m bench.cache_hits [--samples 20000] [--datasets 5] [--real]
 
 The plan is the real one, over episodes that are made up: datasets that differ tenfold in size. No
 frame is read. Three caches see the same uses: one that evicts what it needs last for its bytes and
 costs, the loader's own, and one that holds a part drawn once. The first two of the longest passes
-warm them; the next six count.
+warm them; the next six count. With ``--real`` a running loader reads the same plan from files
+(``bench.loader_hits``), and its hits stand beside what was foretold.
 
 Not here: seconds of any kind.
 """
@@ -15,10 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +40,12 @@ from autoloader.read.planned import RUN_SAMPLES, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec
+from bench.loader_hits import hits_of_loader, write_files
 
 Ints = NDArray[np.int64]
 PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
 WEIGHTS = ("equal", "hand-set", "natural")
+NAME = "dataset-{}"
 CAMERAS = {"small": (20, 20), "large": (40, 20)}
 _CHUNK = 2048
 
@@ -90,6 +96,7 @@ def made_up(
     alike: bool = False,
     per_episode: int | str = "all",
     chain: bool = False,
+    name: str = "dataset {}",
 ) -> Case:
     """A mixture of about so many samples a pass, in datasets that differ tenfold in size.
 
@@ -101,6 +108,7 @@ def made_up(
         alike: whether their frames are of one size and cost.
         per_episode: as in a spec.
         chain: as in a spec, in blocks of 4.
+        name: of the datasets, by number; what is drawn hangs on it.
     """
     rng = np.random.default_rng(len(frame_offsets))
     sample = SampleSpec.model_validate(
@@ -112,7 +120,7 @@ def made_up(
         episodes = max(2, round(size))
         tables.append(
             DatasetTable(
-                key=dataset_key(0, f"dataset {number}"),
+                key=dataset_key(0, name.format(number)),
                 sample=sample,
                 stride=1,
                 steps=rng.integers(20, 60, episodes, dtype=np.int32),
@@ -158,6 +166,40 @@ def made_up(
             )
         )
     return Case(order, tables, sets)
+
+
+def compare_loader(
+    case: Case,
+    place: Path,
+    parts: Sequence[float] = PARTS,
+    *,
+    isolation: Literal["process", "thread"] = "process",
+) -> Iterator[dict[str, float]]:
+    """The same of a running loader, over frames that are alike.
+
+    Args:
+        case: ``made_up`` with ``alike`` and ``NAME``.
+        place: a folder for its files, which are written where it has none.
+        parts: of the mixture that the cache may hold.
+        isolation: see ``AutoLoader``.
+    """
+    tables = {NAME.format(number): one for number, one in enumerate(case.tables)}
+    if not any(place.iterdir()):
+        write_files(place, {name: one.steps.tolist() for name, one in tables.items()})
+    for part in parts:
+        cache_bytes = part * sum(one.frames_bytes for one in case.sets)
+        measured = hits_of_loader(
+            place,
+            dict(zip(tables, case.order.shares, strict=True)),
+            sample={"frame_offsets": list(case.tables[0].sample.frame_offsets)},
+            natural=case.order.pass_samples is not None,
+            cache_bytes=int(cache_bytes),
+            longest_pass=case.longest_pass,
+            isolation=isolation,
+        )
+        told = foretold(case, cache_bytes)["next use"].hit_ratio
+        points = 100 * (measured - told)
+        yield {"part": part, "foretold": told, "measured": measured, "points": points}
 
 
 def _frame_bytes(camera: str) -> int:
@@ -320,20 +362,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=20_000)
     parser.add_argument("--datasets", type=int, default=5)
+    parser.add_argument("--real", action="store_true", help="a running loader, frames all alike")
     options = parser.parse_args()
     for weights in WEIGHTS:
         for offsets in ((0,), (0, 5)):
-            for alike in (True, False):
+            for alike in (True,) if options.real else (True, False):
                 case = made_up(
                     weights,
                     offsets,
                     samples=options.samples,
                     datasets=options.datasets,
                     alike=alike,
+                    name=NAME,
                 )
-                for row in compare(case):
-                    about = {"weights": weights, "frames": len(offsets), "alike": alike}
-                    sys.stdout.write(json.dumps(about | row) + "\n")
+                about = {"weights": weights, "frames": len(offsets), "alike": alike}
+                with tempfile.TemporaryDirectory() as place:
+                    rows = compare_loader(case, Path(place)) if options.real else compare(case)
+                    for row in rows:
+                        sys.stdout.write(json.dumps({**about, **row}) + "\n")
+                        sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ dataset costs shows most) and equal weights, ``even_15`` and ``even_5`` the firs
 and page cache are the same too. Records are copied from one dataset of the demo mixture, each
 dataset drawing its own choice. What ``bench.drawn`` lists needs no demo mixture.
 
+``demo_small`` has a quarter of its episodes: all frames, decoded, are less than 2 GB.
+
 ``octo`` is the demo mixture in the style of Octo's: two frames of history and a goal, chunks of
 four actions, every gripper clipped and inverted, normalised actions, and a second camera that all
 but one dataset lack (that one lacks the first): a sample has three frames to decode anywhere.
@@ -36,6 +38,7 @@ from bench.versions import build_whole, write_mix, write_version
 FORMAT = 3
 """Raised when the same names begin to mean other data."""
 
+DEMO_SCALES = {"demo": 1.0, "demo_small": 0.25}
 DATASETS = 29
 SOURCE = "demo_toy_sort"
 ONLY_WRIST = "demo_peg_insert"
@@ -51,8 +54,8 @@ def ensure_data(name: str, progress: Progress | None = None) -> Path:
     Raises:
         ValueError: there is no mixture of that name.
     """
-    if name == "demo":
-        return ensure_demo(progress=progress)
+    if name in DEMO_SCALES:
+        return ensure_demo(scale=DEMO_SCALES[name], progress=progress)
     root = cache_root() / "bench"
     if name in drawn.DRAWINGS:
         place = root / f"{name}-{drawn.FORMAT}"
@@ -62,7 +65,7 @@ def ensure_data(name: str, progress: Progress | None = None) -> Path:
     if name == "octo":
         return _octo(ensure_demo(progress=progress), root)
     if name not in EVEN:
-        known = ", ".join(("demo", "octo", *EVEN, *drawn.DRAWINGS))
+        known = ", ".join((*DEMO_SCALES, "octo", *EVEN, *drawn.DRAWINGS))
         raise ValueError(f"there is no mixture {name!r}; there are {known}")
     place = root / f"even-{FORMAT}"
     if not place.exists():

@@ -70,10 +70,10 @@ def draw(name: str, place: Path) -> None:
     """Fills ``place`` with the mixture ``name`` and its ``mix.yaml``."""
     drawing = DRAWINGS[name]
     rng = np.random.default_rng(sum(map(ord, name)))
-    features = json.dumps(_features(drawing))
+    declared = json.dumps(features(drawing))
     for dataset in drawing.weights:
         counts = [drawing.episodes] * drawing.shards
-        for path in write_version(place, dataset, features, counts):
+        for path in write_version(place, dataset, declared, counts):
             write_records(path, (_episode(drawing, rng) for _ in range(drawing.episodes)))
     write_mix(
         place / "mix.yaml",
@@ -85,8 +85,7 @@ def draw(name: str, place: Path) -> None:
 
 
 def _episode(drawing: Drawing, rng: np.random.Generator) -> bytes:
-    encode: Callable[[NDArray[np.uint8]], bytes] = _png if drawing.png else _jpeg
-    pictures: Values = [encode(_picture(drawing, rng)) for _ in range(drawing.steps)]
+    pictures: Values = [encoded_picture(drawing, rng) for _ in range(drawing.steps)]
     words: Values = [b"put the drawing away"] * drawing.steps
     return example_bytes(
         {
@@ -96,6 +95,12 @@ def _episode(drawing: Drawing, rng: np.random.Generator) -> bytes:
             "steps/language_instruction": words,
         }
     )
+
+
+def encoded_picture(drawing: Drawing, rng: np.random.Generator) -> bytes:
+    """One frame as it is stored."""
+    encode: Callable[[NDArray[np.uint8]], bytes] = _png if drawing.png else _jpeg
+    return encode(_picture(drawing, rng))
 
 
 def _picture(drawing: Drawing, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -116,7 +121,7 @@ def _png(picture: NDArray[np.uint8]) -> bytes:
     return bytes(cv2.imencode(".png", picture[..., ::-1])[1])
 
 
-def _features(drawing: Drawing) -> dict[str, Any]:
+def features(drawing: Drawing) -> dict[str, Any]:
     """``features.json``, as far as it is read."""
     steps = {
         "observation": _dict(

@@ -42,6 +42,7 @@ class ContenderSpec(_Strict):
     data: str | None = Field(None, description="mixture, where it is not the scenario's")
     settings: Mapping[str, Any] = Field(default_factory=dict)
     cpus: int | None = Field(None, ge=1, description="processors it may use; default all")
+    warmup_batches: int | None = Field(None, ge=0, description="where not as the scenario's")
     cold: bool = Field(False, description="its files are dropped from the page cache before")
 
     @field_validator("kind")
@@ -147,6 +148,11 @@ class Scenario(_Strict):
         if not left:
             return None
         return self.model_copy(update={"contenders": tuple(left), "figures": tuple(figures)})
+
+    def warmup_of(self, contender: ContenderSpec) -> int:
+        """Batches that a contender gives before its window begins."""
+        own = contender.warmup_batches
+        return self.warmup_batches if own is None else own
 
     def data_of(self, contender: ContenderSpec) -> str:
         """The mixture a contender reads."""

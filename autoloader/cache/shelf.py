@@ -32,7 +32,7 @@ class Shelf:
 
     Attributes:
         next_use: [S] int64, position at which the frame in a slot is shown next.
-        burden: [S] float32, bytes over the seconds that a hit saves.
+        dataset: [S] int32, whose frame it is: what a hit saves.
         used: slots that hold a frame, or will.
         pending: those of them that will.
         free: slots that have pages and hold nothing.
@@ -47,7 +47,7 @@ class Shelf:
         self._state = np.empty(0, np.uint8)
         self._pins = np.empty(0, np.int32)
         self.next_use = np.empty(0, np.int64)
-        self.burden = np.empty(0, np.float32)
+        self.dataset = np.empty(0, np.int32)
         self.used = self.pending = 0
         self.free: list[int] = []
         self._punched: list[int] = []
@@ -96,7 +96,7 @@ class Shelf:
         """These frames are shown later than was known."""
         np.maximum.at(self.next_use, slots, next_use)
 
-    def take(self, keys: Ints, next_use: Ints, burden: NDArray[np.float32]) -> Ints:
+    def take(self, keys: Ints, next_use: Ints, dataset: Ints) -> Ints:
         """[n] slots for new frames, which are pending; ``addable`` says how many there are."""
         count = len(keys)
         slots = [self.free.pop() for _ in range(min(count, len(self.free)))]
@@ -108,7 +108,7 @@ class Shelf:
             self._grow()
         found = np.asarray(slots, np.int64)
         self._key[found], self._state[found], self._pins[found] = keys, _PENDING, 0
-        self.next_use[found], self.burden[found] = next_use, burden
+        self.next_use[found], self.dataset[found] = next_use, dataset
         self._slot_of.update(zip(keys.tolist(), slots, strict=True))
         self.used += count
         self.pending += count
@@ -168,7 +168,7 @@ class Shelf:
 
     def _grow(self) -> None:
         size = min(self._room + BLACK + 1, max(_GROWN, 2 * len(self._key), self._top))
-        for name in ("_key", "_state", "_pins", "next_use", "burden"):
+        for name in ("_key", "_state", "_pins", "next_use", "dataset"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old

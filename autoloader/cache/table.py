@@ -303,7 +303,9 @@ class FrameTable:
         costs = self.costs()
         known = np.isfinite(costs) & (costs > 0)
         if known.any():
+            before = self._saved_s.mean()
             self._saved_s = np.where(known, costs, costs[known].mean())
+            self._limit *= before / self._saved_s.mean()
 
     def _hold(
         self, frames: Mapping[str, CameraFrames], wanted: dict[str, Ints], lease: Lease
@@ -331,8 +333,7 @@ class FrameTable:
             most = max(0, self._budget - self._used()) // shelf.frame_bytes
             few = rows[: min(most, shelf.addable)]
             if len(few):
-                burden = (shelf.frame_bytes / self._saved_s[one.dataset[few]]).astype(np.float32)
-                slots = shelf.take(one.key[few], one.next_use[few], burden)
+                slots = shelf.take(one.key[few], one.next_use[few], one.dataset[few])
                 shelf.pin(slots, 1)
                 lease.slots[camera][few] = slots
 
@@ -353,7 +354,7 @@ class FrameTable:
             slots = idle[camera] = shelf.idle()
             left = (shelf.next_use[slots] - self._now).astype(np.float64)
             left[left < -_STALE] = NEVER
-            held = left * shelf.burden[slots]
+            held = left * (shelf.frame_bytes / self._saved_s[shelf.dataset[slots]])
             burdens += [held, new.get(camera, held[:0])]
             sizes.append(np.full(len(burdens[-2]) + len(burdens[-1]), shelf.frame_bytes))
         every, size = np.concatenate(burdens), np.concatenate(sizes)

@@ -34,9 +34,11 @@ SETTINGS: Mapping[str, int] = {
     "autotune": 1,
     "ram_budget_bytes": 0,
     "per_episode": 0,
+    "cached": 0,
 }
 """Every setting with its value where a scenario does not say; 0 calls are tf.data's ``None``
-(sequential), -1 is AUTOTUNE, 0 threads is TensorFlow's shared pool."""
+(sequential), -1 is AUTOTUNE, 0 threads is TensorFlow's shared pool; ``cached`` 1 has each dataset
+decode and resize its samples once, into ``.cache()``."""
 
 
 class PlainTfData:
@@ -60,11 +62,9 @@ class PlainTfData:
     def _build(self) -> Any:
         tf, chosen, mixture = self._tf, self._settings, self._mixture
         streams = [self._stream(number, one) for number, one in enumerate(mixture.datasets)]
+        mixed = mix(tf, mixture, streams)
         batches = (
-            mix(tf, mixture, streams)
-            .map(
-                self._samples.decode, num_parallel_calls=chosen["decode_calls"], deterministic=False
-            )
+            (mixed if chosen["cached"] else self._decoded(mixed))
             .batch(
                 mixture.batch,
                 drop_remainder=True,
@@ -81,6 +81,10 @@ class PlainTfData:
             ram_budget_bytes=chosen["ram_budget_bytes"],
         )
 
+    def _decoded(self, samples: Any) -> Any:
+        calls = self._settings["decode_calls"]
+        return samples.map(self._samples.decode, num_parallel_calls=calls, deterministic=False)
+
     def _stream(self, number: int, dataset: MixedDataset) -> Any:
         chosen = self._settings
         samples = self._samples.stream(
@@ -89,7 +93,10 @@ class PlainTfData:
             cycle_length=chosen["cycle_length"],
             interleave_calls=chosen["interleave_calls"],
             parse_calls=chosen["parse_calls"],
+            endless=not chosen["cached"],
         )
+        if chosen["cached"]:
+            samples = self._decoded(samples).cache().repeat()
         if chosen["stream_prefetch"]:
             samples = samples.prefetch(chosen["stream_prefetch"])
         return samples

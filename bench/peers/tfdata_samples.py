@@ -99,16 +99,17 @@ class Samples:
         cycle_length: int = 1,
         interleave_calls: int = 0,
         parse_calls: int = 0,
+        endless: bool = True,
     ) -> Any:
-        """A dataset's samples without end, shards in a new random order each time.
+        """A dataset's samples, shards in a new random order each time.
 
-        0 calls are tf.data's ``None`` (sequential), -1 is AUTOTUNE.
+        0 calls are tf.data's ``None`` (sequential), -1 is AUTOTUNE; not ``endless``: once.
         """
         tf = self._tf
         return (
             tf.data.Dataset.from_tensor_slices(shards(dataset))
             .shuffle(len(dataset.files), seed=number)
-            .repeat()
+            .repeat(None if endless else 1)
             .interleave(
                 partial(records_of, tf),
                 cycle_length=cycle_length,

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autoloader.cache.forecast import FrameSet, forecast
+from autoloader.cache.table import FrameTable
 from bench.cache_hits import (
+    NAME,
     WEIGHTS,
     Case,
     Uses,
+    compare_loader,
     foretold,
     hits_by_next_use,
     hits_of_fixed_part,
@@ -61,6 +65,16 @@ def test_the_loaders_own_cache_hits_what_is_foretold(measured: Measured) -> None
         measured.case, measured.uses, 0.25 * measured.whole_bytes, measured.warm
     )
     assert measured.foretold(0.25) == pytest.approx(ratio(counted), abs=POINTS)
+
+
+def test_a_running_loader_hits_what_is_foretold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a decode costs is measured, and odd on a busy machine; here all cost the same.
+    monkeypatch.setattr(FrameTable, "_refresh_costs", lambda _: None)
+    case = made_up("equal", (0, 5), samples=4000, datasets=5, alike=True, name=NAME)
+    (found,) = compare_loader(case, tmp_path, [0.25], isolation="thread")
+    assert found["measured"] == pytest.approx(found["foretold"], abs=POINTS)
 
 
 def test_a_cache_that_holds_everything_hits_everything_in_the_second_pass(

@@ -211,6 +211,23 @@ def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) 
     assert not kept[::2].any()
 
 
+def test_what_a_hit_saves_is_what_a_decode_costs_now_not_when_its_frame_was_taken(
+    table: FrameTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("autoloader.cache.table.time.monotonic", lambda: now[0])
+    costs = np.asarray([1e-2, 1e-2])
+    table.costs = lambda: costs
+    table.resize(20 * FRAME)
+    dear = table.ask(["file"], {"primary": frames(np.arange(20), np.full(20, 500))}, 0, 1)
+    filled(dear)
+    dear.give_up()
+    costs, now[0] = np.asarray([1e-5, 1e-5]), 10.0  # the first ones were measured on a busy machine
+    later = {"primary": frames(np.arange(20, 40), 90 + np.arange(20))}
+    sooner = table.ask(["file"], later, 50, 1)
+    assert (sooner.slots["primary"] >= 0).sum() >= 18
+
+
 def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
     table.resize(20 * FRAME)
     keys = np.arange(10)
