@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, VersionDirectory, files
-from autoloader.errors import SpecError
+from autoloader.catalog.metadata import LEROBOT
+from autoloader.errors import SpecError, UnsupportedError
 from autoloader.spec import DatasetSpec, LanguageChoice
 from autoloader.spec.keep import matcher
 from autoloader.transforms.fields import (
@@ -28,6 +29,7 @@ from autoloader.transforms.fields import (
     find_feature,
     is_code,
     is_several,
+    is_text,
 )
 from autoloader.transforms.keep import Keep
 
@@ -130,6 +132,14 @@ def _features_of(
     )
     names = {}
     for feature in features:
+        as_stored = declared.transform is None and directory.file_format == LEROBOT
+        if as_stored and not is_text(feature):
+            raise UnsupportedError(
+                f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "
+                "texts alone are read as language yet",
+                remedy="name task, the text of each frame's task",
+                path=place,
+            )
         if is_code(feature):
             names[feature.path] = _names_of(choice, feature, directory, place)
             continue

@@ -17,13 +17,14 @@ from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
 from rlds_files import episode, write_dataset
 from streams import spec_of as rlds_spec_of
 
-from autoloader import AutoLoader
+from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import (
     AutoloaderError,
     MissingExtraError,
     SourceError,
     SpecError,
 )
+from autoloader.samples.resolve import resolve
 
 BEARS = {"max_corrupt_ratio": 0.9}
 EPISODES = "meta/episodes/chunk-000/file-000.parquet"
@@ -198,6 +199,24 @@ def test_depth_videos_are_refused_by_name(tmp_path: Path) -> None:
         AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
     for word in ("depth", TOP, "images.top"):
         assert word in str(caught.value)
+
+
+def test_integers_as_language_and_depth_cameras_are_refused_by_name(tmp_path: Path) -> None:
+    root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    common = {"name": "arm", "path": str(root), "action": "action"}
+    cameras = {"top": {"size": [HEIGHT, WIDTH]}}
+    for language in ("task_index", {"path": "task_index", "names": ["pick up"]}):
+        dataset = {**common, "images": {"top": TOP}, "language": language}
+        with pytest.raises(AutoloaderError, match="task_index") as caught:
+            resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        assert caught.value.remedy
+    depth = {"top": {**cameras["top"], "depth": "uint16"}}
+    with pytest.raises(SpecError, match="no depth frame"):
+        resolve(
+            PipelineSpec.from_mapping(
+                {"datasets": [{**common, "images": {"top": TOP}}], "cameras": depth}
+            )
+        )
 
 
 def test_it_has_no_stream(tmp_path: Path) -> None:
