@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
-from autoloader.decode.depth import DepthDecoder
 from autoloader.decode.frames import FrameDecoder, Pixels
 from autoloader.decode.row_jobs import Decoder
 from autoloader.samples.block import Encoded
@@ -125,6 +124,8 @@ def decoders_of(
         for camera, choices in dataset.cameras.items():
             spec = mixture.spec.cameras[camera]
             if spec.depth:
+                from autoloader.decode.depth import DepthDecoder  # few datasets have depth
+
                 own[camera] = DepthDecoder(spec, choices[0])
         found.append(own)
     return found

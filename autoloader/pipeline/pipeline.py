@@ -42,13 +42,13 @@ from autoloader.errors import AutoloaderError, as_fault
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Rounds
-from autoloader.pipeline.batch_call import BatchCall
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import SlotPool
 from autoloader.samples.resolve import ResolvedMixture
 
 if TYPE_CHECKING:
+    from autoloader.pipeline.batch_call import BatchCall
     from autoloader.pipeline.decode_client import RemoteBuilder
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,11 @@ class Pipeline:
         self._unslotted: collections.deque[Builder] = collections.deque()
         self._under_way: collections.deque[Builder] = collections.deque()
         self._round_batches = 0
-        self._call = BatchCall(mixture) if mixture.spec.batch.call else None
+        self._call: BatchCall | None = None
+        if mixture.spec.batch.call:
+            from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
+
+            self._call = BatchCall(mixture)
         self._ended = BuilderActivity.none(len(mixture.datasets))
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
