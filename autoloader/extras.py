@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from traceback import walk_tb
 
 from autoloader.errors import MissingExtraError
 
@@ -39,7 +40,8 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
         extra: an extra that brings more than the missing package, and is meant.
 
     Raises:
-        MissingExtraError: a package of ``EXTRA_OF`` is not installed.
+        MissingExtraError: a package of ``EXTRA_OF`` is not installed, or does not fit the packages
+            beside it.
     """
     try:
         yield
@@ -48,6 +50,26 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
         if missing not in EXTRA_OF:
             raise  # an installation that is broken, not one that is smaller
         raise _missing(missing, purpose, extra) from error
+    except MissingExtraError:
+        raise
+    except ImportError as error:
+        broken = _refuses(error)
+        if broken is None:
+            raise
+        raise MissingExtraError(
+            f"{purpose} needs {broken}, which cannot be imported here: {error}",
+            remedy=f"this needs `pip install 'autoloader-rlds[{extra or EXTRA_OF[broken]}]'` with "
+            f"a version of {broken} that fits the packages beside it",
+        ) from error
+
+
+def _refuses(error: ImportError) -> str | None:
+    """The package of ``EXTRA_OF`` whose own import raised, as where it wants another NumPy."""
+    for frame, _ in walk_tb(error.__traceback__):
+        name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if name in EXTRA_OF:
+            return name
+    return None
 
 
 def require(module: str, purpose: str, *, instead: str = "") -> None:

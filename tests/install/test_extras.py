@@ -20,6 +20,7 @@ from installation import (
 from packaging.requirements import Requirement
 from views import closure, make_view
 
+from autoloader import MissingExtraError, extras
 from autoloader.extras import EXTRA_OF, needs
 
 CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "vlm"}
@@ -52,19 +53,31 @@ def test_each_extra_alone_is_enough_for_its_uses_and_brings_no_others(
 
 def test_extras_of_the_project_bring_what_the_core_does_without() -> None:
     declared = project()
-    extras = declared["optional-dependencies"]
+    declared_extras = declared["optional-dependencies"]
     assert not names_in(declared["dependencies"]) & FRAMEWORKS
     for module, extra in EXTRA_OF.items():
-        assert module in names_in(extras[extra])
-    every = extras["all"][0].partition("[")[2].rstrip("]").split(",")
-    assert sorted(every) == sorted(set(extras) - {"all"} - CONTRIBUTORS)
+        assert module in names_in(declared_extras[extra])
+    every = declared_extras["all"][0].partition("[")[2].rstrip("]").split(",")
+    assert sorted(every) == sorted(set(declared_extras) - {"all"} - CONTRIBUTORS)
     assert set(EXTRAS) == {"", *every} - {"remote"}, "remote is stream by another name"
-    assert extras["remote"] == ["autoloader-rlds[stream]"]
+    assert declared_extras["remote"] == ["autoloader-rlds[stream]"]
 
 
 def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
     with pytest.raises(ModuleNotFoundError, match="numpy_of_nobody"), needs("a part"):
         import numpy_of_nobody  # noqa: F401
+
+
+def test_a_package_that_wants_another_numpy_is_asked_for_in_a_version_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "arrow_of_nobody.py").write_text("raise ImportError('it wants NumPy 2')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(extras, "EXTRA_OF", {"arrow_of_nobody": "lerobot"})
+    fault = r"a part needs arrow_of_nobody, which cannot be imported here: it wants NumPy 2"
+    with pytest.raises(MissingExtraError, match=fault) as caught, needs("a part"):
+        import arrow_of_nobody  # noqa: F401
+    assert "pip install 'autoloader-rlds[lerobot]'` with a version of" in caught.value.remedy
 
 
 @pytest.mark.parametrize("pins", ["openpi", "openvla"])
