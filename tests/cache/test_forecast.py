@@ -72,8 +72,8 @@ def test_a_running_loader_hits_what_is_foretold(
 ) -> None:
     # What a decode costs is measured, and odd on a busy machine; here all cost the same.
     monkeypatch.setattr(FrameTable, "_refresh_costs", lambda _: None)
-    case = made_up("equal", (0, 5), samples=4000, datasets=5, alike=True, name=NAME)
-    (found,) = compare_loader(case, tmp_path, [0.25], isolation="thread")
+    case = made_up("equal", (0, 5), samples=1500, datasets=2, alike=True, name=NAME)
+    (found,) = compare_loader(case, tmp_path, [0.5], isolation="thread")
     assert found["measured"] == pytest.approx(found["foretold"], abs=POINTS)
 
 
