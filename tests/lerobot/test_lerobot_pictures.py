@@ -81,6 +81,18 @@ def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path) -> None:
         picture.picture()
 
 
+def test_levels_that_are_said_to_fill_their_page_leave_no_values(tmp_path: Path) -> None:
+    column = pa.array([{"bytes": b"often", "path": "p"}] * 3)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a.b": column}), path, compression="none")
+    three_there = bytes([2, 0, 0, 0, 3 << 1, 2])  # two bytes of levels: a run of three, level 2
+    file = path.read_bytes()
+    assert file.count(three_there) == 2  # of "bytes", then of "path"
+    path.write_bytes(file.replace(three_there, bytes([99, 0, 0, 0, 3 << 1, 2]), 1))
+    with pytest.raises(UnreadableParquetError, match="how wide"):
+        read_pictures(str(path), "a.b", 3)
+
+
 def test_a_codec_that_is_not_read_is_told_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(UnreadableParquetError, match=r"LZ4.*BROTLI, GZIP, SNAPPY"):
         table_of(tmp_path, compression="lz4")

@@ -214,11 +214,12 @@ class _Chunk:
         if encoding not in (_PLAIN_DICTIONARY, _RLE_DICTIONARY) or dictionary is None:
             raise UnreadableParquetError(f"its byte strings have Parquet's encoding {encoding}")
         if count:
-            data = stretch.data
-            width = data[at]
-            if width > 32:
-                raise UnreadableParquetError("a page's dictionary numbers have too many bits")
-            number[there] = _hybrid(data[at + 1 :], width, count)
+            data = stretch.data[at:]
+            if not data or data[0] > 32:
+                raise UnreadableParquetError(
+                    "a page does not say how wide its dictionary numbers are"
+                )
+            number[there] = _hybrid(data[1:], data[0], count)
             if int(number.max()) >= len(dictionary.start):
                 raise UnreadableParquetError("a page names a value that its dictionary lacks")
         return PageOfValues(dictionary, number)
