@@ -1,10 +1,9 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
 Reads the first readable records of every dataset without TensorFlow (of LeRobot data the first
-frames), and decodes samples of them
-in turn, dataset after dataset, until the time is up; the first round warms up and is not counted
-unless it is the only one. The cost of a dataset is the median of its samples, so that one
-interruption does not decide.
+frames), and decodes eight samples of each in turn, dataset after dataset, or fewer when the time is
+up; the first round warms up and is not counted unless it is the only one. The cost of a dataset is
+the median of its samples, so that one interruption does not decide.
 
 Not here: the pool that decodes in a run (``decode.pool``), what is made of the costs
 (``cli.plan_report``).
@@ -38,7 +37,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.transforms import user_function
 
 _TRIES = 4
-_MOST_ROUNDS = 16
+_MOST_ROUNDS = 8
 _COPIED, _COPIED_BYTES, _COPY_STEP = 256, 192 * 1024, 97
 """Frames of 256×256 that a copy is timed on: more than the processor's caches hold."""
 
