@@ -93,6 +93,19 @@ def test_levels_that_are_said_to_fill_their_page_leave_no_values(tmp_path: Path)
         read_pictures(str(path), "a.b", 3)
 
 
+def test_statistics_that_contradict_the_schema_do_not_end_the_process(tmp_path: Path) -> None:
+    """pyarrow's own reader of a chunk's metadata would."""
+    column = pa.array([{"bytes": b"often", "path": "p"}] * 3)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"a.b": column}), path, compression="none")
+    optional = bytes([0x25, 2, 0x18, 5]) + b"bytes"  # a column's kind of repetition, and its name
+    file = path.read_bytes()
+    assert file.count(optional) == 1
+    path.write_bytes(file.replace(optional, bytes([0x25, 0, 0x18, 5]) + b"bytes"))
+    found = read_pictures(str(path), "a.b", 3)
+    assert (found.offset == -1).all()  # no level says now that there is a value
+
+
 def test_a_codec_that_is_not_read_is_told_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(UnreadableParquetError, match=r"LZ4.*BROTLI, GZIP, SNAPPY"):
         table_of(tmp_path, compression="lz4")

@@ -2,6 +2,8 @@
 
 pyarrow gives values, and does not say where they lie. So the headers of a column's pages are read
 here: Thrift's compact protocol, then levels, and values that are plain or numbers of a dictionary.
+Where its chunks lie is read from the footer in the same way: pyarrow ends the process where the
+statistics that stand beside are damaged.
 
 Not here: which rows are which episode's (``rows``), reading and unpacking a value (``pictures``).
 """
@@ -9,6 +11,7 @@ Not here: which rows are which episode's (``rows``), reading and unpacking a val
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +32,13 @@ _DEEPEST = 12
 _MOST_UNPACKED_BYTES = 2**30
 _LARGEST_RATIO = 64
 """A page that claims to unpack to more than so many times its bytes is damaged."""
+_FOOTER = struct.Struct("<I4s")
+"""Behind the footer: its length, and Parquet's mark."""
 PLAIN_CODEC = ""
 CODECS = {"UNCOMPRESSED": PLAIN_CODEC, "SNAPPY": "snappy", "GZIP": "gzip", "ZSTD": "zstd",
           "BROTLI": "brotli"}  # fmt: skip
 """Parquet's name of how pages are packed → pyarrow's."""
+_CODEC_NAMES = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,46 +108,57 @@ def _pages(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
                 yield page
 
 
-def _chunks_of(source: BinaryIO, column: str) -> tuple[list[Any], int]:
-    """The column's chunks, and the level of definition of a value that is there."""
+def _chunks_of(source: BinaryIO, column: str) -> tuple[list[dict[int, Any]], int]:
+    """The metadata of the column's chunks, and the level of definition of a value that is there."""
     import pyarrow.parquet as parquet
 
     try:
         with parquet.ParquetFile(source, pre_buffer=False) as file:
-            metadata = file.metadata
-            schema = metadata.schema
+            schema = file.metadata.schema
             number = next(
-                (k for k in range(metadata.num_columns) if schema.column(k).path == column), -1
+                (k for k in range(file.metadata.num_columns) if schema.column(k).path == column), -1
             )
             if number < 0:
                 raise UnreadableParquetError(f"it has no column {column!r}")
             described = schema.column(number)
-            chunks = [metadata.row_group(k).column(number) for k in range(metadata.num_row_groups)]
     except OSError as error:  # what pyarrow says of damaged bytes
         raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
     if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
         raise UnreadableParquetError(f"{column} holds no byte strings")
+    try:
+        groups = _footer(source.fileno())[4]
+        chunks = [_inner(group[1][number], 3) for group in groups]
+    except (IndexError, KeyError, TypeError) as error:
+        raise UnreadableParquetError("its footer is damaged") from error
     return chunks, described.max_definition_level
+
+
+def _footer(descriptor: int) -> dict[int, Any]:
+    """The file's metadata: field number → value."""
+    end = os.fstat(descriptor).st_size - _FOOTER.size
+    size, _ = _FOOTER.unpack(os.pread(descriptor, _FOOTER.size, max(0, end)))
+    return _Thrift(os.pread(descriptor, size, max(0, end - size))).struct()
 
 
 class _Chunk:
     """One column chunk, page by page."""
 
-    def __init__(self, descriptor: int, chunk: Any, most_level: int) -> None:
+    def __init__(self, descriptor: int, chunk: dict[int, Any], most_level: int) -> None:
         self._descriptor = descriptor
         self._most_level = most_level
-        if chunk.compression not in CODECS:
+        packed = _whole(chunk, 4)
+        name = _CODEC_NAMES[packed] if 0 <= packed < len(_CODEC_NAMES) else str(packed)
+        if name not in CODECS:
             raise UnreadableParquetError(
-                f"its pictures are packed by {chunk.compression}; read are "
-                + ", ".join(sorted(CODECS))
+                f"its pictures are packed by {name}; read are " + ", ".join(sorted(CODECS))
             )
-        self._codec = CODECS[chunk.compression]
-        self._values = chunk.num_values
-        at = chunk.data_page_offset
-        if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-            at = min(at, chunk.dictionary_page_offset)
-        self._at, self._stop = at, at + chunk.total_compressed_size
-        if at < 4 or self._stop > os.fstat(descriptor).st_size:
+        self._codec = CODECS[name]
+        self._values = _whole(chunk, 5)
+        at, size = _whole(chunk, 9), _whole(chunk, 7)
+        if chunk.get(11):  # a dictionary, which lies before the data
+            at = min(at, _whole(chunk, 11))
+        self._at, self._stop = at, at + size
+        if at < 4 or size < 0 or self._stop > os.fstat(descriptor).st_size:
             raise UnreadableParquetError("a column lies behind the end of the file")
 
     def pages(self) -> Iterator[PageOfValues]:
