@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import pytest
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
@@ -32,17 +32,6 @@ State = dict[str, Any]
 # right, the state is that of another place, and the loader goes there.
 OF_ITS_OWN = ("cursors", "mixer", "parts", "mixing.epoch")
 OF_ITS_OWN_ONCE_REBASED = (*OF_ITS_OWN, "in_epoch", "rebased")
-
-
-@pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    """Three datasets of 15, 12 and 9 samples; those of ``states_of_version_1.json``."""
-    folder = tmp_path_factory.mktemp("trio")
-    number = itertools.count()
-    return [
-        write_dataset(folder, [[episode(next(number), n, encode=png) for n in lengths]], name=name)
-        for name, lengths in (("a", [7, 8]), ("b", [4, 8]), ("c", [9]))
-    ]
 
 
 def mixture(written: list[Written], shares: list[float], **top: Any) -> PipelineSpec:

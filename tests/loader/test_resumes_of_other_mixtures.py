@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written
 from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -19,17 +19,6 @@ from autoloader.order.mixture import MixtureOrder, PositionSequence
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 Row = tuple[int, ...]
-
-
-@pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    """Three datasets of 15, 12 and 9 samples."""
-    folder = tmp_path_factory.mktemp("trio")
-    number = itertools.count()
-    return [
-        write_dataset(folder, [[episode(next(number), n, encode=png) for n in lengths]], name=name)
-        for name, lengths in (("a", [7, 8]), ("b", [4, 8]), ("c", [9]))
-    ]
 
 
 def mixture(written: list[Written], weights: list[float], **top: Any) -> PipelineSpec:
