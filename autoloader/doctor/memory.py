@@ -5,14 +5,13 @@ Not here: reading limits (``probes.headroom``).
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from autoloader.doctor.findings import Fact, Finding, Machine, Seen
 from autoloader.errors import PipelineError
 from autoloader.probes.headroom import HeadroomProbe
+from autoloader.probes.oom import kernel_records
 from autoloader.units import format_bytes
 
 _KILLED = re.compile(
@@ -71,7 +70,7 @@ def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
 def kills(machine: Machine) -> Iterator[Seen]:
     """Processes that the kernel killed for memory, by its log."""
     try:
-        log = _kernel_log(machine.kernel_log)
+        log = b"".join(kernel_records(machine.kernel_log)).decode(errors="replace")
     except OSError as error:
         yield Fact("kills", f"{machine.kernel_log} cannot be read ({error.strerror})")
         return
@@ -94,23 +93,3 @@ def kills(machine: Machine) -> Iterator[Seen]:
         "give the run a --ram-floor that the others on this machine need, and see what each "
         "process holds",
     )
-
-
-def _kernel_log(path: Path) -> str:
-    """All that the log holds now; ``/dev/kmsg`` gives a record a read and never ends."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    parts = []
-    try:
-        while True:
-            try:
-                part = os.read(descriptor, 65536)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:  # records were overwritten meanwhile; the next read goes on
-                continue
-            if not part:
-                break
-            parts.append(part)
-    finally:
-        os.close(descriptor)
-    return b"".join(parts).decode(errors="replace")

@@ -6,9 +6,12 @@ Not here: headroom (``headroom``).
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from autoloader.host.cgroups import ancestry
+
+_READ_BYTES = 8192
 
 
 def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
@@ -17,20 +20,35 @@ def named_by_kernel(pid: int, *, log: Path = Path("/dev/kmsg")) -> bool:
     False also where the log may not be read. It catches a process that was moved to another cgroup
     and killed there before anybody could look at that cgroup's counter.
     """
-    try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
     wanted = f"Killed process {pid} ".encode()
     try:
-        while record := os.read(descriptor, 8192):
-            if wanted in record:
-                return True
+        return any(wanted in record for record in kernel_records(log))
     except OSError:
-        return False  # EAGAIN is the log's end; EPIPE: it ran over while it was read.
+        return False
+
+
+def kernel_records(log: Path = Path("/dev/kmsg")) -> Iterator[bytes]:
+    """What the kernel's log holds now, from its start.
+
+    ``/dev/kmsg`` gives a record a read and never ends; a copy of it comes in larger pieces.
+
+    Raises:
+        OSError: the log may not be read.
+    """
+    descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:  # records were overwritten meanwhile; the next read goes on
+                continue
+            if not record:
+                return
+            yield record
     finally:
         os.close(descriptor)
-    return False
 
 
 def memory_cgroup(pid: int | str = "self", *, proc: Path = Path("/proc")) -> str:
