@@ -8,7 +8,6 @@ index.
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from package_folders import environment_with
 from rlds_files import episode, write_dataset
 from streams import dataset_of
 
@@ -33,17 +33,7 @@ WANTED = ("jax", "jaxlib", "opt_einsum", "scipy")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that can import JAX."""
     folder = tmp_path_factory.mktemp("jax")
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    asked += ["--disable-pip-version-check", "--retries", "0", "--timeout", "10"]
-    constraints = HERE.parents[1] / "constraints.txt"
-    done = subprocess.run(
-        [*asked, "--constraint", str(constraints), "--target", str(folder), *WANTED],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"JAX cannot be had from here: {done.stderr.strip().splitlines()[-1:]}")
-    path = os.pathsep.join([str(folder), str(HERE.parents[1])])
-    return {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    return environment_with(WANTED, folder, JAX_PLATFORMS="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ index.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from package_folders import environment_with
 from rlds_files import episode, png, write_dataset
 from streams import dataset_of
 
@@ -33,17 +33,7 @@ STEPS = 10
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that can import both."""
     folder = tmp_path_factory.mktemp("trainers")
-    asked = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    asked += ["--disable-pip-version-check", "--retries", "0", "--timeout", "10"]
-    constraints = HERE.parents[1] / "constraints.txt"
-    done = subprocess.run(
-        [*asked, "--constraint", str(constraints), "--target", str(folder), *WANTED],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"they cannot be had from here: {done.stderr.strip().splitlines()[-1:]}")
-    path = os.pathsep.join([str(folder), str(HERE.parents[1])])
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    return environment_with(WANTED, folder, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
 
 
 @pytest.fixture(scope="module")
