@@ -256,8 +256,7 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         return replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
     found = _saved_order(state, order, names)
     moves = found.curriculum is not None or bool(found.changes)
-    rank, world_size = state.get("part") or (0, plan.world_size)
-    del rank
+    _, world_size = state.get("part") or (0, plan.world_size)
     # Streams that are dealt anew count their blocks from here.
     return found.from_position(position) if moves and world_size != plan.world_size else found
 
