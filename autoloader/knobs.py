@@ -35,6 +35,14 @@ STREAM_KNOBS = (
     "queue_samples",
 )
 """The knobs a dataset may have a value of its own for (``bridge.cycle_length``)."""
+
+UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
+    "auto": (),
+    "indexed": (*STREAM_KNOBS, "min_ready_datasets"),
+    "stream": ("decode_processes", "io_threads", "read_ahead"),
+}
+"""What each reader has no use for; of "auto" nothing is known."""
+
 _stream_values = operator.attrgetter(*STREAM_KNOBS)
 
 KNOB_CLASS: Mapping[str, KnobClass] = {

@@ -19,7 +19,7 @@ from autoloader.cli.plan_ranks import ranks_document
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
-from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, DatasetKnobs, Knobs
+from autoloader.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
 from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
@@ -34,11 +34,6 @@ from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec.documents import read_yaml_file
 from autoloader.units import GIB, format_bytes
-
-INDEXED_ONLY = ("decode_processes", "io_threads", "read_ahead")
-"""Knobs that the stream reader has no use for."""
-STREAM_ONLY = (*STREAM_KNOBS, "min_ready_datasets")
-"""Knobs that the indexed reader has no use for."""
 
 _END = 2**62
 _INTERNAL = ("ledger", "language_end", "language_text", "text_length")
@@ -251,7 +246,7 @@ def knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[st
     written = _written_knobs(plan.profile)
     name, default = plan.profile.profile.name, Knobs().flat()
     rows = {}
-    unused = STREAM_ONLY if plan.knobs.reader == "indexed" else INDEXED_ONLY
+    unused = UNUSED_KNOBS[plan.knobs.reader]
     for key, value in plan.knobs.flat().items():
         dataset, _, knob = key.rpartition(".")
         cycle = f"{dataset}.cycle_length" if dataset else "cycle_length"
