@@ -1,0 +1,78 @@
+"""A moment of a run crosses processes and versions as JSON, and loses nothing on the way."""
+
+import json
+import math
+
+import pytest
+
+from autoloader.errors import UsageError
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    DatasetMoment,
+    MemoryMoment,
+    Move,
+    RingMoment,
+    Snapshot,
+    StageMoment,
+)
+from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+
+
+def a_moment(**changed: object) -> Snapshot:
+    moment = {
+        "run": "host-4711-20260101T120000",
+        "pipeline": 0,
+        "split": "train",
+        "at_s": 1_700_000_100.5,
+        "started_at_s": 1_700_000_000.0,
+        "phase": "running",
+        "bound_per_s": 2000.0,
+        "limited_by": "decode",
+        "consumer": ConsumerMoment(batches=100, samples_per_s=500.0, wait_ratio=0.25),
+        "memory": MemoryMoment(headroom_bytes=3 * 2**30, floor_bytes=5 * 2**30),
+        "ring": RingMoment(slots=8, filled=2, allocated_bytes=2**20),
+        "cache": CacheStatistics(0, 0, 0, 0, 0, None, None),
+        "stages": (StageMoment("decode", "", 4, 0.002, 0.9, 2000.0),),
+        "datasets": {"bridge": DatasetMoment(0.5, 0.49, 3200, queue=12)},
+        "knobs": {"ring_slots": 8, "bridge.cycle_length": 2},
+        "control": ControllerStatistics(decisions=100, changes=1),
+        "moves": (Move(1_700_000_050.0, "policy", "decode is short", {"decode_threads": (2, 4)}),),
+    }
+    return Snapshot(**(moment | changed))
+
+
+def test_what_was_written_is_what_is_read() -> None:
+    moment = a_moment()
+    assert Snapshot.from_json(moment.to_json()) == moment
+
+
+def test_a_reader_skips_what_it_does_not_know_and_fills_in_what_is_not_there() -> None:
+    plain = a_moment().as_dict()
+    plain["of_tomorrow"] = 1
+    plain["consumer"]["of_tomorrow"] = 2
+    del plain["rank"], plain["memory"], plain["stages"]
+    read = Snapshot.from_dict(plain)
+    assert read == a_moment(memory=MemoryMoment(), stages=())
+
+
+def test_numbers_that_json_does_not_have_are_not_measured() -> None:
+    moment = a_moment(bound_per_s=math.inf, consumer=ConsumerMoment(wait_ratio=math.nan))
+    read = Snapshot.from_json(moment.to_json())
+    assert (read.bound_per_s, read.consumer.wait_ratio) == (None, None)
+    assert read.bound_ratio is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "7", json.dumps(a_moment().as_dict())[:-9], '{"run": "a", "moves": 3}']
+)
+def test_what_is_no_snapshot_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError, match="not a snapshot of a run"):
+        Snapshot.from_json(text)
+
+
+def test_a_share_of_the_bound_and_the_room_above_the_floor_follow_from_what_was_measured() -> None:
+    moment = a_moment()
+    assert moment.bound_ratio == 0.25
+    assert moment.above_floor_bytes == -2 * 2**30
+    assert a_moment(bound_per_s=None).bound_ratio is None
+    assert a_moment(memory=MemoryMoment()).above_floor_bytes is None
