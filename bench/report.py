@@ -4,10 +4,10 @@
 one machine left. Everything shown comes from the documents.
 
 Theory of operation. The page holds the same tables as the terminal, as rich exports them, and the
-plots of ``bench.plots``. In ``docs/benchmarks.md`` tables stand between ``<!-- measured: NAME -->``
-and ``<!-- end -->``, where NAME is a scenario, ``all`` (every scenario of the run with its title)
-or ``host``; the words around them are written by hand. A scenario that the document lacks keeps the
-table it has.
+plots of ``bench.plots``. In ``docs/explanation/benchmarks.md`` tables stand between
+``<!-- measured: NAME -->`` and ``<!-- end -->``, where NAME is a scenario,
+``all`` (every scenario of the run with its title) or ``host``; the words around them are written by
+hand. A scenario that the document lacks keeps the table it has.
 
 Not here: the figures (``bench.figures``).
 """
@@ -33,7 +33,7 @@ from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 from bench.limits import limit_shares
 
 RESULTS = Path(__file__).with_name("results")
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[1] / "docs/explanation/benchmarks.md"
 MIB = 2**20
 
 _MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
@@ -254,7 +254,9 @@ def main() -> int:
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS.json")
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write the page there too")
     parser.add_argument(
-        "--write-docs", action="store_true", help="write the tables of docs/benchmarks.md"
+        "--write-docs",
+        action="store_true",
+        help="write the tables of docs/explanation/benchmarks.md",
     )
     chosen = parser.parse_args()
     runs = [json.loads(path.read_text()) for path in chosen.results]

@@ -1,4 +1,4 @@
-"""The tables of docs/api.md: names of the front door, members and arguments, from the docstrings.
+"""Tables of the API page: names of the front door, members and arguments, from the docstrings.
 
 Not here: pages and their other tables (``check``).
 """

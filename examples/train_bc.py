@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=200, help="steps between validations")
     parser.add_argument("--checkpoint", type=Path, default=Path("policy.pt"))
     given, step, (told, stop) = parser.parse_args(), 0, torch.zeros(2, 1)
-    if several := "RANK" in os.environ:  # torchrun, or srun (docs/slurm.md)
+    if several := "RANK" in os.environ:  # torchrun, or srun (docs/tutorials/slurm.md)
         distributed.init_process_group("gloo")
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: told.fill_(1))

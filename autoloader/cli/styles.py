@@ -67,7 +67,7 @@ _ENDLESS = (
 )
 _COPIES = (
     "The project trained on copies whose frames were stretched to 256×256 and encoded anew as "
-    "JPEG; of the public files frames differ a little. See docs/from-other-loaders.md."
+    "JPEG; of the public files frames differ a little. See docs/howto/from-other-loaders.md."
 )
 _CROP = "random_resized_crop: {{scale: {0}, ratio: {1}}}   # there along the diagonal\n"
 _COLOURS = (
@@ -148,7 +148,7 @@ STYLES: Mapping[StyleName, Style] = {
             "batch.",
             "Its own augmentation turns frames and jitters colours of every second one in the "
             "model step; its statistics are quantiles of a histogram: see "
-            "docs/from-other-loaders.md.",
+            "docs/howto/from-other-loaders.md.",
         ),
         weights=(
             "explicit                  # as they are; there they must sum to 1",

@@ -1,7 +1,8 @@
 """The binary format of an index file: header, directory, sections; packing and opening.
 
 Not here: what is in the tables (``index.build``), the paths of index files (``index.index_paths``),
-access to mapped sections (``index.shard``). ``docs/index-format.md`` describes every byte.
+access to mapped sections (``index.shard``).
+``docs/reference/index-format.md`` describes every byte.
 
 An index file is written once and never changed. Its identity is the version of this format, size
 and modification time of the source file, and the fingerprint of the indexed features; whoever

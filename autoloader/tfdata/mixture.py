@@ -63,7 +63,7 @@ def as_dataset(
         Elements with the keys of a loader's batch: ``images`` and ``frame_mask`` by camera,
         ``frame_offset``, ``action``, ``action_mask``, ``state``, ``state_mask``, ``language`` (a
         string), and, as ``metadata`` says, ``dataset_index`` and ``provenance``; shapes of
-        ``docs/tfdata.md``.
+        ``docs/howto/tfdata.md``.
 
     Raises:
         SpecError, SourceError, KnobError: as their input deserves.

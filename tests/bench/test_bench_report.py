@@ -98,6 +98,6 @@ def test_the_short_scenarios_are_a_part_of_all() -> None:
 
 
 def test_the_docs_name_every_scenario() -> None:
-    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/explanation/benchmarks.md").read_text()
     for name in load_scenarios():
         assert f"`{name}`" in page, name

@@ -1,4 +1,4 @@
-"""``docs/slurm.md``: every command is run as it stands, and prints what the page shows.
+"""``docs/tutorials/slurm.md``: every command is run as it stands, and prints what the page shows.
 
 SLURM is stood in for (``stand_in``), and what the page installs is installed by ``tests/install``.
 """
@@ -17,7 +17,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/slurm.md"
+PAGE = ROOT / "docs/tutorials/slurm.md"
 SCRIPTS = ROOT / "examples/slurm"
 _FENCE = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _MEASURED = re.compile(r"\d+(\.\d+)?( (GiB|MiB|KiB|s|ms)\b|/s| %)|-?\d+\.\d+(e-?\d+)?")
