@@ -7,6 +7,7 @@ Not here: filling a slot (``decode``), which samples were handed out (``pipeline
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -51,6 +52,15 @@ def _cache(counts: CacheCounts) -> CacheStatistics:
     )
 
 
+def _repeated(tree: Any) -> Any:
+    """The same tensors in dicts of their own: a trainer may take things out of what it is given."""
+    if not isinstance(tree, dict):
+        return tree
+    made = copy.copy(tree)
+    made.update({key: _repeated(value) for key, value in tree.items()})
+    return made
+
+
 class Delivery:
     """The way of one loader's batches to its training loop.
 
@@ -62,6 +72,7 @@ class Delivery:
         page: where the loader's child reads how long the training loop waits; ``None``: it has no
             child.
         number: of the loader in the batch log.
+        replays: whether the first batch is handed out again and again.
     """
 
     def __init__(
@@ -74,12 +85,15 @@ class Delivery:
         number: int,
         *,
         planned: bool,
+        replays: bool = False,
     ) -> None:
         self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
         self._mixture = mixture
         self._wrap = wrapper(output)
         self._own_page = page is None
         self.page = page or ControlPage()
+        self._replays = replays
+        self._kept: Batch | None = None
         self._transfer: Transfer | None = None
         self._asked_s = 0.0
         self.copied = False
@@ -114,6 +128,8 @@ class Delivery:
         if spec.augment:
             batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
         self.progress.deliver(filled, views["ledger"])
+        if self._replays:
+            self._kept, batch = batch, _repeated(batch)
         got_s = time.perf_counter()
         if self._log is not None:
             self._log.note(self._asked_s, got_s, views["ledger"][: filled.rows, 0])
@@ -121,6 +137,17 @@ class Delivery:
         self.meter.note(self._asked_s, got_s, filled.rows)
         self.page.delivered(int((got_s - self._asked_s) * 1e9))
         return batch
+
+    def again(self) -> Batch | None:
+        """The first batch once more, where it is repeated and there is one."""
+        if self._kept is None:
+            return None
+        self.ask()
+        self.progress.repeat()
+        got_s = time.perf_counter()
+        self.meter.note(self._asked_s, got_s, len(self._kept["action"]))
+        self.page.delivered(int((got_s - self._asked_s) * 1e9))
+        return cast("Batch", _repeated(self._kept))
 
     def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:
         """Release the slots whose batches nobody holds any more."""
@@ -189,6 +216,7 @@ class Delivery:
             knobs=pipeline.knobs.flat(),
             state=pipeline.state if controlled else None,
             controller=ControllerStatistics(**pipeline.control) if controlled else None,
+            repeats=progress.repeats,
             starts=starts,
             restarts=pipeline.restarts,
             worker_pids=() if closed else (*pipeline.pids, *activity.processes),
@@ -198,6 +226,7 @@ class Delivery:
         """Let go of the ring but for what live batches hold; end the log."""
         if self._log is not None:
             self._log.close()
+        self._kept = None
         self.lender.close()
         self.memory.close()
         if self._own_page:

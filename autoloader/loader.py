@@ -73,6 +73,9 @@ class AutoLoader(PlannedLoader):
         output: "torch" tensors or "numpy" arrays.
         reproducible: the mixture waits for each dataset instead of owing it its turn, so that the
             order does not depend on timing.
+        replay_one_batch: hand out the first batch again and again, to see what the trainer does
+            alone; what reads fills the ring once and rests. Epochs keep their lengths; a state
+            stays that of the first batch.
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: before anything
@@ -108,6 +111,7 @@ class AutoLoader(PlannedLoader):
         device_mesh: Any = None,
         output: Literal["torch", "numpy"] = "torch",
         reproducible: bool = False,
+        replay_one_batch: bool = False,
     ) -> None:
         check_arguments({name: value for name, value in locals().items() if name != "self"})
         self.owner = Owner("the loader")
@@ -137,7 +141,7 @@ class AutoLoader(PlannedLoader):
                 once_found=self._start_child if isolation == "process" else None,
             )
             self._spec = spec
-            self._open(isolation, output)
+            self._open(isolation, output, replay_one_batch)
         except BaseException:
             self._closed = True
             self._parts.close()
@@ -155,7 +159,7 @@ class AutoLoader(PlannedLoader):
         if self._neighbours.local_world_size == 1:
             self._child = Child.shared(self._neighbours)
 
-    def _open(self, isolation: str, output: Literal["torch", "numpy"]) -> None:
+    def _open(self, isolation: str, output: Literal["torch", "numpy"], replays: bool) -> None:
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()
         log_notes(self.plan)
@@ -166,16 +170,17 @@ class AutoLoader(PlannedLoader):
             self._child = Child.shared(self._neighbours)
         page, number = self._child.page if self._child else None, pipeline_number()
         planned = self.plan.knobs.reader == "indexed"
+        mixture, order = self.plan.mixture, self.plan.order
         delivery = self._delivery = Delivery(
-            self.plan.mixture, self.plan.order, self._ranks, output, page, number, planned=planned
+            mixture, order, self._ranks, output, page, number, planned=planned, replays=replays
         )
         self._progress = delivery.progress
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
         part = ALONE if planned else self._ranks
-        self._order = self._declared = order_of_part(self.plan.order, part)
+        self._order = self._declared = order_of_part(order, part)
         setup = PipelineSetup(
-            mixture=mixture_part(self.plan.mixture, part),
+            mixture=mixture_part(mixture, part),
             order=self._order,
             knobs=self.plan.knobs,
             memory=delivery.memory,
@@ -200,17 +205,6 @@ class AutoLoader(PlannedLoader):
         self.owner.check()
         return self._pipeline.knobs
 
-    def __len__(self) -> int:
-        """Batches of the current epoch, those handed out included; the same for every rank.
-
-        Raises:
-            TypeError: the epoch is endless.
-        """
-        left = self._steps_left()
-        if left is None:
-            raise TypeError("mixing.epoch is forever: this loader has no length")
-        return self._progress.epoch_steps + left
-
     def __iter__(self) -> Iterator[Batch]:
         """The batches of one epoch, from where the last iteration stopped.
 
@@ -220,10 +214,6 @@ class AutoLoader(PlannedLoader):
         while self._steps_left() != 0:
             yield self._undisturbed()
         self._progress.next_epoch()
-
-    def _steps_left(self) -> int | None:
-        self.owner.check()
-        return self._progress.steps_left
 
     def _undisturbed(self) -> Batch:
         with Interrupts() as interrupts:
@@ -242,6 +232,9 @@ class AutoLoader(PlannedLoader):
         if self._pipeline.activate():
             self._delivery.meter.pause()
         self._start()
+        if (again := self._delivery.again()) is not None:
+            self._take_back()
+            return again
         self._delivery.ask()
         self._take_back()
         while (filled := self._pipeline.next(_POLL_S)) is None:

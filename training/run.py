@@ -68,6 +68,8 @@ class Options:
             the spec says).
         save_every: steps between checkpoints.
         log_every: steps between lines of progress and of the log; 0: none.
+        ideal_loader: whether the training's first batch is repeated for ever: what the trainer
+            does alone.
     """
 
     spec: PipelineSpec
@@ -93,6 +95,7 @@ class Options:
     val_batches: int | None = None
     save_every: int = 100
     log_every: int = 10
+    ideal_loader: bool = False
 
 
 def run(
@@ -119,6 +122,7 @@ def run(
         profile=options.profile,
         ram_floor=options.ram_floor,
         isolation="thread" if options.isolation == "thread" else "process",
+        replay_one_batch=options.ideal_loader,
     )
     recorder = Recorder(options.output / "pictures", every=options.log_every)
     saving = SaveAndStop(signals, options.output / LAST)

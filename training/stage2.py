@@ -112,6 +112,13 @@ def stage2(
     isolation: Annotated[
         Isolation, typer.Option(help="thread runs the loader in this process, for debugging.")
     ] = Isolation.process,
+    ideal_loader: Annotated[
+        bool,
+        typer.Option(
+            "--ideal-loader",
+            help="Repeat the first batch: how fast the trainer is alone. It learns nothing.",
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train a Stage-2 policy: latent actions from a frame and an instruction, by flow matching."""
@@ -150,6 +157,7 @@ def stage2(
         val_batches=val_batches,
         save_every=save_every,
         log_every=log_every,
+        ideal_loader=ideal_loader,
     )
     signals = StopSignals()
     with signals.handled(), progress_bar("Stage 1") as on_step:
@@ -184,6 +192,8 @@ def _show(figures: Figures, checkpoint: Path) -> None:
         seen = figures.validation
         emit(f"at validation {seen['loss']:.3f} (another's frame: {seen['loss_swapped']:.3f})")
         emit(f"latent error  {seen['latent_mse']:.3f} (mean: {seen['latent_mse_of_mean']:.3f})")
+    if figures.samples_per_s is not None:
+        emit(f"samples/s     {figures.samples_per_s:.1f}")
     if figures.wait_ratio is not None:
         emit(f"wait ratio    {100 * figures.wait_ratio:.2f} %")
     if figures.loader_bytes:

@@ -72,6 +72,7 @@ class AutoLoaderDataModule(LightningDataModule):
             (``autoloader.validation``); with ``validation.per_dataset`` Lightning gets one
             dataloader for each dataset.
         profile, ram_floor, knobs, isolation, controller, reproducible: as for ``AutoLoader``.
+        replay_one_batch: as for ``AutoLoader``, of the training alone.
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
             does) and holds from the next ``*_dataloader`` call.
         to_batch: maps a batch to the trainer's own layout: ``to_batch(batch, dataset_names)``;
@@ -99,6 +100,7 @@ class AutoLoaderDataModule(LightningDataModule):
         isolation: Literal["process", "thread"] = "process",
         controller: bool = True,
         reproducible: bool = False,
+        replay_one_batch: bool = False,
         to_batch: ToBatch | None = None,
         frame_dtype: torch.dtype | None = None,
     ) -> None:
@@ -118,6 +120,7 @@ class AutoLoaderDataModule(LightningDataModule):
             "controller": controller,
         }
         self._reproducible = reproducible
+        self._replays = replay_one_batch
         self._train: _Train | None = None
         self._validation: dict[str, ValidationStream] = {}
         self._resume: dict[str, Any] | None = None
@@ -160,7 +163,13 @@ class AutoLoaderDataModule(LightningDataModule):
             self._train.loader.close()
             self._train = None
         if self._train is None:
-            loader = self._open(self._sized(self.spec), "train", self._reproducible, self._knobs)
+            loader = self._open(
+                self._sized(self.spec),
+                "train",
+                self._reproducible,
+                self._knobs,
+                replay_one_batch=self._replays,
+            )
             train = _Train(self, loader)
             if self._resume is not None:
                 try:

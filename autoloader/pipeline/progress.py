@@ -59,6 +59,8 @@ class DeliveryProgress:
         self.position = 0
         self.in_epoch = 0
         self.epoch_steps = 0
+        self.repeats = 0
+        self._repeated_from: dict[str, Any] | None = None
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""
@@ -87,13 +89,24 @@ class DeliveryProgress:
             self._taken[dataset] += 1
         for row in filled.non_finite:
             self._note_non_finite(*ledger[row].tolist())
-        due = self._due
         self._batches = filled.number + 1
+        self.position += self._step()
+        self._mixer = {"position": self.position} if self._planned else filled.mixer
+
+    def repeat(self) -> None:
+        """A batch is handed out again: the epoch goes on, and a state says where it was before."""
+        if self._repeated_from is None:
+            self._repeated_from = self.state()
+        self.repeats += 1
+        self._step()
+
+    def _step(self) -> int:
+        """One more step of the epoch; its samples, over all ranks."""
+        due = self._due
         step = self._full if due is None else step_samples(due, **self._dealt)
-        self.position += step
         self.in_epoch += step
         self.epoch_steps += 1
-        self._mixer = {"position": self.position} if self._planned else filled.mixer
+        return step
 
     def _note_non_finite(
         self, dataset: int, pass_: int, shard: int, record: int, t: int, total: int
@@ -131,6 +144,8 @@ class DeliveryProgress:
 
     def state(self) -> dict[str, Any]:
         """Plain values."""
+        if self._repeated_from is not None:
+            return self._repeated_from
         part = {} if self._planned else {"part": [self._ranks.rank, self._ranks.world_size]}
         return {
             **part,
@@ -163,6 +178,7 @@ class DeliveryProgress:
             self._cursors, self._mixer = self._own(state, self._ranks), state["mixer"]
         else:
             self._cursors, self._mixer = self._of_part(state)
+        self._repeated_from = None
         for index, name in enumerate(self._mixture.names):
             self._taken[index] = int(state["taken"].get(name, 0))
         self._batches = int(state["batches"])

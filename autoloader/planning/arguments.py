@@ -32,6 +32,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "device_mesh": ((object,), "a DeviceMesh of the data-parallel dimensions, or None"),
     "output": ((str,), "'torch' or 'numpy'"),
     "reproducible": ((bool,), "True or False"),
+    "replay_one_batch": ((bool,), "True or False"),
     "batch_size": ((int, NoneType), "a whole number from 1, or None"),
 }
 _WORDS = {"isolation": ("process", "thread"), "output": ("torch", "numpy")}

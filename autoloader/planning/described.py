@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoloader.host.owner import OfOneProcess
+from autoloader.host.owner import OfOneProcess, Owner
 from autoloader.order.dealing import Ranks
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.start import LoaderPlan
@@ -24,6 +24,7 @@ class PlannedLoader(OfOneProcess):
     """
 
     plan: LoaderPlan
+    owner: Owner
     _ranks: Ranks
     _spec: PipelineSpec
     _progress: DeliveryProgress
@@ -42,6 +43,21 @@ class PlannedLoader(OfOneProcess):
     def world_size(self) -> int:
         """How many trainers share the sequence."""
         return self._ranks.world_size
+
+    def __len__(self) -> int:
+        """Batches of the current epoch, those handed out included; the same for every rank.
+
+        Raises:
+            TypeError: the epoch is endless.
+        """
+        left = self._steps_left()
+        if left is None:
+            raise TypeError("mixing.epoch is forever: this loader has no length")
+        return self._progress.epoch_steps + left
+
+    def _steps_left(self) -> int | None:
+        self.owner.check()
+        return self._progress.steps_left
 
     @property
     def batches(self) -> int:

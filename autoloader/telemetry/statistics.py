@@ -130,6 +130,7 @@ class Statistics:
         knobs: the values in force.
         state: the controller's state.
         controller: what it did; ``None`` without one.
+        repeats: batches that were handed out again (``replay_one_batch``).
         starts: times the pipeline began: one, and one more each time it was sent elsewhere
             (``load_state_dict``, a validation that begins anew); parking adds none.
         restarts: times the child was started again.
@@ -151,6 +152,7 @@ class Statistics:
     knobs: Mapping[str, Any]
     state: str | None
     controller: ControllerStatistics | None
+    repeats: int
     starts: int
     restarts: int
     worker_pids: tuple[int, ...]

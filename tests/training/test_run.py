@@ -99,6 +99,24 @@ def whole(small_mix: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return output, witness
 
 
+def test_an_ideal_loader_repeats_one_batch_and_leaves_the_validation_as_it_is(
+    whole: tuple[Path, Witness], small_mix: Path, tmp_path: Path
+):
+    whole_output, uninterrupted = whole
+    witness = Witness()
+    chosen = options(
+        small_mix,
+        tmp_path,
+        isolation="thread",
+        laq_checkpoint=whole_output / "quantiser.pt",
+        ideal_loader=True,
+    )
+    figures, _ = train(chosen, witness)
+    assert figures.steps == STEPS
+    assert witness.samples == [uninterrupted.samples[0]] * STEPS
+    assert witness.validations == uninterrupted.validations
+
+
 def loaders_children() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "worker" in str(child.cmdline())]
 

@@ -1,0 +1,97 @@
+"""``replay_one_batch``: the trainer alone, with the loader's own epochs and without its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from leftovers import no_thread_left_behind
+from rlds_files import Written
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.errors import UsageError
+
+KNOBS = {"ring_slots": 4, "decode_threads": 2, "queue_samples": 8}
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left_behind() -> Iterator[None]:
+    yield from no_thread_left_behind()
+
+
+def load(trio: list[Written], **own: Any) -> AutoLoader:
+    spec = spec_of(*trio, reader="indexed", mixing={"epoch": 24})
+    own = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", **own}
+    return AutoLoader(spec, **own)
+
+
+def plain(batch: Any) -> dict[str, Any]:
+    return {key: value.copy() for key, value in batch.items() if hasattr(value, "copy")}
+
+
+def test_the_same_batch_comes_again_for_as_many_steps_as_an_epoch_has(trio: list[Written]) -> None:
+    with load(trio) as loader, load(trio, replay_one_batch=True) as replayed:
+        expected = len(loader)
+        first = plain(next(iter(loader)))
+        assert len(replayed) == expected
+        for _ in range(2):
+            epoch = list(replayed)
+            assert len(epoch) == expected
+            for batch in epoch:
+                np.testing.assert_array_equal(batch["provenance"], first["provenance"])
+                np.testing.assert_array_equal(batch["action"], first["action"])
+
+
+def test_what_reads_fills_the_ring_once_and_rests(trio: list[Written]) -> None:
+    with load(trio, replay_one_batch=True) as loader:
+        before = loader.statistics()
+        for _ in range(50):
+            assert len(list(loader)) == 6
+        after = loader.statistics()
+        assert (before.repeats, after.repeats) == (0, 50 * 6 - 1)
+        assert after.batches == 50 * 6
+        read = sum(one.taken for one in loader._pipeline.activity().datasets.values())
+        assert 0 < read <= 4 * (KNOBS["ring_slots"] + 1) + 3 * KNOBS["queue_samples"]
+
+
+def test_what_a_trainer_takes_out_of_a_batch_is_there_again(trio: list[Written]) -> None:
+    with load(trio, replay_one_batch=True) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        del first["action"]
+        first["images"].clear()
+        second = next(batches)
+        assert "action" in second
+        assert list(second["images"]) == ["primary"]
+
+
+def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]) -> None:
+    with load(trio) as loader:
+        batches = iter(loader)
+        next(batches)
+        expected = loader.state_dict()
+        second = plain(next(batches))
+    with load(trio, replay_one_batch=True) as replayed:
+        list(replayed)
+        assert replayed.state_dict() == expected
+        state = replayed.state_dict()
+    with load(trio) as loader:
+        loader.load_state_dict(state)
+        resumed = next(iter(loader))
+        np.testing.assert_array_equal(resumed["provenance"], second["provenance"])
+
+
+def test_a_state_that_is_loaded_is_where_it_repeats_from(trio: list[Written]) -> None:
+    with load(trio, replay_one_batch=True) as loader:
+        beginning = loader.state_dict()
+        expected = len(list(loader))
+        loader.load_state_dict(beginning)
+        assert len(list(loader)) == expected
+
+
+def test_it_is_a_yes_or_no(trio: list[Written]) -> None:
+    with pytest.raises(UsageError, match=r"(?s)replay_one_batch=3 is not allowed.*True or False"):
+        AutoLoader(spec_of(*trio), replay_one_batch=3)  # type: ignore[arg-type]
