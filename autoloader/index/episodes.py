@@ -143,14 +143,27 @@ class GatheredEpisodes:
         Raises:
             KeyError: the spec names no such feature.
         """
-        number = self._numbers[role, feature_path]
-        if self._numbers.per_step[number]:
-            return self._gathered(NUMBERS[role], number, raw)
-        found = [
-            shard.section(NUMBERS[role], number).take(self.record_of[rows], axis=0)
-            for rows, shard in self._parts
-        ]
-        return np.concatenate(found)[:, None]
+        (found,) = self.several([(role, feature_path)], raw)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def several(
+        self, features: Sequence[tuple[str, str]], raw: NDArray[np.int64]
+    ) -> list[list[NDArray[Any]]]:
+        """Of each of these (role, path) what ``numbers`` gives, as pieces to be put together.
+
+        Raises:
+            KeyError: the spec names no such feature.
+        """
+        wanted = [(NUMBERS[key[0]], self._numbers[key]) for key in features]
+        per_step = [self._numbers.per_step[number] for _, number in wanted]
+        found: list[list[NDArray[Any]]] = [[] for _ in wanted]
+        at = self._first[:, None] + raw
+        for rows, shard in self._parts:
+            steps, records = at[rows], self.record_of[rows, None]
+            for pieces, (kind, number), of_steps in zip(found, wanted, per_step, strict=True):
+                values = shard.section(kind, number)
+                pieces.append(values.take(steps if of_steps else records, axis=0))
+        return found
 
     def language(self, feature_path: str, raw: NDArray[np.int64]) -> list[bytes]:
         """UTF-8 texts at raw steps [n]; an episode's one text where it has but one.

@@ -170,9 +170,9 @@ class RunPlanner:
                 start, stop = parts[0].rows.start, parts[-1].rows.stop
                 t, steps = work.ledger[start:stop, 4], work.steps[start:stop, None]
                 _, states = field_windows(sample, "state", t, steps)
-                for part in parts:
-                    own = states.of(slice(part.rows.start - start, part.rows.stop - start))
-                    gather_features(held, part.dataset, part.episodes, part.rows, own)
+                state_steps = states.index * work.stride[start:stop, None]
+                of = [(part.dataset, part.episodes) for part in parts]
+                gather_features(held, of, slice(start, stop), states, state_steps)
             texts = held.joined(texts)
         return self._in_order(planned, work, window.zeroed, raw, files, ranges, columns, texts)
 

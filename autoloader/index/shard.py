@@ -105,10 +105,9 @@ class ShardIndex:
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
         """Texts by their ids [n]."""
-        starts = self.section(Section.TEXT_STARTS)
+        starts = self.section(Section.TEXT_STARTS).data
         data = self.section(Section.TEXT_BYTES).data
-        pairs = zip(starts.take(numbers).tolist(), starts.take(numbers + 1).tolist(), strict=True)
-        return [bytes(data[start:stop]) for start, stop in pairs]
+        return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
 
     def verify(self) -> None:
         """Checks every section now; a damaged index is built anew."""

@@ -132,7 +132,7 @@ def text_places(forms: Mapping[str, FeatureForm], state_rows: int) -> dict[str, 
 
 
 class FeatureRows:
-    """The features of n samples, filled one dataset or episode at a time.
+    """The features of n samples, filled one episode or group of datasets at a time.
 
     Args:
         forms: of the mixture.
@@ -140,6 +140,9 @@ class FeatureRows:
         columns: name of a batch's array → [n, …] zeros, written to: ``features/…``,
             ``feature_mask/…`` and, where there are texts, ``text_length``.
         count: n.
+
+    Attributes:
+        forms: as above.
     """
 
     def __init__(
@@ -149,7 +152,8 @@ class FeatureRows:
         columns: Mapping[str, NDArray[Any]],
         count: int,
     ) -> None:
-        self._forms = forms
+        self.forms = forms
+        self._rows = state_rows
         self._columns = columns
         self._places = text_places(forms, state_rows)
         self._texts: dict[str, list[list[bytes]]] = {
@@ -157,31 +161,53 @@ class FeatureRows:
             for name in self._places
         }
 
+    def nothing(self, name: str, count: int) -> NDArray[Any]:
+        """The values of ``count`` samples of a dataset without a numeric feature."""
+        column, rows = self._columns[f"features/{name}"], self.forms[name].rows(self._rows)
+        return np.zeros((count, rows, math.prod(self.forms[name].shape)), column.dtype)
+
     def numbers(
-        self, name: str, own: slice, values: NDArray[Any], window: windows.WindowRows
+        self,
+        name: str,
+        own: slice,
+        values: NDArray[Any],
+        window: windows.WindowRows,
+        has: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Samples ``own`` have ``values`` [m, R or 1, width], of the rows of ``window``."""
+        """Samples ``own`` have ``values`` [m, R or 1, width], of the rows of ``window``.
+
+        ``has`` [m] says which of them are of a dataset that has the feature; default: all.
+        """
         column = self._columns[f"features/{name}"][own]
         column[:] = values.reshape(column.shape)
-        if self._forms[name].per_step:
+        if self.forms[name].per_step:
             column[window.zeroed] = 0
-        self._mask(name, own, window)
+        self._mask(name, own, window, has)
 
     def texts(
-        self, name: str, own: slice, texts: Sequence[Sequence[bytes]], window: windows.WindowRows
+        self,
+        name: str,
+        own: slice,
+        texts: Sequence[Sequence[bytes]],
+        window: windows.WindowRows,
+        has: NDArray[np.bool_] | None = None,
     ) -> None:
-        """Samples ``own`` have these texts: by row, m each."""
+        """Samples ``own`` have these texts: by row, m each; ``has`` as of ``numbers``."""
         for row, found in enumerate(texts):
             mine = self._texts[name][row]
             mine[own] = found
-            if self._forms[name].per_step:
+            if self.forms[name].per_step:
                 for k in np.flatnonzero(window.zeroed[:, row]).tolist():
                     mine[own.start + k] = b""
-        self._mask(name, own, window)
+        self._mask(name, own, window, has)
 
-    def _mask(self, name: str, own: slice, window: windows.WindowRows) -> None:
-        mask = self._columns[f"feature_mask/{name}"]
-        mask[own] = window.inside if self._forms[name].per_step else True
+    def _mask(
+        self, name: str, own: slice, window: windows.WindowRows, has: NDArray[np.bool_] | None
+    ) -> None:
+        mask = self._columns[f"feature_mask/{name}"][own]
+        mask[:] = window.inside if self.forms[name].per_step else True
+        if has is not None:
+            mask[~has] = False
 
     def joined(self, languages: Sequence[bytes]) -> Sequence[bytes]:
         """Every sample's one text, its language in front; notes how long the parts are."""

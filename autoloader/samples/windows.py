@@ -47,12 +47,6 @@ class WindowRows:
     zeroed: NDArray[np.bool_]
     offset: NDArray[np.int32]
 
-    def of(self, samples: slice) -> WindowRows:
-        """The rows of some of the samples."""
-        return WindowRows(
-            self.index[samples], self.inside[samples], self.zeroed[samples], self.offset[samples]
-        )
-
 
 def dropped_edges(sample: SampleSpec) -> tuple[int, int]:
     """How many t at the start and at the end of an episode have no sample."""
