@@ -288,6 +288,9 @@ class Worker:
     def end(self, reason: str) -> None:
         """End the process now."""
         logger.info("ending: %s", reason)
+        from autoloader.telemetry.runtime import forget_all  # in use by now
+
+        forget_all()
         logging.shutdown()
         os._exit(0)
 

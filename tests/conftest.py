@@ -43,6 +43,7 @@ def _own_user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         patch.delenv("AUTOLOADER_CACHE_DIR", raising=False)
+        patch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
         yield
 
 

@@ -47,6 +47,8 @@ from autoloader.read.open_mixture import CompiledMixture
 from autoloader.units import format_bytes
 
 if TYPE_CHECKING:
+    from autoloader.control.moments import Moments
+    from autoloader.control.watching import Watcher
     from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ class ControlledPipeline:
 
     Args:
         pipeline: governed.
-        request: what its trainer asks of the controller.
+        setup: what it was opened with, and what its trainer asks of the controller.
         opening: its place in the budget.
         budget: shared with the other pipelines of this process.
         headroom: read before a growth is applied.
@@ -77,7 +79,7 @@ class ControlledPipeline:
     def __init__(
         self,
         pipeline: Pipeline,
-        request: ControlRequest,
+        setup: PipelineSetup,
         opening: Opening,
         budget: SharedBudget,
         headroom: HeadroomSource,
@@ -88,6 +90,8 @@ class ControlledPipeline:
         number: int = 0,
     ) -> None:
         self.pipeline = pipeline
+        self._setup, self._number = setup, number
+        request = setup.control
         self._limits = request.limits
         self._share = opening.share
         self._budget = budget
@@ -97,6 +101,8 @@ class ControlledPipeline:
         self._restart = restart
         self._applying = threading.RLock()
         self._gate = threading.Lock()
+        self._lately = threading.Lock()
+        self._made: Moments | None = None
         self._parked = False
         self._admit = True
         self._closed = False
@@ -127,11 +133,25 @@ class ControlledPipeline:
         """The controller's state."""
         return self._state.name.value
 
+    @property
+    def _moments(self) -> Moments:
+        """Made when there is something to say: its classes cost milliseconds that batches want."""
+        with self._lately:
+            if self._made is None:
+                from autoloader.control.moments import Moments, open_sinks
+
+                sinks = open_sinks(self._setup, self._number)
+                self._made = Moments(self._setup, self._number, sinks)
+            return self._made
+
     def close(self) -> None:
         """End the log; what was promised is free again."""
         self._budget.leave(self._share)
         if self._log is not None:
             self._log.close()
+        with self._lately:
+            if self._made is not None:
+                self._made.close()
 
     # --- from the trainer -------------------------------------------------------------------------
 
@@ -146,8 +166,10 @@ class ControlledPipeline:
         """A person's wish; it stands until the policy finds better."""
         with self._applying:
             prices, shards = self._observer.prices, self._limits.knobs.shards
-            self._budget.take(self._share, price_change(self.pipeline.knobs, knobs, shards, prices))
+            before = self.pipeline.knobs
+            self._budget.take(self._share, price_change(before, knobs, shards, prices))
             self.pipeline.retune(knobs)
+            self._moments.moved("person", "retune", knobs, before)
             self._tell()
 
     # --- the reflex's thread ----------------------------------------------------------------------
@@ -194,8 +216,9 @@ class ControlledPipeline:
         if not missing or not self.pipeline.knobs.cache_bytes:
             return 0
         with self._applying:
-            held = self.pipeline.frames_held().allocated_bytes
-            self.pipeline.retune(lowered_cache(self.pipeline.knobs, held, missing))
+            held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
+            self.pipeline.retune(lowered_cache(before, held, missing))
+            self._moments.moved("reflex", "close to the RAM floor", self.pipeline.knobs, before)
             self._tell()
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
         logger.info(
@@ -210,10 +233,12 @@ class ControlledPipeline:
     def _drop(self, at_s: float) -> None:
         self._counted["drops"] += 1
         with self._applying:
-            least = self._limits.least(self.pipeline.knobs)
-            if least != self.pipeline.knobs:
+            before = self.pipeline.knobs
+            least = self._limits.least(before)
+            if least != before:
                 logger.warning("below the RAM floor: minimum knobs, buffers dropped")
                 self.pipeline.retune(least)
+                self._moments.moved("reflex", "below the RAM floor", least, before)
                 self._tell()
             self.pipeline.drop()
         if at_s >= self._trim_next_s:
@@ -243,15 +268,30 @@ class ControlledPipeline:
         self._state = answer.state
         self._counted["decisions"] += 1
         self._counted["taken_back"] += answer.verdict in (Verdict.NOTHING, Verdict.LOST)
+        if answer.verdict is not None:
+            self._moments.judged(answer.verdict.value)
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
+        self._moments.publish(
+            seen,
+            self._activity,
+            opened=self.pipeline.opened,
+            state=self.state_name,
+            why=answer.rule,
+            counted=self._counted,
+        )
+
+    def watch(self, at_s: float) -> None:
+        """See ``watching.Watched``: say what is seen; nothing is decided."""
+        seen = self.observe(at_s, 0)
+        self._moments.publish(seen, self._activity, opened=self.pipeline.opened)
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
         """What is known now."""
         with self._applying:
             knobs = self.pipeline.knobs
-            activity = self.pipeline.activity()
+            activity = self._activity = self.pipeline.activity()
             settled = self.pipeline.settled
         readings = self._observer.readings(at_s, knobs, activity, parked=self._parked)
         headroom = headroom_or_none(self._headroom)
@@ -281,6 +321,7 @@ class ControlledPipeline:
             self._counted["changes"] += 1
             logger.info("%s: %s", answer.rule, dict(answer.changes))
             self.pipeline.retune(answer.knobs)
+            self._moments.moved("policy", answer.rule, answer.knobs, seen.knobs)
             self._tell()
 
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
@@ -337,6 +378,7 @@ class Control:
         self._headroom = headroom
         self._budget = budget or _BUDGET
         self._loop = ControlLoop(headroom)
+        self._watcher: Watcher | None = None
         self._probes: Probes | None = None
         self._has_tensorflow = False
 
@@ -379,7 +421,7 @@ class Control:
             observer = Observer(setup, self._probes, own_process=own_process)
             one = ControlledPipeline(
                 open_pipeline(setup, compiled),
-                request,
+                setup,
                 opening,
                 self._budget,
                 self._headroom,
@@ -391,9 +433,17 @@ class Control:
             raise
         if request.moves:
             self._loop.add(one)
+            return one
+        if self._watcher is None:
+            from autoloader.control.watching import Watcher  # most runs have a controller
+
+            self._watcher = Watcher()
+        self._watcher.add(one)
         return one
 
     def leave(self, one: ControlledPipeline) -> None:
         """Govern it no more."""
         self._loop.remove(one)
+        if self._watcher is not None:
+            self._watcher.remove(one)
         one.close()

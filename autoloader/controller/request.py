@@ -29,6 +29,8 @@ class ControlRequest:
         run: the trainer in that log.
         visible_devices: the trainer's ``CUDA_VISIBLE_DEVICES``; ``None``: not set.
         trainer: its process id.
+        node: the same for all ranks that share the machine and the job; "": it is alone.
+        script: what the trainer runs, for people.
         frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
     """
 
@@ -38,6 +40,8 @@ class ControlRequest:
     run: str
     visible_devices: str | None
     trainer: int
+    node: str = ""
+    script: str = ""
     frames_on_disk: DiskRoom | None = None
 
     def plain(self) -> dict[str, Any]:

@@ -138,6 +138,8 @@ class Pipeline:
         self._failure: BaseException | None = None
         self._closed = False
         self._parked = False
+        self.opened = False
+        """Whether the reader is open."""
         self._lock = threading.Lock()
         self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
@@ -162,6 +164,7 @@ class Pipeline:
     def _run(self) -> None:
         try:
             self._reader.open(self._quarantine)
+            self.opened = True
             self._hold()
             with self._lock:
                 if not self._closed:

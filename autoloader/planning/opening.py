@@ -17,8 +17,9 @@ from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline
+from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
-from autoloader.telemetry.lines import log_path, run_name
+from autoloader.telemetry.lines import log_path, run_name, script_name
 
 if TYPE_CHECKING:
     from autoloader.control.in_thread import ThreadPipeline
@@ -52,12 +53,12 @@ def log_notes(plan: LoaderPlan) -> None:
         logger.warning("%s", plan.why_no_batch)
 
 
-def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> ControlRequest:
-    """What the controller of one of ``ranks_here`` loaders on this machine is asked.
+def control_request(plan: LoaderPlan, neighbours: Neighbours, *, moves: bool) -> ControlRequest:
+    """What the controller of a loader is asked.
 
     Args:
         plan: what was decided.
-        ranks_here: trainers that share the machine.
+        neighbours: the trainers that share the machine.
         moves: whether the controller may move knobs.
     """
     mixing, lent = plan.mixture.spec.mixing, plan.profile.profile.cache
@@ -68,7 +69,7 @@ def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> Contro
             knobs=plan.limits,
             minimum=minimum_knobs(mixing.block_length),
             order_fixed=mixing.waits,
-            budget_ratio=1 / ranks_here,
+            budget_ratio=1 / neighbours.local_world_size,
             most_cache_bytes=plan.most_cache_bytes,
         ),
         moves=moves,
@@ -76,5 +77,7 @@ def control_request(plan: LoaderPlan, *, ranks_here: int, moves: bool) -> Contro
         run=run,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         trainer=os.getpid(),
+        node=neighbours.job,
+        script=script_name(),
         frames_on_disk=None if lent is None else DiskRoom(lent.disk, lent.bytes),
     )

@@ -24,13 +24,11 @@ import itertools
 import json
 import logging
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Protocol
 
 from autoloader.errors import WorkerError
@@ -41,6 +39,7 @@ from autoloader.process.discovery import find_or_start
 from autoloader.process.messages import Failed, Hello, Logged, Message, Retuned, Stop
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
+from autoloader.telemetry.lines import script_name
 
 logger = logging.getLogger(__name__)
 
@@ -373,6 +372,4 @@ def _was_oom(page: ControlPage, pid: int) -> bool:
 
 def _describe_run() -> str:
     """A name for this run, for ``ps``: job and script."""
-    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
-    script = Path(sys.argv[0] or "python").name or "python"
-    return json.dumps(f"{job + ':' if job else ''}{script}")[1:-1]
+    return json.dumps(script_name())[1:-1]

@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -28,6 +29,13 @@ def _run_of(pid: int) -> str:
 def run_name() -> str:
     """This process in logs: host, process id, and when it was first asked for."""
     return _run_of(os.getpid())
+
+
+def script_name() -> str:
+    """What this process runs, for people: its batch job, where it is of one, and its script."""
+    job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
+    script = Path(sys.argv[0] or "python").name or "python"
+    return f"{job}:{script}" if job else script
 
 
 def log_path(wanted: str, stem: str, run: str) -> Path:

@@ -4,41 +4,10 @@ import json
 import math
 
 import pytest
+from moments import a_moment
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.snapshot import (
-    ConsumerMoment,
-    DatasetMoment,
-    MemoryMoment,
-    Move,
-    RingMoment,
-    Snapshot,
-    StageMoment,
-)
-from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
-
-
-def a_moment(**changed: object) -> Snapshot:
-    moment = {
-        "run": "host-4711-20260101T120000",
-        "pipeline": 0,
-        "split": "train",
-        "at_s": 1_700_000_100.5,
-        "started_at_s": 1_700_000_000.0,
-        "phase": "running",
-        "bound_per_s": 2000.0,
-        "limited_by": "decode",
-        "consumer": ConsumerMoment(batches=100, samples_per_s=500.0, wait_ratio=0.25),
-        "memory": MemoryMoment(headroom_bytes=3 * 2**30, floor_bytes=5 * 2**30),
-        "ring": RingMoment(slots=8, filled=2, allocated_bytes=2**20),
-        "cache": CacheStatistics(0, 0, 0, 0, 0, None, None),
-        "stages": (StageMoment("decode", "", 4, 0.002, 0.9, 2000.0),),
-        "datasets": {"bridge": DatasetMoment(0.5, 0.49, 3200, queue=12)},
-        "knobs": {"ring_slots": 8, "bridge.cycle_length": 2},
-        "control": ControllerStatistics(decisions=100, changes=1),
-        "moves": (Move(1_700_000_050.0, "policy", "decode is short", {"decode_threads": (2, 4)}),),
-    }
-    return Snapshot(**(moment | changed))
+from autoloader.telemetry.snapshot import ConsumerMoment, MemoryMoment, Snapshot
 
 
 def test_what_was_written_is_what_is_read() -> None:

@@ -1,0 +1,264 @@
+"""Takes the snapshots of a running pipeline, and remembers when its knobs moved and why.
+
+Called by the policy's thread about once a second, with what it has read anyway: a snapshot asks
+no probe and no part of the pipeline again.
+
+Not here: what a snapshot says (``telemetry.snapshot``), reading the pipeline
+(``control.observer``), deciding (``controller``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from autoloader.controller.limits import ControllerLimits
+from autoloader.controller.observation import Observation, Reading
+from autoloader.controller.policy import SATISFIED_RATIO
+from autoloader.controller.proposals import known_stages, margin
+from autoloader.controller.states import State
+from autoloader.decode.activity import PipelineActivity
+from autoloader.knobs import Knobs
+from autoloader.process.setup import PipelineSetup
+from autoloader.telemetry.runtime import RunFile
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    DatasetMoment,
+    MemoryMoment,
+    Move,
+    RingMoment,
+    Snapshot,
+    StageMoment,
+)
+from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+
+_KEPT_MOVES = 12
+_UNJUDGED = ("", "undecided")
+
+
+class Sink(Protocol):
+    """Where snapshots go. Called from the policy's thread: it must not wait, and not raise."""
+
+    def write(self, moment: Snapshot) -> None:
+        """One more."""
+        ...
+
+    def close(self) -> None:
+        """There are no more."""
+        ...
+
+
+def open_sinks(setup: PipelineSetup, number: int) -> tuple[Sink, ...]:
+    """Where the snapshots of a pipeline go.
+
+    Args:
+        setup: what it is opened with.
+        number: which pipeline of its trainer.
+    """
+    return (RunFile(setup.control.run, number),)
+
+
+class Moments:
+    """The snapshots of one pipeline.
+
+    Args:
+        setup: what it was opened with.
+        number: which pipeline of its trainer.
+        sinks: where they go.
+    """
+
+    def __init__(self, setup: PipelineSetup, number: int, sinks: Sequence[Sink]) -> None:
+        request, mixture = setup.control, setup.mixture
+        self._sinks = tuple(sinks)
+        self._limits = request.limits
+        self._memory, self._page = setup.memory, setup.page
+        self._batch = mixture.spec.batch.size
+        self._weights = dict(zip(mixture.names, setup.order.shares, strict=True))
+        self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._closed = False
+        self._begun = Snapshot(
+            run=request.run,
+            pipeline=number,
+            split=mixture.split,
+            at_s=0.0,
+            started_at_s=time.time(),
+            phase="opening",
+            rank=setup.ranks.rank,
+            world_size=setup.ranks.world_size,
+            node=request.node or request.run,
+            script=request.script,
+            trainer_pid=request.trainer,
+            worker_pid=os.getpid(),
+        )
+
+    def moved(self, by: str, why: str, after: Knobs, before: Knobs) -> None:
+        """Knobs moved; see ``telemetry.snapshot.Move``. Any thread."""
+        changes = {knob: (was, now) for knob, (now, was) in after.changed(before).items()}
+        with self._lock:
+            self._moves.append(Move(time.time(), by, why, changes))
+
+    def judged(self, verdict: str) -> None:
+        """What became of the policy's last change. Any thread."""
+        with self._lock:
+            for at in reversed(range(len(self._moves))):
+                move = self._moves[at]
+                if move.by == "policy" and move.verdict in _UNJUDGED:
+                    self._moves[at] = replace(move, verdict=verdict)
+                    return
+
+    def publish(
+        self,
+        seen: Observation,
+        activity: PipelineActivity,
+        *,
+        opened: bool,
+        state: str = "",
+        why: str = "",
+        counted: Mapping[str, int] | None = None,
+    ) -> None:
+        """Hand a snapshot to all sinks.
+
+        Args:
+            seen: the observation.
+            activity: the pipeline's, of the same time.
+            opened: whether the reader is open.
+            state: the controller's; "": there is none.
+            why: the reason of its decision.
+            counted: what it has done so far; ``None``: there is no controller.
+        """
+        moment = replace(
+            self._taken(seen, activity),
+            phase=_phase(seen, state, opened=opened),
+            limited_by=limited_by(seen, state, self._limits),
+            state=state,
+            why=why,
+            control=None if counted is None else ControllerStatistics(**counted),
+        )
+        with self._writing:
+            if not self._closed:
+                for sink in self._sinks:
+                    sink.write(moment)
+
+    def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
+        stages = self._stages(seen)
+        cache = activity.cache
+        shown = cache.hits + cache.misses
+        with self._lock:
+            moves = tuple(self._moves)
+        return replace(
+            self._begun,
+            at_s=time.time(),
+            samples=sum(one.taken for one in activity.datasets.values()),
+            bound_per_s=min((s.bound_per_s for s in stages if s.bound_per_s), default=None),
+            gpu_busy_ratio=_value(seen.gpu_busy_ratio),
+            idle_cpus=_value(seen.idle_cpus),
+            consumer=self._consumer(seen),
+            memory=MemoryMoment(
+                headroom_bytes=_bytes(seen.headroom_bytes),
+                floor_bytes=self._limits.ram_floor_bytes,
+                margin_bytes=int(margin(seen, self._limits)),
+                loader_bytes=_bytes(seen.loader_bytes),
+                pressure_percent=_value(seen.pressure_percent),
+            ),
+            ring=RingMoment(
+                activity.ring_slots, activity.ring_filled, self._memory.allocated_bytes()
+            ),
+            cache=CacheStatistics(
+                budget_bytes=cache.budget_bytes,
+                held_bytes=cache.held_bytes,
+                slots=cache.slots,
+                hits=cache.hits,
+                misses=cache.misses,
+                hit_ratio=cache.hits / shown if shown else None,
+                threshold=cache.burden,
+                from_disk=cache.from_disk,
+            ),
+            stages=stages,
+            datasets=self._datasets(activity),
+            knobs=seen.knobs.flat(),
+            moves=moves,
+        )
+
+    def close(self) -> None:
+        """The pipeline has ended: nothing is said any more."""
+        with self._writing:
+            self._closed = True
+            for sink in self._sinks:
+                sink.close()
+
+    def _consumer(self, seen: Observation) -> ConsumerMoment:
+        step_s = _value(seen.step_s)
+        since_ns = 0 if seen.parked else self._page.consumer[2]
+        return ConsumerMoment(
+            batches=seen.batches,
+            samples_per_s=self._batch / step_s if step_s else None,
+            wait_ratio=_value(seen.wait_ratio),
+            waiting_s=max(0.0, (time.monotonic_ns() - since_ns) / 1e9) if since_ns else 0.0,
+            step_s=step_s,
+            silent_s=_value(seen.silent_s),
+        )
+
+    def _stages(self, seen: Observation) -> tuple[StageMoment, ...]:
+        found = []
+        for one in seen.stages:
+            service = _value(one.service_s)
+            work = (service or 0.0) * one.share
+            bound = one.workers / work if work > 0 else None
+            busy = _value(one.busy_ratio)
+            found.append(StageMoment(one.stage, one.dataset, one.workers, service, busy, bound))
+        return tuple(found)
+
+    def _datasets(self, activity: PipelineActivity) -> dict[str, DatasetMoment]:
+        mixed = sum(one.taken for one in activity.datasets.values())
+        return {
+            name: DatasetMoment(
+                weight=self._weights[name],
+                share=own.taken / mixed if mixed else None,
+                samples=own.taken,
+                **own.as_statistics(),
+            )
+            for name, own in activity.datasets.items()
+        }
+
+
+def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
+    """What a faster run would need first; see ``telemetry.Snapshot``.
+
+    Args:
+        seen: the observation.
+        state: the controller's; "": there is none.
+        limits: what may not be overstepped.
+    """
+    waits = _value(seen.wait_ratio)
+    if waits is None:
+        return ""
+    if waits < SATISFIED_RATIO:
+        busy = _value(seen.gpu_busy_ratio)
+        return "gpu" if busy is not None and busy >= limits.gpu_busy_ratio else "training"
+    if seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value):
+        return "memory"
+    stages = known_stages(seen, limits)
+    return stages[0].name if stages else ""
+
+
+def _phase(seen: Observation, state: str, *, opened: bool) -> str:
+    if not opened:
+        return "opening"
+    if seen.parked or state == State.PARKED.value:
+        return "parked"
+    return "running" if seen.batches else "filling"
+
+
+def _value(reading: Reading | None) -> float | None:
+    return None if reading is None else reading.value
+
+
+def _bytes(reading: Reading | None) -> int | None:
+    return None if reading is None else int(reading.value)

@@ -1,0 +1,176 @@
+"""Where running loaders say what they do: a small file for each, which ``autoloader top`` reads.
+
+Theory of operation. Whatever process runs a pipeline writes its latest snapshot about once a second
+to a file of its own, by rename, so a reader never sees half of one, takes no lock and wakes nobody.
+A loader that closes removes its file. One that was killed cannot: the next reader does, once the
+processes that the file names are gone.
+
+The files lie in ``/dev/shm``, where there is no disk to wait for. They do not lie in
+``XDG_RUNTIME_DIR``: a batch job has none, and it goes with the last login of a user whose training
+goes on.
+
+Not here: what a snapshot says (``telemetry.snapshot``), taking one (``control.moments``), showing
+it (``cli.top``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+import time
+import weakref
+from pathlib import Path
+
+import psutil
+
+from autoloader.errors import AutoloaderError
+from autoloader.telemetry.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "AUTOLOADER_RUNTIME_DIR"
+"""Environment variable: where running loaders say what they do; unset: in shared memory."""
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own below it, checked to be ours
+_FRESH_S = 5.0
+"""A snapshot so young is of a running loader, whoever can see its process."""
+_AGAIN_S = 60.0
+"""So long a trainer may take to start its child again."""
+_CLOCK_S = 5.0
+"""What the clock may have been set by since a process began."""
+_open: weakref.WeakSet[RunFile] = weakref.WeakSet()
+
+
+def runtime_directory() -> Path:
+    """Where the files of this user's running loaders lie; it may not be there."""
+    if wanted := os.environ.get(VARIABLE, ""):
+        return Path(wanted).absolute()
+    shared = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
+    return (_SHARED_MEMORY if shared else Path(tempfile.gettempdir())) / f"autoloader-{os.getuid()}"
+
+
+class RunFile:
+    """The file of one running pipeline.
+
+    Args:
+        run: the trainer's process (``telemetry.lines.run_name``).
+        pipeline: which loader of it.
+    """
+
+    def __init__(self, run: str, pipeline: int) -> None:
+        self.path = runtime_directory() / f"{run}-{pipeline}.json"
+        self._new = self.path.with_suffix(f".{os.getpid()}.new")
+        self._made = self._closed = False
+        self._failed = ""
+        _open.add(self)
+
+    def write(self, moment: Snapshot) -> None:
+        """Say ``moment``; where that cannot be, nothing, and the log says so once."""
+        if self._closed:
+            return
+        text = moment.to_json().encode()
+        try:
+            self._write(text)
+        except OSError as error:
+            if str(error) != self._failed:
+                self._failed = str(error)
+                logger.info("`autoloader top` cannot see this run: %s", error)
+
+    def _write(self, text: bytes) -> None:
+        if not self._made:
+            _make(self.path.parent)
+            self._made = True
+        try:
+            self._new.write_bytes(text)
+        except FileNotFoundError:  # a log-out has removed the folder
+            _make(self.path.parent)
+            self._new.write_bytes(text)
+        self._new.replace(self.path)
+
+    def close(self) -> None:
+        """Take it away; the pipeline has ended. May be called twice."""
+        self._closed = True
+        _open.discard(self)
+        for path in (self.path, self._new):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def forget_all() -> None:
+    """Take away all files of this process, which ends without closing what it has open."""
+    for file in list(_open):
+        file.close()
+
+
+def living_runs(directory: Path | None = None) -> list[Snapshot]:
+    """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
+
+    Args:
+        directory: default ``runtime_directory()``.
+    """
+    found: list[Snapshot] = []
+    directory = directory or runtime_directory()
+    try:
+        _check(directory)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            logger.warning("no run is shown: %s", error)
+        return found
+    for path in sorted(directory.glob("*.json")):
+        try:
+            moment = Snapshot.from_json(path.read_bytes())
+        except OSError:  # closed meanwhile, or another user's
+            continue
+        except AutoloaderError as error:
+            logger.debug("%s is left alone: %s", path, error)
+            continue
+        if is_over(moment):
+            with contextlib.suppress(OSError):
+                path.unlink()
+        else:
+            found.append(moment)
+    return found
+
+
+def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
+    """Whether the loader that said ``moment`` last is gone.
+
+    Args:
+        moment: of it.
+        now_s: Unix time.
+    """
+    age_s = (time.time() if now_s is None else now_s) - moment.at_s
+    if age_s < _FRESH_S or _was_there(moment.worker_pid, moment.at_s):
+        return False
+    return age_s > _AGAIN_S or not _was_there(moment.trainer_pid, moment.at_s)
+
+
+def _was_there(pid: int, at_s: float) -> bool:
+    """Whether a process is there, and was then: not another one that got its number since."""
+    with contextlib.suppress(psutil.Error, ValueError):
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < at_s + _CLOCK_S
+    return False
+
+
+def _make(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check(directory)
+
+
+def _check(directory: Path) -> None:
+    """See that nobody else can write to a folder.
+
+    Raises:
+        OSError: others can, or it is not there.
+    """
+    there = directory.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
+        raise PermissionError(f"{directory} is not a directory of user {os.getuid()}")
+    if there.st_mode & 0o022:
+        raise PermissionError(f"others may write to {directory} (chmod go-w it, or set {VARIABLE})")
+
+
+os.register_at_fork(after_in_child=_open.clear)

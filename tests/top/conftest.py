@@ -1,0 +1,56 @@
+"""A loader that runs in a child while a module's tests look at it from outside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rlds_files import Written, episode, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.telemetry.runtime import living_runs
+from autoloader.telemetry.snapshot import Snapshot
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A dataset of sixteen samples."""
+    records = [episode(number, 8, encode=png) for number in (0, 1)]
+    return write_dataset(tmp_path_factory.mktemp("top"), [records], name="a")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The runtime directory of a module's loaders."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("runs")
+        patch.setenv("AUTOLOADER_RUNTIME_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def running(written: Written, runs: Path) -> Iterator[AutoLoader]:
+    """A loader in a child, on a mixture without end."""
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    with AutoLoader(spec, ram_floor="64MB", output="numpy") as loader:
+        yield loader
+
+
+@pytest.fixture
+def look(running: AutoLoader) -> Callable[[Callable[[Snapshot], bool]], Snapshot]:
+    """Takes batches until the run says what is wanted of it; gives that snapshot."""
+
+    def until(wanted: Callable[[Snapshot], bool]) -> Snapshot:
+        stream, deadline = iter(running), time.monotonic() + 100
+        while time.monotonic() < deadline:
+            next(stream)
+            for moment in living_runs():
+                if wanted(moment):
+                    return moment
+            time.sleep(0.02)
+        raise AssertionError(f"not seen; last {living_runs()}")
+
+    return until

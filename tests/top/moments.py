@@ -1,0 +1,50 @@
+"""A moment of a run, as tests want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    DatasetMoment,
+    MemoryMoment,
+    Move,
+    RingMoment,
+    Snapshot,
+    StageMoment,
+)
+from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+
+GIB = 2**30
+
+
+def a_moment(**changed: Any) -> Snapshot:
+    """A loader that decodes too slowly, two GiB below its floor; with these changes."""
+    moment: dict[str, Any] = {
+        "run": "host-4711-20260101T120000",
+        "pipeline": 0,
+        "split": "train",
+        "at_s": 1_700_000_100.5,
+        "started_at_s": 1_700_000_000.0,
+        "phase": "running",
+        "script": "train.py",
+        "bound_per_s": 2000.0,
+        "limited_by": "decode",
+        "state": "GROW",
+        "why": "decode is short",
+        "consumer": ConsumerMoment(100, samples_per_s=500.0, wait_ratio=0.25, step_s=0.064),
+        "memory": MemoryMoment(headroom_bytes=3 * GIB, floor_bytes=5 * GIB),
+        "ring": RingMoment(slots=8, filled=2, allocated_bytes=2**20),
+        "cache": CacheStatistics(0, 0, 0, 0, 0, None, None),
+        "stages": (StageMoment("decode", "", 4, 0.002, 0.9, 2000.0),),
+        "datasets": {"bridge": DatasetMoment(0.5, 0.49, 3200, queue=12)},
+        "knobs": {"ring_slots": 8, "decode_threads": 4, "bridge.cycle_length": 2},
+        "control": ControllerStatistics(decisions=100, changes=1),
+        "moves": (Move(1_700_000_050.0, "policy", "decode is short", {"decode_threads": (2, 4)}),),
+    }
+    return Snapshot(**(moment | changed))
+
+
+Look = Callable[[Callable[[Snapshot], bool]], Snapshot]
+"""Waits until a run says what is wanted of it (the fixture ``look``)."""

@@ -1,0 +1,69 @@
+"""What a running loader says of itself, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from moments import Look
+from rlds_files import Written
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.telemetry.runtime import living_runs
+
+
+def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look: Look) -> None:
+    moment = look(lambda one: one.limited_by != "" and one.consumer.samples_per_s is not None)
+    assert moment.phase == "running"
+    assert moment.consumer.batches > 0
+    assert (moment.trainer_pid, moment.worker_pid) == (
+        os.getpid(),
+        running.statistics().worker_pids[0],
+    )
+    assert moment.knobs == running.knobs.flat()
+    assert moment.memory.floor_bytes == 64_000_000
+    assert moment.datasets["a"].share == moment.datasets["a"].weight == 1.0
+    assert moment.datasets["a"].samples == moment.samples > 0
+    assert {stage.name for stage in moment.stages} == {"decode", "read"}
+    assert moment.state
+    assert moment.why
+    assert moment.control is not None
+
+
+def test_a_knob_that_a_person_moves_is_told_with_what_it_was(
+    running: AutoLoader, look: Look
+) -> None:
+    before = running.knobs.ring_slots
+    running.retune(ring_slots=before + 3)
+    moment = look(lambda one: any(move.by == "person" for move in one.moves))
+    assert moment.moves[-1].changes == {"ring_slots": (before, before + 3)}
+
+
+def test_a_loader_that_does_nothing_for_a_while_says_so_too(
+    running: AutoLoader, look: Look
+) -> None:
+    first = look(lambda one: one.phase == "running")
+    deadline = time.monotonic() + 60
+    while (last := living_runs()[0]).at_s <= first.at_s and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert last.at_s > first.at_s
+    assert last.started_at_s == first.started_at_s
+    assert last.consumer.waiting_s == 0.0
+
+
+def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runs"))
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    own = {"ram_floor": "64MB", "output": "numpy", "isolation": "thread", "controller": False}
+    with AutoLoader(spec, **own) as loader:
+        stream, deadline = iter(loader), time.monotonic() + 60
+        while not (found := living_runs()) and time.monotonic() < deadline:
+            next(stream)
+        (moment,) = found
+        assert (moment.state, moment.control, moment.worker_pid) == ("", None, os.getpid())
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -1,0 +1,98 @@
+"""Running loaders say where they are; those that are gone are cleaned away by whoever looks."""
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from moments import a_moment
+
+from autoloader.telemetry.runtime import RunFile, forget_all, is_over, living_runs
+
+HERE = os.getpid()
+GONE = 2**22 + 1
+"""No process has this id: Linux gives none above 2²²."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    there = tmp_path / "runtime"
+    monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(there))
+    return there
+
+
+def test_what_a_run_said_last_is_what_a_reader_finds(folder: Path) -> None:
+    assert living_runs() == []
+    file = RunFile("host-1", 0)
+    moments = [a_moment(at_s=time.time(), samples=n, worker_pid=os.getpid()) for n in (1, 2)]
+    for moment in moments:
+        file.write(moment)
+    assert living_runs() == [moments[1]]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    file.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_process_that_ends_takes_all_its_files_away(folder: Path) -> None:
+    files = [RunFile("host-1", number) for number in (0, 1)]
+    for file in files:
+        file.write(a_moment())
+    assert len(list(folder.iterdir())) == 2
+    forget_all()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_run_that_was_killed_is_cleaned_away_by_the_next_reader(folder: Path) -> None:
+    file = RunFile("host-1", 0)
+    file.write(a_moment(at_s=time.time() - 7, worker_pid=GONE, trainer_pid=GONE))
+    assert living_runs() == []
+    assert list(folder.iterdir()) == []
+
+
+def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "notes.json").write_text("mine")
+    assert living_runs() == []
+    assert (folder / "notes.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("age_s", "worker", "trainer", "over"),
+    [
+        (1.0, GONE, GONE, False),  # of a process that cannot be seen from here, maybe
+        (7.0, GONE, GONE, True),
+        (7.0, HERE, GONE, False),  # silent, and there
+        (7.0, GONE, HERE, False),  # its child is being started again
+        (90.0, GONE, HERE, True),
+        (90.0, HERE, GONE, False),
+    ],
+)
+def test_a_run_is_over_where_its_processes_are_gone(
+    age_s: float, worker: int, trainer: int, over: bool
+) -> None:
+    said_s = psutil.Process().create_time() + 1
+    moment = a_moment(at_s=said_s, worker_pid=worker, trainer_pid=trainer)
+    assert is_over(moment, said_s + age_s) is over
+
+
+def test_a_number_that_belongs_to_another_process_now_is_no_sign_of_life() -> None:
+    said_s = psutil.Process().create_time() - 3600
+    moment = a_moment(at_s=said_s, worker_pid=HERE, trainer_pid=HERE)
+    assert is_over(moment, said_s + 3700)
+
+
+def test_a_folder_that_others_may_write_to_is_neither_written_to_nor_believed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder.mkdir()
+    (folder / "run-0.json").write_text(a_moment(at_s=time.time()).to_json())
+    assert len(living_runs()) == 1
+    folder.chmod(0o777)
+    assert living_runs() == []
+    with caplog.at_level("INFO"):
+        file = RunFile("host-1", 0)
+        file.write(a_moment())
+        file.write(a_moment())
+    assert [path.name for path in folder.iterdir()] == ["run-0.json"]
+    assert caplog.text.count("cannot see this run: others may write to") == 1
