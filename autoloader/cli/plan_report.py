@@ -76,6 +76,7 @@ def plan_document(
             "name": profile.name,
             "origin": plan.profile.origin,
             "source": profile.provenance.source,
+            "mixture": profile.mixture and profile.mixture.describe(),
         },
         "datasets": {
             dataset.name: _dataset(plan, dataset, table, costs.get(dataset.name))
@@ -291,7 +292,9 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     """What the profile's file says itself, by knob; what it leaves out has its default."""
     shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
     path = shipped if found.origin == "shipped" else Path(found.origin)
-    knobs = read_yaml_file(path).get("knobs") or {}
+    document = read_yaml_file(path)
+    entry = document["entries"][found.entry - 1] if found.entry else document
+    knobs = entry.get("knobs") or {}
     own = knobs.pop("datasets", None) or {}
     return knobs | {
         f"{name}.{knob}": v for name, values in own.items() for knob, v in values.items()

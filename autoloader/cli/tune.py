@@ -31,6 +31,13 @@ def tune(
     study: Annotated[
         str | None, typer.Option(help="Name of the study; an existing one is resumed.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the profile to keep; default: the start's where it is your own, else "
+            "NAME-tuned."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
@@ -59,6 +66,7 @@ def tune(
         budget_s=budget_s,
         storage=storage,
         study=study,
+        name=name,
         out=out,
         split=split,
         seed=seed,

@@ -1,60 +1,27 @@
-"""Where data lies: the kind of file system, and a short probe of reading at random and in order.
+"""Where data lies, and whether that is slow: the kind of file system, and a short probe of it.
 
-Theory of operation. The probe reads large files of the data that lie on one file system, for two
-seconds: first 20 KiB (about a JPEG frame of 256×256) at random places, then 8 MiB after 8 MiB in
-order. Reads go past the page cache (O_DIRECT) where the file system allows it; else the pages of
-each range are dropped first, so that the storage answers and not the memory. What others had cached
-of those ranges is read again later; nothing is written.
-
-Not here: reading data (``read``).
+Not here: the probe (``probes.storage``).
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import mmap
-import os
-import random
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.doctor.findings import Fact, Finding, Machine, Seen
+from autoloader.probes.storage import by_file_system, probe_reads
 
-FRAME_BYTES = 20 * 1024
-RUN_BYTES = 8 * 2**20
-PROBE_S = 1.0
-"""For each of the two ways to read."""
 SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
-_MOST_FILES = 16
-_PAGE = 4096
 _FAR = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs")
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What a probe measured.
-
-    Attributes:
-        random_s: median seconds of a read of 20 KiB at random.
-        in_order: bytes a second of reads of 8 MiB, one after the other.
-        cached: the page cache may have answered: it could not be passed by.
-    """
-
-    random_s: float
-    in_order: float
-    cached: bool
 
 
 def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
     """Kind and speed of each file system that holds some of ``files``."""
-    for kind, here in sorted(_by_file_system(machine, files).items()):
+    for kind, here in sorted(by_file_system(files, machine.proc).items()):
         place = str(Path(here[0]).parent)
-        rates = probe(here, clock or SystemClock())
+        rates = probe_reads(here, (clock or SystemClock()).now_s)
         if rates is None:
             yield Fact("storage", f"{place} lies on {kind}; its files are too small to measure")
             continue
@@ -80,100 +47,3 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
             )
         else:
             yield Fact("storage", shown)
-
-
-def _by_file_system(machine: Machine, files: Sequence[str]) -> dict[str, list[str]]:
-    """Kind of file system → files on it, those of one kind and device together."""
-    kinds = _kinds(machine)
-    found: dict[str, list[str]] = {}
-    for path in files:
-        with contextlib.suppress(OSError):
-            device = Path(path).stat().st_dev
-            kind = kinds.get(f"{os.major(device)}:{os.minor(device)}", "an unknown file system")
-            found.setdefault(kind, []).append(path)
-    return found
-
-
-def _kinds(machine: Machine) -> dict[str, str]:
-    """Each mounted device, as "major:minor" → kind of its file system."""
-    found = {}
-    with contextlib.suppress(OSError):
-        for line in (machine.proc / "self" / "mountinfo").read_text().splitlines():
-            before, _, after = line.partition(" - ")
-            words, kind = before.split(), after.split()
-            if len(words) > 2 and kind:
-                found[words[2]] = kind[0]
-    return found
-
-
-def probe(files: Sequence[str], clock: Clock) -> Rates | None:
-    """Read for two seconds; ``None`` where no file holds a read of a frame."""
-    large = sorted(files, key=os.path.getsize, reverse=True)[:_MOST_FILES]
-    with contextlib.ExitStack() as opened:
-        sources = [opened.enter_context(_Source(path)) for path in large]
-        sources = [source for source in sources if source.bytes >= FRAME_BYTES]
-        if not sources:
-            return None
-        draw = random.Random(0)  # noqa: S311  (places to read at)
-        took: list[float] = []
-        end = clock.now_s() + PROBE_S
-        while (began := clock.now_s()) < end or not took:
-            source = draw.choice(sources)
-            source.read(FRAME_BYTES, draw.randrange(source.bytes - FRAME_BYTES + 1))
-            took.append(clock.now_s() - began)
-        runs = [(one, at) for one in sources for at in range(0, one.bytes, RUN_BYTES)]
-        read, began = 0, clock.now_s()
-        for source, at in itertools.cycle(runs):
-            read += source.read(RUN_BYTES, at)
-            if clock.now_s() >= began + PROBE_S:
-                break
-        in_order = read / max(clock.now_s() - began, 1e-9)
-        return Rates(statistics.median(took), in_order, not all(one.direct for one in sources))
-
-
-class _Source:
-    """One file, read past the page cache where that can be."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = -1
-        self.direct = True
-        try:
-            self._open(os.O_DIRECT)
-        except OSError:  # not every file system can
-            self._buffer()
-        self.bytes = os.fstat(self._descriptor).st_size
-        self._into = mmap.mmap(-1, RUN_BYTES)  # of whole pages, as O_DIRECT wants it
-
-    def __enter__(self) -> _Source:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-        self._into.close()
-
-    def read(self, count: int, at: int) -> int:
-        """Read ``count`` bytes from about ``at``; how many came."""
-        at -= at % _PAGE
-        try:
-            return self._read(count, at)
-        except OSError:
-            if not self.direct:
-                raise
-            self._buffer()  # it opened, and does not read
-            return self._read(count, at)
-
-    def _read(self, count: int, at: int) -> int:
-        if not self.direct:
-            os.posix_fadvise(self._descriptor, at, count, os.POSIX_FADV_DONTNEED)
-        with memoryview(self._into) as whole, whole[:count] as into:
-            return os.preadv(self._descriptor, [into], at)
-
-    def _buffer(self) -> None:
-        self.direct = False
-        self._open(0)
-
-    def _open(self, flags: int) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | flags)

@@ -24,6 +24,7 @@ from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
 from autoloader.pipeline.batch_call import check_call
+from autoloader.planning.kinds import kind_of
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
@@ -228,7 +229,7 @@ def plan_loader(
     check_call(spec.batch)
     mixture = resolve(spec, split, once_found=once_found)
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
-    found = load_profile(profile, host=host_facts(limit))
+    found = load_profile(profile, host=host_facts(limit), mixture=kind_of(mixture))
     changes = list(found.notes)
     floor = found.profile.limits.ram_floor
     if ram_floor is not None:

@@ -3,28 +3,44 @@
 Not here: finding better knobs (``tune``), which combinations are legal (``knobs``).
 """
 
-from autoloader.profile.facts import HostFacts, host_facts
+from autoloader.profile.facts import HostFacts, described_host, host_facts
+from autoloader.profile.keeping import (
+    Kept,
+    check_name,
+    free_name,
+    keep_entry,
+    profile_path,
+    save_profile,
+)
+from autoloader.profile.kinds import MixtureKind
 from autoloader.profile.lookup import (
     ResolvedProfile,
     find_profile,
     load_profile,
     profile_paths,
-    save_profile,
     shipped_profiles_dir,
     user_profiles_dir,
 )
-from autoloader.profile.model import Limits, Profile, Provenance, diff
+from autoloader.profile.model import Entry, Limits, Profile, Provenance, diff
 
 __all__ = [
+    "Entry",
     "HostFacts",
+    "Kept",
     "Limits",
+    "MixtureKind",
     "Profile",
     "Provenance",
     "ResolvedProfile",
+    "check_name",
+    "described_host",
     "diff",
     "find_profile",
+    "free_name",
     "host_facts",
+    "keep_entry",
     "load_profile",
+    "profile_path",
     "profile_paths",
     "save_profile",
     "shipped_profiles_dir",

@@ -1,4 +1,9 @@
-"""What a machine is, as far as a loader cares: its processors, memory and GPUs.
+"""What a machine is, as far as a loader cares: its processors, memory, storage and GPUs.
+
+Theory of operation. ``host_facts`` is what a start of a loader asks: what a profile is matched and
+clamped by. ``described_host`` adds what a person wants beside a measurement: the processor's model,
+the kernel, versions, where the data lies and how fast it is read. ``HostFacts.fingerprint`` is one
+word for "rates measured here and there may be compared": equal nodes of a cluster have the same.
 
 Not here: which profile suits a machine (``lookup``), reading memory while a loader runs
 (``probes.headroom``).
@@ -6,22 +11,39 @@ Not here: which profile suits a machine (``lookup``), reading memory while a loa
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
 from typing import Annotated
 
 import psutil
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from autoloader.host.processors import usable_processors
+from autoloader.clock import Clock, SystemClock
+from autoloader.host.processors import CgroupProcessors, usable_processors
+from autoloader.probes.storage import by_file_system, probe_reads
 from autoloader.units import GIB, format_bytes, parse_bytes, size_of
 
 logger = logging.getLogger(__name__)
 
 _MEMORY_TOLERANCE_RATIO = 0.1
 """How far usable memory may differ for a saved profile to count as made for this host."""
+
+_VERSIONS = (
+    "autoloader-rlds",
+    "numpy",
+    "opencv-python-headless",
+    "simplejpeg",
+    "tensorflow",
+    "torch",
+)
+"""Packages whose version may change a rate."""
 
 Size = Annotated[
     int,
@@ -42,14 +64,32 @@ class HostFacts(ProfilePart):
     """What a machine is, as far as a loader cares."""
 
     cpus: int = Field(ge=1, description="processors a process may use: affinity and CPU quota")
+    processors: int | None = Field(None, ge=1, description="processors of the whole machine")
+    affinity: int | None = Field(
+        None, ge=1, description="processors that the process may run on (taskset, SLURM, cpuset)"
+    )
+    cpu_quota: float | None = Field(
+        None, gt=0, description="processors' worth of time that a cgroup gives; absent: no quota"
+    )
+    cpu_model: str = Field("unknown", description="the processor, as the kernel names it")
     memory_bytes: Size = Field(description="main memory, such as 62.5GiB")
     cgroup_limit_bytes: Size | None = Field(
         None, description="memory limit of the job or container; absent when there is none"
     )
     gpus: tuple[str, ...] = Field((), description="GPU names as NVML gives them, one per device")
-    storage: str = Field("unknown", description="what the data lies on: nvme, nfs, lustre, gcs …")
+    storage: str = Field("unknown", description="what the data lies on: ext4, nfs4, lustre, gcs …")
+    storage_read_bytes_per_s: Size | None = Field(
+        None, description="measured: bytes a second of the data read in order, past the page cache"
+    )
+    storage_random_read_s: float | None = Field(
+        None, ge=0, description="measured: seconds of a read of 20 KiB of the data at random"
+    )
     scheduler: str = Field("none", description="who starts jobs here: none, slurm …")
     ranks_per_node: int = Field(1, ge=1, description="training processes that share this host")
+    kernel: str = Field("unknown", description="release of the kernel")
+    versions: Mapping[str, str] = Field(
+        default_factory=dict, description="versions of the packages that read, decode and deliver"
+    )
 
     @property
     def usable_bytes(self) -> int:
@@ -65,6 +105,30 @@ class HostFacts(ProfilePart):
             and sorted(self.gpus) == sorted(host.gpus)
             and apart <= _MEMORY_TOLERANCE_RATIO * host.usable_bytes
         )
+
+    def is_same(self, host: HostFacts) -> bool:
+        """Whether both are one machine, or equal ones: ``matches``, processor and storage too.
+
+        What one of them does not know is left out of account.
+        """
+        return self.matches(host) and all(
+            "unknown" in (mine, theirs) or mine == theirs
+            for mine, theirs in (
+                (self.cpu_model, host.cpu_model),
+                (self.storage, host.storage),
+            )
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight characters: the same where rates may be compared.
+
+        Of the processor's model, the processors and the memory that may be used (to 5 %), GPUs and
+        the kind of storage. Not of names, kernels and versions: equal nodes have the same.
+        """
+        memory = f"{self.usable_bytes / GIB:.2g}"
+        parts = (self.cpu_model, self.cpus, memory, sorted(self.gpus), self.storage)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
     def describe(self) -> str:
         """One line for people: cpus, usable memory, GPUs."""
@@ -91,6 +155,64 @@ def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
         scheduler="slurm" if "SLURM_JOB_ID" in environment else "none",
         ranks_per_node=int(leading[0]) if leading else 1,
     )
+
+
+def described_host(
+    cgroup_limit_bytes: int | None = None,
+    *,
+    files: Sequence[str] = (),
+    clock: Clock | None = None,
+    probe_s: float = 0.5,
+) -> HostFacts:
+    """This machine in full, as it belongs beside a measurement.
+
+    Args:
+        cgroup_limit_bytes: memory limit of the job; ``None`` when there is none.
+        files: local files of the data; the file system that holds most of them is named, and read
+            for twice ``probe_s``.
+        clock: for the reads.
+        probe_s: seconds of reading at random, and of reading in order; 0 reads nothing.
+    """
+    seen = CgroupProcessors().read()
+    found: dict[str, object] = {
+        "processors": os.cpu_count(),
+        "affinity": seen.allowed,
+        "cpu_quota": seen.quota and round(seen.quota, 2),
+        "cpu_model": _cpu_model(),
+        "kernel": os.uname().release,
+        "versions": package_versions(),
+    }
+    systems = by_file_system(files)
+    if systems:
+        kind = max(systems, key=lambda kind: len(systems[kind]))
+        found["storage"] = kind
+        now_s = (clock or SystemClock()).now_s
+        rates = None
+        if probe_s > 0:
+            with suppress(OSError):  # a file that cannot be read is told where it is used
+                rates = probe_reads(systems[kind], now_s, each_s=probe_s)
+        if rates is not None:
+            found["storage_read_bytes_per_s"] = round(rates.in_order / 1e6) * 10**6
+            found["storage_random_read_s"] = round(rates.random_s, 6)
+    return host_facts(cgroup_limit_bytes).model_copy(update=found)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that read, decode and deliver, as far as they are installed."""
+    found = {}
+    for name in _VERSIONS:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor as the kernel names it; its architecture where it names none."""
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if found:
+            return found[1].strip()
+    return os.uname().machine
 
 
 def _gpu_names() -> tuple[str, ...]:

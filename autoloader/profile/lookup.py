@@ -1,17 +1,18 @@
-"""Finds profiles by path, by name, or by the host they were saved for; and saves them.
+"""Finds profiles by path, by name, or by the host and the mixture they were saved for.
 
 Profiles with a name lie in the user's directory (``AUTOLOADER_CONFIG_DIR``, else the platform's
 config directory for "autoloader"; below it ``profiles/NAME.yaml``). Those that ship with the
 library are looked for after them.
 
-Not here: what a profile says (``model``), finding better knobs (``tune``).
+Not here: what a profile says (``model``), writing one (``keeping``), finding better knobs
+(``tune``).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import platformdirs
 
 from autoloader.errors import ProfileError, nearest
 from autoloader.profile.facts import HostFacts, host_facts
+from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
 from autoloader.profile.model import DEFAULT_PROFILE, Profile
 from autoloader.units import expanded
 
@@ -32,35 +34,51 @@ class ResolvedProfile:
     """A profile that was found.
 
     Attributes:
-        profile: the profile, fitted to the host where ``load_profile`` gave it.
+        profile: the profile, fitted to the host where ``load_profile`` gave it; of several kinds
+            of mixtures it holds the nearest alone then.
         origin: path of its file, or "shipped".
         notes: which was taken and why, and every clamp; sentences for people.
+        entry: place of its knobs among those of its file; 0 for the file's own.
     """
 
     profile: Profile
     origin: str
     notes: list[str] = field(default_factory=list)
+    entry: int = 0
 
 
 def load_profile(
-    which: str | Path | None = None, *, strict: bool = False, host: HostFacts | None = None
+    which: str | Path | None = None,
+    *,
+    strict: bool = False,
+    host: HostFacts | None = None,
+    mixture: MixtureKind | None = None,
 ) -> ResolvedProfile:
-    """Find a profile and fit it to this host.
+    """Find a profile, take its knobs for the nearest kind of mixture, and fit it to this host.
 
     Args:
         which: a path to a YAML file; a name (the user's directory before the shipped ones); or
-            ``None`` for the user's latest saved profile that matches the host, else the shipped
-            default.
+            ``None`` for the user's saved profile that matches the host and comes nearest to the
+            mixture, the latest of equals, else the shipped default.
         strict: refuse a profile that would have to be clamped.
         host: the host to fit to; by default ``host_facts()``.
+        mixture: the kind of mixture that will be read; ``None``: not known.
 
     Raises:
         ProfileError: nothing of that name, a broken file, or ``strict`` and a clamp.
     """
     host = host or host_facts()
-    found = find_profile(which) if which is not None else _default_for(host)
-    fitted, notes = found.profile.fit(host, strict=strict)
-    return ResolvedProfile(fitted, found.origin, [*found.notes, *notes])
+    found = find_profile(which) if which is not None else _default_for(host, mixture)
+    chosen, entry, choice = found.profile.for_mixture(mixture)
+    fitted, clamps = chosen.fit(host, strict=strict)
+    said = [] if chosen.provenance.source == "measured" else [_unmeasured(chosen)]
+    return ResolvedProfile(
+        fitted, found.origin, [*found.notes, *said, *choice, *clamps], entry=entry
+    )
+
+
+def _unmeasured(profile: Profile) -> str:
+    return f"the knobs of profile {profile.name} are {profile.provenance.told}"
 
 
 def find_profile(which: str | Path) -> ResolvedProfile:
@@ -111,40 +129,6 @@ def user_profiles_dir() -> Path:
     return base / "profiles"
 
 
-def save_profile(profile: Profile, out: Path | None = None) -> Path:
-    """Write ``profile`` in one step (a reader sees the old file or the new one) and say where.
-
-    Args:
-        profile: what to write.
-        out: a ``.yaml`` file, or a directory that gets ``NAME.yaml``; ``None`` is the user's
-            directory, where ``--profile NAME`` finds it first.
-
-    Raises:
-        ProfileError: the place cannot be written.
-    """
-    target = user_profiles_dir() if out is None else expanded(out)
-    if target.suffix not in {".yaml", ".yml"}:
-        target = target / f"{profile.name}.yaml"
-    temporary: str | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(profile.to_yaml())
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise ProfileError(
-            f"{target}: the profile cannot be written: {error}",
-            remedy=f"name a writable place with --out, or set {CONFIG_DIR_VARIABLE}",
-        ) from error
-    return target
-
-
 def _profiles_in(directory: Path) -> list[Path]:
     """Its profiles; none where it is not there, or cannot be entered."""
     try:
@@ -154,24 +138,39 @@ def _profiles_in(directory: Path) -> list[Path]:
         return []
 
 
-def _default_for(host: HostFacts) -> ResolvedProfile:
-    """The user's latest saved profile that matches ``host``, else the shipped default."""
+def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfile:
+    """The user's saved profile for ``host`` and the nearest mixture, else the shipped default."""
     notes: list[str] = []
-    directory = user_profiles_dir()
-    for path in sorted(
-        _profiles_in(directory), key=lambda path: (-path.lstat().st_mtime_ns, path.name)
-    ):
+    far: list[str] = []
+    fitting: list[tuple[float, int, Path, Profile]] = []
+    latest_first = sorted(
+        _profiles_in(user_profiles_dir()),
+        key=lambda path: (-path.lstat().st_mtime_ns, path.name),
+    )
+    for age, path in enumerate(latest_first):
         try:
             profile = Profile.from_yaml(path)
         except ProfileError as error:
             notes.append(f"skipped a broken saved profile: {error.what}")
             continue
-        if profile.host.matches(host):
-            notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
-            return ResolvedProfile(profile, str(path), notes)
+        if not profile.host.matches(host):
+            continue
+        _, apart = profile.nearest(mixture)
+        if apart is not None and apart >= FAR_DOUBLINGS:
+            far.append(profile.name)
+        else:
+            # Knobs for any mixture come behind those for one like this.
+            fitting.append(
+                (math.ceil(FAR_DOUBLINGS if apart is None else apart), age, path, profile)
+            )
+    if fitting:
+        _, _, path, profile = min(fitting, key=lambda one: one[:2])
+        notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
+        return ResolvedProfile(profile, str(path), notes)
     path = shipped_profiles_dir() / f"{DEFAULT_PROFILE}.yaml"
+    others = f", and {', '.join(far)} is for other kinds of mixtures" if far else ""
     notes.append(
-        f"no saved profile matches this host ({host.describe()}): "
+        f"no saved profile matches this host ({host.describe()}){others}: "
         f"using the shipped default {DEFAULT_PROFILE}"
     )
     return ResolvedProfile(Profile.from_yaml(path), "shipped", notes)

@@ -1,35 +1,38 @@
 """A profile file: the host, its limits, the knobs that suit it, and where they come from.
 
-It is a small YAML file that a teammate can read, diff and commit. ``Profile.fit`` holds it against
-the host that is about to use it: what the host cannot give is clamped, and every clamp is said.
+It is a small YAML file that a teammate can read, diff and commit. One profile may hold knobs for
+several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_mixture`` takes the
+nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
+give is clamped, and every clamp is said.
 
-Not here: where profiles lie (``lookup``), what this machine is (``facts``), which combinations of
-knobs are legal (``knobs``).
+Not here: where profiles lie (``lookup``), how they are kept (``keeping``), their text (``text``),
+what this machine is (``facts``), which combinations of knobs are legal (``knobs``).
 """
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
-from ruamel.yaml import YAML
 
-from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
+from autoloader.errors import AutoloaderError, ProfileError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile.facts import HostFacts, ProfilePart, Size
+from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
+from autoloader.profile.migrations import migrated
+from autoloader.profile.text import differences, yaml_text
 from autoloader.spec.documents import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
-from autoloader.units import GIB, format_bytes, parse_bytes
+from autoloader.units import format_bytes
 
 DEFAULT_PROFILE = "local_dev"
 """The shipped profile for a host that no saved one matches."""
 
-_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-_SIZE_FIELDS = {"memory_bytes", "cgroup_limit_bytes", "ram_floor", "bytes"}
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _MOST_SHARDS = 64
 
 Number = (
@@ -74,33 +77,40 @@ class DiskCache(ProfilePart):
 class Provenance(ProfilePart):
     """Where the knobs of a profile come from."""
 
-    source: Literal["measured", "field-record", "reasoned"] = Field(
-        description="measured by a study, taken from the field record, or derived by reasoning"
+    source: Literal["measured", "controller", "field-record", "reasoned"] = Field(
+        description="measured by a study, found by the controller of a run, taken from the field "
+        "record, or derived by reasoning"
     )
     detail: str = Field(min_length=1, description="which study, which rows, or which reasoning")
     measured_on: Annotated[str, BeforeValidator(_as_text)] | None = Field(
         None, description="date of the measurement, and host if it helps"
     )
     command: str | None = Field(None, description="the command that measured it")
+    study: str | None = Field(None, description="the study that measured it")
+
+    @property
+    def told(self) -> str:
+        """What it means for who takes the knobs, in one clause."""
+        return {
+            "measured": f"measured here{f' on {self.measured_on}' if self.measured_on else ''}",
+            "controller": "found by the controller of a run, and accepted by a person",
+            "field-record": "taken from another loader's record: nothing was measured with them",
+            "reasoned": "reasoned: nothing was measured with them",
+        }[self.source]
 
 
-class Profile(ProfilePart):
-    """A host, its limits, and the knobs that suit it; immutable."""
+class Entry(ProfilePart):
+    """Knobs for one kind of mixture, and what is known of them; immutable."""
 
-    schema_version: Literal[1] = Field(description="version of this format")
-    name: str = Field(pattern=_NAME, description="what --profile finds it by")
-    description: str = Field("", description="one or two sentences for people")
-    host: HostFacts = Field(description="the host the knobs were chosen for")
-    limits: Limits = Field(description="how far the loader may go")
+    mixture: MixtureKind | None = Field(
+        None, description="the kind of mixture the knobs were found on; absent: any"
+    )
     knobs: Knobs = Field(
         default_factory=Knobs, description="knob values; what is left out has its default"
     )
-    cache: DiskCache | None = Field(
-        None, description="room on a local disk for decoded frames; absent: none"
-    )
     measurements: Mapping[str, Number] = Field(
         default_factory=dict,
-        description="what was measured with these knobs (samples_per_s, batch, datasets, …); "
+        description="what was measured with these knobs (samples_per_s, peak_rss_bytes, …); "
         "what was not measured is absent",
     )
     provenance: Provenance = Field(description="where the numbers come from")
@@ -111,6 +121,22 @@ class Profile(ProfilePart):
         if value is not None and not isinstance(value, Mapping):
             return value
         return Knobs.from_saved(value or {})
+
+
+class Profile(Entry):
+    """A host, its limits, and the knobs that suit it; immutable."""
+
+    schema_version: Literal[2] = Field(description="version of this format")
+    name: str = Field(pattern=NAME_PATTERN, description="what --profile finds it by")
+    description: str = Field("", description="one or two sentences for people")
+    host: HostFacts = Field(description="the host the knobs were chosen for")
+    limits: Limits = Field(description="how far the loader may go")
+    cache: DiskCache | None = Field(
+        None, description="room on a local disk for decoded frames; absent: none"
+    )
+    entries: tuple[Entry, ...] = Field(
+        (), description="knobs for further kinds of mixtures; the nearest kind is taken"
+    )
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Profile:
@@ -140,33 +166,77 @@ class Profile(ProfilePart):
                 f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
                 remedy=f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from",
             )
+        document = migrated(raw, origin=origin)
         try:
-            return cls.model_validate(raw)
+            return cls.model_validate(document)
         except ValidationError as error:
             raise _as_profile_error(error, origin) from error
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data in a stable order; sizes as ints of bytes, what is unset left out."""
         plain = self.model_dump(mode="json", exclude_none=True)
-        if not plain["knobs"]["datasets"]:
-            del plain["knobs"]["datasets"]
-        return plain
+        for entry in (plain, *plain["entries"]):
+            if not entry["knobs"]["datasets"]:
+                del entry["knobs"]["datasets"]
+        if not plain["host"]["versions"]:
+            del plain["host"]["versions"]
+        if not plain["entries"]:
+            del plain["entries"]
+        return {name: plain[name] for name in _ORDER if name in plain}
 
     def to_yaml(self) -> str:
         """The profile as a file: stable order, one field per line, ``from_yaml`` gives it back."""
-        head = (
-            f"# Host profile {self.name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
-            "GB is 10^9.\n"
-            "# Every field is explained by `autoloader schema profile`.\n"
-        )
-        plain = self.as_dict()
-        for section in plain.values():
-            if isinstance(section, dict):
-                for key in _SIZE_FIELDS & section.keys():
-                    section[key] = _size_text(section[key])
-        scalars = {k: v for k, v in plain.items() if not isinstance(v, dict)}
-        sections = [{k: v} for k, v in plain.items() if isinstance(v, dict) and v]
-        return "\n".join([head + _dump(scalars), *map(_dump, sections)])
+        return yaml_text(self.name, self.as_dict())
+
+    @property
+    def all_entries(self) -> tuple[Entry, ...]:
+        """Its own knobs first, then those for further kinds."""
+        own = {name: getattr(self, name) for name in Entry.model_fields}
+        return (Entry.model_construct(**own), *self.entries)
+
+    def with_entries(self, entries: Sequence[Entry]) -> Profile:
+        """This profile with other entries, the first of them its own knobs."""
+        first, *more = entries
+        own = {name: getattr(first, name) for name in Entry.model_fields}
+        return self.model_copy(update={**own, "entries": tuple(more)})
+
+    def nearest(self, kind: MixtureKind | None) -> tuple[int, float | None]:
+        """Place in ``all_entries`` of the nearest kind of mixture, and how far it is.
+
+        The first of equals is taken. An entry for any mixture is taken where all others are far.
+        The distance is in doublings; ``None`` where the mixture's kind or the entry's is unknown.
+        """
+        every = self.all_entries
+        if kind is None:
+            return 0, None
+        known = [
+            (entry.mixture.doublings_to(kind), place)
+            for place, entry in enumerate(every)
+            if entry.mixture is not None
+        ]
+        general = next((at for at, entry in enumerate(every) if entry.mixture is None), None)
+        apart, best = min(known, default=(math.inf, 0))
+        if general is not None and apart >= FAR_DOUBLINGS:
+            return general, None
+        return best, apart
+
+    def for_mixture(self, kind: MixtureKind | None) -> tuple[Profile, int, list[str]]:
+        """This profile with the knobs for the nearest kind of mixture alone.
+
+        Returns:
+            The profile, the place of its knobs in ``all_entries``, and what to say of the choice.
+        """
+        place, apart = self.nearest(kind)
+        entry = self.all_entries[place]
+        notes = []
+        if kind is not None and entry.mixture is not None and apart is not None and apart >= 0.25:
+            of = f"the nearest of {len(self.entries) + 1}, " if self.entries else ""
+            far = "; that is another kind of mixture: tune it" if apart >= FAR_DOUBLINGS else ""
+            notes.append(
+                f"profile {self.name}: knobs for {entry.mixture.describe()} ({of}{apart:.1f} "
+                f"doublings from this: {kind.describe()}){far}"
+            )
+        return (self.with_entries([entry]) if self.entries else self), place, notes
 
     def fit(self, host: HostFacts, *, strict: bool = False) -> tuple[Profile, list[str]]:
         """This profile for ``host``, and what had to change for it.
@@ -209,7 +279,8 @@ class Profile(ProfilePart):
     def _assumed_shards(self) -> dict[str, int]:
         """A mixture no rule about shards objects to, of the size the profile was measured with."""
         shards = dict.fromkeys(self.knobs.datasets, _MOST_SHARDS)
-        count = max(int(self.measurements.get("datasets", 1)), self.knobs.min_ready_datasets)
+        measured = (self.mixture and self.mixture.datasets) or 1
+        count = max(measured, self.knobs.min_ready_datasets)
         for index in range(count - len(shards)):
             shards[f"\0{index}"] = _MOST_SHARDS
         return shards
@@ -217,43 +288,7 @@ class Profile(ProfilePart):
 
 def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
     """Fields that differ, as ``(field, in a, in b)`` in the file's order; ``None``: not there."""
-    left, right = _flat(a.as_dict()), _flat(b.as_dict())
-    keys = [*left, *(key for key in right if key not in left)]
-    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
-
-
-def _size_text(count: int) -> str | int:
-    """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
-    short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
-    decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
-    long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
-    return next((text for text in (*short, *decimal, *long) if _exact(text, count)), count)
-
-
-def _exact(text: str, count: int) -> bool:
-    try:
-        return parse_bytes(text) == count
-    except UsageError:
-        return False
-
-
-def _dump(mapping: Mapping[str, Any]) -> str:
-    yaml = YAML()
-    yaml.width = 100
-    yaml.allow_unicode = True
-    stream = io.StringIO()
-    yaml.dump(dict(mapping), stream)
-    return stream.getvalue()
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    return differences(a.as_dict(), b.as_dict())
 
 
 def _unread(error: DocumentError, origin: str) -> ProfileError:
@@ -264,12 +299,28 @@ def _unread(error: DocumentError, origin: str) -> ProfileError:
     )
 
 
-_PARTS: Mapping[tuple[str, ...], type[BaseModel]] = {
-    (): Profile,
-    ("host",): HostFacts,
-    ("limits",): Limits,
-    ("cache",): DiskCache,
-    ("provenance",): Provenance,
+_ORDER = (
+    "schema_version",
+    "name",
+    "description",
+    "host",
+    "limits",
+    "cache",
+    "mixture",
+    "knobs",
+    "measurements",
+    "provenance",
+    "entries",
+)
+"""The fields in the order of a file."""
+
+_PARTS: Mapping[str, type[BaseModel]] = {
+    "host": HostFacts,
+    "limits": Limits,
+    "cache": DiskCache,
+    "mixture": MixtureKind,
+    "provenance": Provenance,
+    "entries": Entry,
 }
 
 
@@ -286,7 +337,8 @@ def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
     if isinstance(cause, AutoloaderError):
         return ProfileError(f"{origin}: {where}: {cause.what}", remedy=cause.remedy)
     if kind == "extra_forbidden":
-        part = _PARTS.get(tuple(place[:-1]), Profile)
+        above = [word for word in place[:-1] if not word.isdigit()]
+        part = _PARTS.get(above[-1], Profile) if above else Profile
         remedy = nearest(place[-1], part.model_fields)
         return ProfileError(f"{origin}: {where}: there is no such field", remedy=remedy)
     if kind == "missing":

@@ -17,12 +17,14 @@ import platformdirs
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.knobs import KnobLimits
-from autoloader.planning.start import plan_loader
+from autoloader.planning.kinds import kind_of
+from autoloader.planning.start import LoaderPlan, choose_reader, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.profile import host_facts, save_profile
+from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec
+from autoloader.tune.keep import Place, keep_winner
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
-from autoloader.tune.report import TuneReport, winning_profile
+from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guess
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
@@ -45,6 +47,8 @@ class TuneOptions:
         budget_s: wall seconds for search and finals.
         storage: a storage URL; ``None`` is an SQLite file in ``out``, else the user's data folder.
         study: name of a study to make or resume; ``None`` makes a new one.
+        name: of the profile to keep; ``None``: the start's where it is the user's own, else
+            NAME-tuned. Never a shipped one's.
         out: folder (or file) for the profile; ``None`` is the user's config folder.
         split: the spec's split to measure.
         seed: of the sampler.
@@ -60,6 +64,7 @@ class TuneOptions:
     budget_s: float = 360.0
     storage: str | None = None
     study: str | None = None
+    name: str | None = None
     out: Path | None = None
     split: str = "train"
     seed: int = 0
@@ -87,6 +92,7 @@ def tune(
 
     Raises:
         UsageError: options that make no sense.
+        ProfileError: the name is a shipped profile's, or the profile cannot be written.
         BudgetInfeasibleError: the floor is crossed before or by the start.
         AutoloaderError: bad spec, profile or data, as the exit codes say.
     """
@@ -95,6 +101,8 @@ def tune(
             f"--trials {options.trials} with --budget {options.budget_s:g}s leaves nothing to run",
             remedy="give at least one trial and a budget above zero",
         )
+    if options.name is not None:
+        check_name(options.name)
     clock = clock or SystemClock()
     headroom = headroom or HeadroomProbe()
     spec_path = options.spec_path.absolute()
@@ -149,18 +157,28 @@ def tune(
         watcher=watcher,
     )
     bound = bound_samples_per_s(plan.limits.cpus, result.costs_cpu_s)
-    profile = winning_profile(
-        base,
+    kept = keep_winner(
+        plan.profile,
         result,
-        host=host_facts(headroom.read().limit_bytes),
+        Place(
+            name=options.name,
+            out=options.out,
+            host=described_host(headroom.read().limit_bytes, files=_local_files(plan)),
+            mixture=kind_of(plan.mixture),
+            usual_reader=choose_reader(plan.mixture, "auto")[0],
+            command=options.command,
+            today=date.today(),
+        ),
         floor_bytes=floor_bytes,
-        batch=spec.batch.size,
-        datasets=len(plan.limits.shards),
-        bound=bound,
-        command=options.command,
-        today=date.today(),
+        bound_samples_per_s=bound,
     )
-    return TuneReport(save_profile(profile, options.out), profile, result, bound)
+    return TuneReport(kept, result, bound)
+
+
+def _local_files(plan: LoaderPlan) -> list[str]:
+    """Files of the data that this machine opens."""
+    local = [dataset for dataset in plan.mixture.datasets if not dataset.remote]
+    return sorted({piece.path for dataset in local for piece in dataset.slices})
 
 
 def bound_samples_per_s(cpus: int, costs_cpu_s: Iterable[float | None]) -> float | None:

@@ -1,17 +1,12 @@
-"""What a study leaves behind: the profile, the JSON document, the lines a person reads.
+"""What a study leaves behind to be read: the JSON document, the lines a person reads.
 
-Not here: deciding anything (``study``, ``finals``), where profiles live (``profile``).
+Not here: deciding anything (``study``, ``finals``), the profile (``keep``).
 """
 
 from __future__ import annotations
 
-import statistics
 import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,15 +15,15 @@ from rich.status import Status
 from rich.table import Table
 
 from autoloader.clock import Clock
-from autoloader.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.tune.finals import Contender
+from autoloader.tune.keep import Outcome as Kept
+from autoloader.tune.keep import changed_knobs
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialResult
 from autoloader.units import format_bytes
 
 _REASON_LENGTH = 100
-_VERSIONS = ("autoloader-rlds", "tensorflow", "optuna")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +31,12 @@ class TuneReport:
     """The end of ``autoloader.tune``.
 
     Attributes:
-        profile_path: where the profile was saved.
-        profile: what was saved.
+        kept: the profile that was written, or why none was.
         result: what the study found.
         bound_samples_per_s: see ``offline``; ``None`` when no cost was measured.
     """
 
-    profile_path: Path
-    profile: Profile
+    kept: Kept
     result: StudyResult
     bound_samples_per_s: float | None
 
@@ -51,7 +44,8 @@ class TuneReport:
         """What ``tune --json`` answers; design §3."""
         verdict = self.result.verdict
         return {
-            "profile_path": str(self.profile_path),
+            "profile_path": None if self.kept.path is None else str(self.kept.path),
+            "profile_notes": list(self.kept.notes),
             "best": _contender(verdict.winner),
             "start": _contender(verdict.start),
             "speedup": verdict.speedup,
@@ -68,7 +62,9 @@ class TuneReport:
         table.add_column("knob")
         table.add_column("start", justify="right")
         table.add_column("best", justify="right")
-        for knob, (before, after) in verdict.start.knobs.changed(verdict.winner.knobs).items():
+        for knob, (before, after) in changed_knobs(
+            verdict.start.knobs, verdict.winner.knobs
+        ).items():
             table.add_row(escape(knob), str(before), str(after))
         table.add_section()
         for label, rows in (
@@ -87,60 +83,10 @@ class TuneReport:
             console.print(f"bound with every cpu busy: {_rate(self.bound_samples_per_s)} samples/s")
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
         console.print(f"trials: {counts}", highlight=False)
-        console.print(f"profile: {self.profile_path}", soft_wrap=True, highlight=False)
-
-
-def winning_profile(
-    base: Profile,
-    result: StudyResult,
-    *,
-    host: HostFacts,
-    floor_bytes: int,
-    batch: int,
-    datasets: int,
-    bound: float | None,
-    command: str,
-    today: date,
-) -> Profile:
-    """The profile to save: ``base`` with the winner's knobs and what was measured with them."""
-    verdict = result.verdict
-    winner = verdict.winner
-    numbers: dict[str, float | int | None] = {
-        "samples_per_s": _rounded(winner.samples_per_s),
-        "start_samples_per_s": _rounded(verdict.start.samples_per_s),
-        "speedup": round(verdict.speedup, 3),
-        "bound_samples_per_s": _rounded(bound),
-        "batch": batch,
-        "datasets": datasets,
-        "peak_rss_bytes": winner.peak_rss_bytes,
-        "min_headroom_bytes": winner.min_headroom_bytes,
-        "time_to_first_batch_s": _median_of(winner, "time_to_first_batch_s"),
-        "batch_latency_p50_s": _median_of(winner, "batch_latency_s", "p50"),
-        "batch_latency_p99_s": _median_of(winner, "batch_latency_s", "p99"),
-    }
-    counts = ", ".join(f"{count} {name}" for name, count in result.trials.items())
-    ended = (
-        "nothing beat the start"
-        if winner.is_start
-        else f"start and best measured in turn, {len(verdict.ratios)} pairs"
-    )
-    return base.model_copy(
-        update={
-            "description": f"Tuned on a mixture of {datasets} datasets, batch {batch}.",
-            "host": host.model_copy(update={"storage": base.host.storage})
-            if base.host.matches(host)
-            else host,
-            "limits": Limits(ram_floor=floor_bytes, cpu_budget=base.limits.cpu_budget),
-            "knobs": winner.knobs,
-            "measurements": {name: n for name, n in numbers.items() if n is not None},
-            "provenance": Provenance(
-                source="measured",
-                detail=f"study {result.name}: {counts}; {ended}; {_versions()}",
-                measured_on=today.isoformat(),
-                command=command,
-            ),
-        }
-    )
+        if self.kept.path is not None:
+            console.print(f"profile: {self.kept.path}", soft_wrap=True, highlight=False)
+        for note in self.kept.notes:
+            console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
 class LiveWatcher:
@@ -236,35 +182,9 @@ def _contender(contender: Contender) -> dict[str, Any]:
     }
 
 
-def _median_of(contender: Contender, *keys: str) -> float | None:
-    """The median over the rounds of one figure in the child's JSON; ``None`` without any."""
-    found = []
-    for result in contender.rounds.values():
-        value: Any = result.measurement
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, (int, float)):
-            found.append(float(value))
-    return round(statistics.median(found), 4) if found else None
-
-
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
-
-
 def _rate(rate: float | None) -> str:
     return "–" if rate is None else f"{rate:.0f}"
 
 
 def _size(count: int | None) -> str:
     return "–" if count is None else format_bytes(count)
-
-
-def _versions() -> str:
-    found = []
-    for name in _VERSIONS:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return ", ".join(found)

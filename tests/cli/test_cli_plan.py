@@ -341,7 +341,7 @@ def with_profile(mix: Path, **knobs: Any) -> str:
     """A profile of these knobs, as ``tune`` would save it for this host."""
     host = HostFacts(cpus=2, memory_bytes=2**33)
     made = Profile(
-        schema_version=1,
+        schema_version=2,
         name="tuned",
         description="tuned here",
         host=host,

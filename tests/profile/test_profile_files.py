@@ -14,6 +14,7 @@ from autoloader.knobs import Knobs
 from autoloader.profile import (
     HostFacts,
     Limits,
+    MixtureKind,
     Profile,
     Provenance,
     diff,
@@ -103,7 +104,7 @@ def test_a_written_profile_reads_back_equal(
     measured: dict[str, int | float],
 ) -> None:
     profile = Profile(
-        schema_version=1,
+        schema_version=2,
         name="box",
         description=description,
         host=HostFacts(cpus=4, memory_bytes=memory, cgroup_limit_bytes=limit, gpus=("A", "A")),
@@ -144,6 +145,11 @@ def test_a_file_of_an_earlier_version_that_decodes_in_the_pool_is_read_as_ever(o
         later = text.replace("  decode: pool\n", "").replace(
             "  datasets:\n", "  cache_bytes: 0\n  datasets:\n"
         )
+        later = later.replace("schema_version: 1", "schema_version: 2")
+        later = later.replace("\nknobs:", "\nmixture:\n  datasets: 29\n  batch: 32\n\nknobs:")
+        host = "  cpu_model: unknown\n  memory_bytes"
+        later = later.replace("  memory_bytes", host, 1)
+        later = later.replace("per_node: 1\n", "per_node: 1\n  kernel: unknown\n", 1)
         assert found.to_yaml() == later
         assert found.knobs.for_dataset("bridge").cycle_length == 4
 
@@ -182,7 +188,7 @@ def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
         ("62.5GiB", "lots", "host.memory_bytes"),
         ("5GB", "-1", "limits.ram_floor"),
         ("source: reasoned", "source: guessed", "provenance.source"),
-        ("schema_version: 1", "schema_version: 2", "schema_version"),
+        ("schema_version: 1", "schema_version: 3", "schema_version"),
         ("name: box", "name: ../box", "name"),
         ("cpus: 8, ", "", "host.cpus"),
     ],
@@ -292,5 +298,5 @@ def test_a_shipped_profile_claims_no_measurement_of_this_library(path: Path) -> 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_profile_holds_29_datasets_within_its_cpus(path: Path) -> None:
     profile = Profile.from_yaml(path)
-    measured_on_29 = profile.model_copy(update={"measurements": {"datasets": 29}})
+    measured_on_29 = profile.model_copy(update={"mixture": MixtureKind(datasets=29)})
     assert measured_on_29.fit(profile.host)[1] == []

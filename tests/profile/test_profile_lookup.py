@@ -35,7 +35,7 @@ def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made_for(host: HostFacts, name: str = "mine", **parts: object) -> Profile:
     raw: dict[str, object] = {
-        "schema_version": 1,
+        "schema_version": 2,
         "name": name,
         "host": host.model_dump(),
         "limits": {"ram_floor": "5GB"},
@@ -136,7 +136,7 @@ def test_readers_are_held_against_the_number_of_datasets_measured() -> None:
     knobs = {"cycle_length": 4, "num_parallel_calls": 4}
     small = HOST.model_copy(update={"cpus": 2})
     one = made_for(HOST, knobs=knobs)
-    many = made_for(HOST, knobs=knobs, measurements={"datasets": 29})
+    many = made_for(HOST, knobs=knobs, mixture={"datasets": 29})
     assert one.fit(small)[0].knobs.cycle_length == 4
     assert many.fit(small)[0].knobs.cycle_length == 1
     assert many.fit(small)[0].knobs.num_parallel_calls == 1

@@ -12,11 +12,12 @@ import pytest
 from doubles import FakeHeadroom, ManualClock
 from rich.console import Console
 
-from autoloader.errors import UsageError
+from autoloader.errors import ProfileError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.profile import find_profile, load_profile
+from autoloader.profile import MixtureKind, find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline
+from autoloader.tune.keep import changed_knobs, kept_knobs
 from autoloader.tune.offline import TuneOptions, bound_samples_per_s, tune
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher, TuneReport
@@ -56,7 +57,14 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             knobs=knobs,
             limits=limits,
             notes=(),
-            mixture=SimpleNamespace(datasets=()),
+            mixture=SimpleNamespace(
+                datasets=[
+                    SimpleNamespace(remote=False, streamable=True, cameras={}, slices=())
+                    for _ in shards
+                ],
+                spec=spec,
+                layout=SimpleNamespace(batch_size=16, cameras={"primary": (8, 8)}, frames=1),
+            ),
         )
 
     monkeypatch.setattr(offline, "plan_loader", plan)
@@ -64,8 +72,8 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measure(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-    """Faster with queued samples, whatever this machine is."""
-    rate = 100.0 + knobs.queue_samples
+    """Faster with decode threads, whatever this machine is."""
+    rate = 100.0 + 10 * knobs.decode_threads + 9 * (knobs.reader == "indexed")
     watch(TrialProgress(160, rate, 0.001), 8 * GIB)
     return TrialResult(
         Outcome.COMPLETE,
@@ -91,29 +99,68 @@ def run(spec_path: Path, measurer: Any = measure, **options: Any) -> TuneReport:
     )
 
 
-def test_the_winner_is_saved_where_its_name_finds_it_before_the_shipped_one(
-    spec_path: Path, tmp_path: Path
-) -> None:
+def test_the_winner_is_saved_under_a_name_of_its_own(spec_path: Path, tmp_path: Path) -> None:
     report = run(spec_path, command="autoloader.tune --host-profile local_dev")
-    found = find_profile("local_dev")
-    assert report.profile_path == tmp_path / "config" / "profiles" / "local_dev.yaml"
-    assert found.origin == str(report.profile_path)
-    assert found.profile.knobs == report.result.verdict.winner.knobs
-    assert found.profile.limits.ram_floor == 5 * GIB
-    assert found.profile.provenance.source == "measured"
-    assert found.profile.provenance.command == "autoloader.tune --host-profile local_dev"
-    numbers = found.profile.measurements
-    assert numbers["datasets"] == 2
-    assert numbers["batch"] == 16
+    assert report.kept.path == tmp_path / "config" / "profiles" / "local_dev-tuned.yaml"
+    assert find_profile("local_dev").origin == "shipped"
+    found = find_profile("local_dev-tuned").profile
+    assert found.limits.ram_floor == 5 * GIB
+    assert found.provenance.source == "measured"
+    assert found.provenance.command == "autoloader.tune --host-profile local_dev"
+    assert found.provenance.study == report.result.name
+    assert found.mixture == MixtureKind(datasets=2, batch=16, frames=1, pixels=64)
+    numbers = found.measurements
     assert numbers["time_to_first_batch_s"] == 2.0
     assert numbers["speedup"] > 1
     assert numbers["min_headroom_bytes"] == 7 * GIB
+    assert found.host.cpu_model != "unknown"
+    assert found.host.versions["numpy"]
+
+
+def test_what_is_saved_pins_no_reader_that_is_usual_and_lists_no_knob_it_does_not_use(
+    spec_path: Path,
+) -> None:
+    start = Knobs.build({"reader": "indexed", "cycle_length": 2, "io_threads": 1})
+    winner = Knobs.build(
+        {"reader": "indexed", "cycle_length": 8, "io_threads": 3, "bridge.cycle_length": 4}
+    )
+    kept = kept_knobs(winner, start, usual_reader="indexed")
+    assert kept == Knobs.build({"reader": "auto", "cycle_length": 2, "io_threads": 3})
+    assert set(changed_knobs(start, winner)) == {"io_threads"}
+    other = kept_knobs(winner, start, usual_reader="stream")
+    assert other.reader == "indexed", "another reader than the usual one was found, and is said"
+    streams = kept_knobs(
+        Knobs.build({"reader": "stream", "cycle_length": 8, "io_threads": 3}),
+        start,
+        usual_reader="stream",
+    )
+    assert streams == Knobs.build({"reader": "auto", "cycle_length": 8, "io_threads": 1})
+
+
+def test_nothing_is_saved_where_nothing_beat_the_start(spec_path: Path, tmp_path: Path) -> None:
+    def alike(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=100.0)
+
+    report = run(spec_path, alike)
+    assert report.as_dict()["profile_path"] is None
+    assert "nothing was faster than the start" in report.kept.notes[0]
+    assert not (tmp_path / "config").exists()
+
+
+def test_a_shipped_profiles_name_is_refused_before_anything_is_measured(spec_path: Path) -> None:
+    def never(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        raise AssertionError("measured")
+
+    for name in ("local_dev", "../up"):
+        with pytest.raises(ProfileError, match="--name"):
+            run(spec_path, never, name=name)
 
 
 def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
     document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
     assert set(document) == {
         "profile_path",
+        "profile_notes",
         "best",
         "start",
         "speedup",
@@ -136,15 +183,16 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
 def test_out_takes_profile_and_study(spec_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "here"
     report = run(spec_path, out=out)
-    assert report.profile_path == out / "local_dev.yaml"
+    assert report.kept.path == out / "local_dev-tuned.yaml"
     assert (out / "studies.db").is_file()
     assert not (tmp_path / "config").exists()
 
 
 def test_a_tuned_profile_is_a_start_for_the_next_study(spec_path: Path) -> None:
     first = run(spec_path)
-    second = run(spec_path)
-    assert second.result.verdict.start.knobs == first.profile.knobs
+    second = run(spec_path, host_profile="local_dev-tuned")
+    start = second.result.verdict.start.knobs
+    assert kept_knobs(start, start, usual_reader="indexed") == first.kept.profile.knobs
 
 
 def test_a_ring_is_searched_within_half_of_what_the_plan_allows(spec_path: Path) -> None:
@@ -168,9 +216,9 @@ def test_people_see_what_changed_and_where_it_lies(spec_path: Path) -> None:
     report = run(spec_path)
     text = io.StringIO()
     report.show(Console(file=text, width=100))
-    assert "queue_samples" in text.getvalue()
+    assert "decode_threads" in text.getvalue()
     assert "speedup" in text.getvalue()
-    assert "local_dev.yaml" in text.getvalue().replace("\n", "")
+    assert "local_dev-tuned.yaml" in text.getvalue().replace("\n", "")
 
 
 def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:

@@ -1,0 +1,209 @@
+"""Keeping profiles: entries join, nothing is lost, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.errors import ProfileError
+from autoloader.profile import (
+    Entry,
+    HostFacts,
+    MixtureKind,
+    Profile,
+    described_host,
+    free_name,
+    keep_entry,
+    load_profile,
+    save_profile,
+)
+from autoloader.profile.migrations import migrated
+from autoloader.units import GIB
+
+HOST = HostFacts(cpus=8, memory_bytes=64 * GIB, cpu_model="X1", storage="ext4")
+SMALL = {"datasets": 1, "batch": 16, "frames": 1, "pixels": 4096, "encoding": "jpeg"}
+LARGE = {"datasets": 29, "batch": 32, "frames": 2, "pixels": 65536, "encoding": "jpeg"}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path))
+    return tmp_path / "profiles"
+
+
+def tuned(kind: dict[str, Any], threads: int, rate: float, **parts: Any) -> Profile:
+    return Profile.model_validate(
+        {
+            "schema_version": 2,
+            "name": "mine",
+            "host": HOST.model_dump(),
+            "limits": {"ram_floor": "5GB"},
+            "mixture": kind,
+            "knobs": {"decode_threads": threads},
+            "measurements": {"samples_per_s": rate},
+            "provenance": {"source": "measured", "detail": "a test", "measured_on": "2026-03-01"},
+            **parts,
+        }
+    )
+
+
+def test_knobs_for_another_kind_of_mixture_join_those_there_are(folder: Path) -> None:
+    first = keep_entry(tuned(LARGE, 8, 900), tuned_from=None)
+    assert first.written
+    assert first.notes == []
+    second = keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
+    assert "2 kinds of mixtures" in second.notes[0]
+    [kept] = (folder / "replaced").iterdir()
+    assert str(kept) in second.notes[1]
+    assert Profile.from_yaml(kept) == tuned(LARGE, 8, 900)
+
+    found = Profile.from_yaml(second.path)
+    assert Profile.from_yaml_text(found.to_yaml()) == found
+    for kind, threads in ((LARGE, 8), (SMALL, 2)):
+        loaded = load_profile(host=HOST, mixture=MixtureKind.model_validate(kind))
+        assert loaded.profile.name == "mine"
+        assert loaded.profile.knobs.decode_threads == threads
+        assert loaded.profile.entries == ()
+
+
+def test_the_nearest_kind_is_taken_and_said(folder: Path) -> None:
+    keep_entry(tuned(LARGE, 8, 900), tuned_from=None)
+    keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
+    like = MixtureKind.model_validate(LARGE | {"batch": 64, "datasets": 25})
+    loaded = load_profile("mine", host=HOST, mixture=like)
+    assert loaded.profile.knobs.decode_threads == 8
+    [said] = [note for note in loaded.notes if "doublings" in note]
+    assert "knobs for 29 datasets, batch 32" in said
+    assert "the nearest of 2, 1.2 doublings" in said
+
+
+def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> None:
+    keep_entry(tuned(SMALL, 2, 5000), tuned_from=None)
+    large = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
+    assert large.origin == "shipped"
+    assert any("mine is for other kinds of mixtures" in note for note in large.notes)
+    named = load_profile("mine", host=HOST, mixture=MixtureKind.model_validate(LARGE))
+    assert any("another kind of mixture: tune it" in note for note in named.notes)
+
+
+def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder: Path) -> None:
+    first = tuned(LARGE, 8, 900)
+    keep_entry(first, tuned_from=None)
+    slower = keep_entry(tuned(LARGE, 3, 700), tuned_from=None)
+    assert not slower.written
+    assert "gave 900 samples/s on 2026-03-01, these 700" in slower.notes[0]
+    assert Profile.from_yaml(folder / "mine.yaml") == first
+    met = keep_entry(tuned(LARGE, 3, 700), tuned_from=first)
+    assert met.written, "it was measured beside them, on a slower day"
+    assert Profile.from_yaml(met.path).knobs.decode_threads == 3
+
+
+def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folder: Path) -> None:
+    other = HOST.model_copy(update={"cpus": 64})
+    keep_entry(tuned(LARGE, 8, 900, host=other.model_dump()), tuned_from=None)
+    assert free_name("mine", HOST) == "mine-2"
+    assert free_name("mine", other) == "mine"
+    kept = keep_entry(tuned(LARGE, 2, 100), tuned_from=None)
+    assert kept.written
+    assert "another host" in kept.notes[0]
+    assert len(list((folder / "replaced").iterdir())) == 1
+
+
+def test_a_tuned_profile_never_has_a_shipped_ones_name() -> None:
+    assert free_name("local_dev", HOST) == "local_dev-tuned"
+    with pytest.raises(ProfileError, match="ships with autoloader"):
+        keep_entry(tuned(LARGE, 8, 900, name="local_dev"), tuned_from=None)
+
+
+def test_saving_the_same_again_keeps_nothing_aside(folder: Path) -> None:
+    for _ in range(2):
+        save_profile(tuned(LARGE, 8, 900))
+    assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
+    try:
+        old = tuned(LARGE, 8, 900)
+        path = save_profile(old, place)
+        (place / "full").write_bytes(bytes(4096))
+        with pytest.raises(ProfileError, match="No space left on device") as caught:
+            save_profile(tuned(LARGE, 9, 900, description="d" * 9000), place)
+        assert "--out" in caught.value.remedy
+        assert Profile.from_yaml(path) == old
+        assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_profile_of_the_first_schema_says_what_it_was_measured_on() -> None:
+    raw = {
+        "schema_version": 1,
+        "name": "old",
+        "host": {"cpus": 2, "memory_bytes": 2**34},
+        "limits": {"ram_floor": 0},
+        "knobs": {"reader": "indexed"},
+        "measurements": {"samples_per_s": 5.0, "batch": 32, "datasets": 29},
+        "provenance": {"source": "measured", "detail": "x"},
+    }
+    new = Profile.model_validate(migrated(raw, origin="old.yaml"))
+    assert new.mixture == MixtureKind(datasets=29, batch=32)
+    assert new.knobs.reader == "auto"
+    assert migrated(new.as_dict(), origin="new.yaml") == new.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(3, "newer autoloader"), ("2", "'2'"), (None, "None"), (0, "0")]
+)
+def test_a_schema_that_is_newer_or_none_is_refused(version: object, said: str) -> None:
+    with pytest.raises(ProfileError, match=r"box\.yaml: schema_version: ") as caught:
+        migrated({"schema_version": version}, origin="box.yaml")
+    assert said in caught.value.what
+    assert "autoloader" in caught.value.remedy or "schema_version: 2" in caught.value.remedy
+
+
+def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(bytes(2**20))
+    found = described_host(files=[str(data)], probe_s=0.01)
+    assert found.affinity == len(os.sched_getaffinity(0))
+    assert found.storage != "unknown"
+    assert found.kernel == os.uname().release
+    again = described_host(files=[str(data)], probe_s=0)
+    assert again.fingerprint == found.fingerprint
+    assert again.is_same(found)
+    assert found.model_copy(update={"kernel": "9"}).fingerprint == found.fingerprint
+    for change in ({"cpus": 99}, {"cpu_model": "Z80"}, {"storage": "tape"}):
+        other = found.model_copy(update=change)
+        assert other.fingerprint != found.fingerprint
+        assert not other.is_same(found)
+
+
+def test_entries_are_checked_like_the_profile_itself() -> None:
+    text = (
+        tuned(LARGE, 8, 900)
+        .with_entries(
+            [
+                Entry.model_validate(tuned(k, 2, 1).model_dump(include=set(Entry.model_fields)))
+                for k in (LARGE, SMALL)
+            ]
+        )
+        .to_yaml()
+    )
+    wrong = text.replace("datasets: 1\n", "dataset: 1\n")
+    with pytest.raises(ProfileError, match=r"entries\.0\.mixture\.dataset: there is no such") as no:
+        Profile.from_yaml_text(wrong)
+    assert "'datasets'" in no.value.remedy
