@@ -1,9 +1,10 @@
 """Measures what decoding a sample costs: a few samples of each dataset, in the calling thread.
 
 Reads the first readable records of every dataset without TensorFlow (of LeRobot data the first
-frames), and decodes eight samples of each in turn, dataset after dataset, or fewer when the time is
-up; the first round warms up and is not counted unless it is the only one. The cost of a dataset is
-the median of its samples, so that one interruption does not decide.
+frames), and decodes a few samples of each in turn, dataset after dataset: eight of few datasets,
+four of many, or fewer when the time is up. The first round warms up and is not counted unless it is
+the only one. The cost of a dataset is the median of its samples, so that one interruption does not
+decide.
 
 Not here: the pool that decodes in a run (``decode.pool``), what is made of the costs
 (``cli.plan_report``).
@@ -37,7 +38,9 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.transforms import user_function
 
 _TRIES = 4
-_MOST_ROUNDS = 8
+_LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
+_SAMPLES = 128
+"""Decoded in all, where that many rounds allow it."""
 _COPIED, _COPIED_BYTES, _COPY_STEP = 256, 192 * 1024, 97
 """Frames of 256×256 that a copy is timed on: more than the processor's caches hold."""
 
@@ -91,7 +94,8 @@ def probe_decode(
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
     }
     seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
-    for round_ in range(_MOST_ROUNDS):
+    rounds = min(max(_SAMPLES // max(1, len(episodes)), _LEAST_ROUNDS), _MOST_ROUNDS)
+    for round_ in range(rounds):
         for name, episode in episodes.items():
             began = clock.now_s()
             if began >= deadline:
