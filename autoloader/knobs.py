@@ -184,7 +184,7 @@ class Knobs(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise _not_allowed(where, first.get("input"), first["msg"]) from error
+            raise _not_allowed(where, first.get("input"), _allowed(first["msg"])) from error
         knobs._check_everywhere()  # noqa: SLF001 its own class
         return knobs
 
@@ -319,6 +319,10 @@ class Knobs(BaseModel):
                 return
             largest = max(used, key=lambda key: used[key])
             moves.lower(largest, used[largest] - 1, rule)
+
+
+def _allowed(message: str) -> str:
+    return message.partition(",")[0].replace("Input should be", "it should be")
 
 
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:

@@ -43,6 +43,7 @@ from autoloader.cli.replay import replay
 from autoloader.cli.stats import stats
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
+from autoloader.cli.wrong_arguments import as_usage_error
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError
 from autoloader.units import format_bytes
 
@@ -179,7 +180,7 @@ def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) ->
     except _CommandLineError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help is shown already
             return UsageError.exit_code
-        return _told(_as_usage_error(error, name), as_json=as_json)
+        return _told(as_usage_error(error, name, words), as_json=as_json)
     except MemoryError as error:
         return _told(_as_memory_error(error), as_json=as_json)
     except ImportError as error:  # of a library that a limited address space has no room for
@@ -189,12 +190,6 @@ def _run(program: typer.Typer, words: list[str], name: str, *, as_json: bool) ->
     except Exception as error:  # noqa: BLE001  (the last place before the shell: say it, with a fixed code)
         return _internal_error(error, as_json=as_json)
     return code if isinstance(code, int) else 0
-
-
-def _as_usage_error(error: Any, name: str) -> UsageError:
-    context = getattr(error, "ctx", None)
-    command = name if context is None else context.command_path
-    return UsageError(error.format_message(), remedy=f"`{command} --help` says what it takes")
 
 
 def _internal_error(error: Exception, *, as_json: bool) -> int:

@@ -21,6 +21,7 @@ from autoloader.cli.options import (
     with_transforms,
 )
 from autoloader.cli.output import emit, emit_json
+from autoloader.errors import UsageError
 
 FOUND_SOMETHING = 1
 
@@ -36,16 +37,23 @@ def doctor(
     profile: ProfileName = None,
     ram_floor: RamFloor = None,
     kernel_log: Annotated[
-        Path, typer.Option("--kernel-log", help="The kernel's log, or a copy of it.")
-    ] = Path("/dev/kmsg"),
+        Path | None,
+        typer.Option("--kernel-log", help="A copy of the kernel's log, to read instead."),
+    ] = None,
     _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Say what on this machine will hurt a run; changes nothing. Exit code 1: something will."""
-    from autoloader.doctor import Finding, Machine, examine
+    from autoloader.doctor import KERNEL_LOG, Finding, Machine, examine
 
+    if kernel_log is not None and not kernel_log.exists():
+        raise UsageError(
+            f"--kernel-log {kernel_log}: there is no such file",
+            remedy="name a file that `dmesg > kernel.log` wrote, or leave the option out to have "
+            f"{KERNEL_LOG} read",
+        )
     # With --json stdout is a pipe to a program, whatever the training's will be.
-    machine = Machine(kernel_log=kernel_log, stdout=None if as_json else 1)
+    machine = Machine(kernel_log=kernel_log or KERNEL_LOG, stdout=None if as_json else 1)
     seen = examine(
         machine, spec=spec, split=split, profile=profile, floor_bytes=floor_bytes(ram_floor)
     )

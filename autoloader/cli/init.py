@@ -109,15 +109,19 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
         having = [one for one, mixes in found.items() if mix in mixes]
         every = sorted({name for mixes in found.values() for name in mixes})
         if len(having) != 1:
+            told = "several styles have one of this name" if having else "there is no such mixture"
             raise UsageError(
-                f"--mix {mix}" + (" is a name in several styles" if having else ""),
+                f"--mix {mix}: {told}",
                 remedy="add " + " or ".join(f"--style {one.value}" for one in having)
                 if having
                 else nearest(mix, every),
             )
         (style,) = having
     if mix not in found[style]:
-        raise UsageError(f"--mix {mix} --style {style.value}", remedy=nearest(mix, found[style]))
+        raise UsageError(
+            f"--mix {mix}: --style {style.value} has no such mixture",
+            remedy=nearest(mix, found[style]),
+        )
     return style, found[style][mix]
 
 

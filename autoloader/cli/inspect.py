@@ -45,7 +45,9 @@ def inspect(
     counts = {name: sum(part.records for part in parts) for name, parts in found.splits.items()}
     full = [name for name, count in counts.items() if count]
     if split is not None and split not in counts:
-        raise UsageError(f"--split {split}", remedy=nearest(split, counts))
+        raise UsageError(
+            f"--split {split}: the dataset has no such split", remedy=nearest(split, counts)
+        )
     chosen = split or ("train" if "train" in full else next(iter(full), ""))
     facts = _facts(found, chosen, episodes) if counts.get(chosen) else None
     if as_json:

@@ -51,7 +51,10 @@ def peek(
 
     require("matplotlib", "the contact sheet")
     if out.suffix not in SUFFIXES:
-        raise UsageError(f"--out {out}", remedy=f"end it in one of: {', '.join(SUFFIXES)}")
+        raise UsageError(
+            f"--out {out}: no kind of sheet ends so",
+            remedy=f"end it in one of: {', '.join(SUFFIXES)}",
+        )
     asked = PipelineSpec.from_yaml(spec)
     most_shown = frames or shown_samples  # --frames is the old name
     mixture, seen = _samples(asked, split, ram_floor, samples, most_shown)

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from autoloader.doctor import data, gpu, leftovers, memory, process
-from autoloader.doctor.findings import Check, Fact, Finding, Machine, Seen
+from autoloader.doctor.findings import KERNEL_LOG, Check, Fact, Finding, Machine, Seen
 from autoloader.doctor.storage import storage
 from autoloader.errors import ProfileError
 from autoloader.profile import load_profile
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import PipelineSpec
 
-__all__ = ["Fact", "Finding", "Machine", "Seen", "examine"]
+__all__ = ["KERNEL_LOG", "Fact", "Finding", "Machine", "Seen", "examine"]
 
 
 def examine(

@@ -14,6 +14,8 @@ from typing import Any, Literal
 
 from autoloader.host.cgroups import ROOT
 
+KERNEL_LOG = Path("/dev/kmsg")
+
 
 @dataclass(frozen=True, slots=True)
 class Fact:
@@ -60,7 +62,7 @@ class Machine:
 
     proc: Path = Path("/proc")
     cgroup_root: Path = ROOT
-    kernel_log: Path = Path("/dev/kmsg")
+    kernel_log: Path = KERNEL_LOG
     nvml: ModuleType | Any | None = None
     stdout: int | None = 1
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

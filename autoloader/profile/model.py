@@ -346,7 +346,7 @@ def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
             f"{origin}: {where}: this field is required and not there",
             remedy=f"add it; `autoloader profile show {DEFAULT_PROFILE}` is a complete example",
         )
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     return ProfileError(
         f"{origin}: {where}: {first['input']!r} is not allowed: {' '.join(message.split())}",
         remedy=f"`autoloader schema profile` says what {where} may be",

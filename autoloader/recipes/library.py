@@ -130,7 +130,7 @@ def mixtures(style: str) -> dict[str, dict[str, float]]:
 
 def _check_style(style: str) -> None:
     if style not in STYLES:
-        raise UsageError(f"style {style!r}", remedy=nearest(style, STYLES))
+        raise UsageError(f"style: there is no style {style!r}", remedy=nearest(style, STYLES))
 
 
 def _styles(entry: Mapping[str, Any]) -> tuple[str, ...]:

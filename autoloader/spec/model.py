@@ -6,12 +6,13 @@ Not here: field expressions (``fields``), files and their errors (``reading``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from autoloader.errors import nearest
+from autoloader.errors import SpecError, UsageError, nearest, shown
 from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Expression, Language
@@ -215,17 +216,20 @@ class PipelineSpec(Block):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> PipelineSpec:
         names = [dataset.name for dataset in self.datasets]
-        for name in names:
-            if names.count(name) > 1:
-                raise wrong(f"two datasets are named {name!r}", "give each dataset its own name")
+        for place, name in enumerate(names):
+            if name in names[:place]:
+                raise wrong(
+                    f"datasets[{place}].name: another dataset is named {name!r}",
+                    "give each dataset its own name",
+                )
         seen = set()
         for dataset in self.datasets:
             for camera in dataset.images:
                 seen.add(camera)
                 if camera not in self.cameras:
                     raise wrong(
-                        f"dataset {dataset.name!r} fills camera {camera!r}, which cameras lacks",
-                        nearest(camera, self.cameras) + " Otherwise give it a size in cameras.",
+                        f"datasets[{dataset.name}].images: there is no camera {camera!r}",
+                        f"{nearest(camera, self.cameras)}; or give it a size in cameras",
                     )
                 if self.cameras[camera].depth and dataset.images[camera].flip:
                     raise wrong(
@@ -254,7 +258,7 @@ class PipelineSpec(Block):
         if isinstance(moves, CurriculumSpec):
             for name in (*moves.from_, *moves.to):
                 if name not in names:
-                    raise wrong(f"weights names {name!r}, no dataset", nearest(name, names))
+                    raise wrong(f"weights: there is no dataset {name!r}", nearest(name, names))
             if self.mixing.epoch == "pass":
                 raise wrong(
                     "weights: a schedule with mixing.epoch: pass, where every dataset gives one "
@@ -267,7 +271,7 @@ class PipelineSpec(Block):
             for member in members:
                 if member not in names:
                     raise wrong(
-                        f"normalize.group.{group} names {member!r}, which is no dataset",
+                        f"normalize.group.{group}: there is no dataset {member!r}",
                         nearest(member, names),
                     )
 
@@ -275,7 +279,7 @@ class PipelineSpec(Block):
         for camera in self.augment:
             if camera not in self.cameras:
                 raise wrong(
-                    f"augment names camera {camera!r}, which cameras lacks",
+                    f"augment: there is no camera {camera!r}",
                     nearest(camera, self.cameras),
                 )
             if self.cameras[camera].depth:
@@ -314,12 +318,13 @@ class PipelineSpec(Block):
         """The dataset called ``name``.
 
         Raises:
-            KeyError: there is none.
+            UsageError: there is none.
         """
         for dataset in self.datasets:
             if dataset.name == name:
                 return dataset
-        raise KeyError(name)
+        names = [dataset.name for dataset in self.datasets]
+        raise UsageError(f"there is no dataset {name!r}", remedy=nearest(name, names))
 
     def sample_of(self, name: str) -> SampleSpec:
         """What a sample of this dataset holds: its own ``sample`` over the mixture's."""
@@ -336,6 +341,11 @@ class PipelineSpec(Block):
             return source
         if isinstance(source, Mapping):
             return cls.from_mapping(source)
+        if not isinstance(source, (str, PathLike)):
+            raise SpecError(
+                f"{shown(source)} is no spec",
+                remedy="pass a PipelineSpec, the path of one, or a dict that says the same",
+            )
         return cls.from_yaml(source)
 
     @classmethod

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from autoloader.errors import SpecError, nearest, shown
 from autoloader.spec.documents import MAX_DEPTH, read_yaml_file
@@ -48,6 +49,11 @@ def read_mapping(
 ) -> _Spec:
     """The spec in plain values; see ``PipelineSpec.from_mapping`` and ``read_yaml``."""
     plain = _plain(raw)
+    if not isinstance(plain, dict):
+        raise SpecError(
+            f"a spec is a mapping, and this is {shown(raw)}",
+            remedy="pass what a spec file would say, such as {'datasets': […], 'cameras': {…}}",
+        )
     if plain.get("augment", {}) is None:
         del plain["augment"]
     _apply_defaults(plain, set(dataset.model_fields) - {"name"})
@@ -141,12 +147,37 @@ def _translate(error: ValidationError, plain: dict[str, Any]) -> SpecError:
         return SpecError(
             f"{where}is required and missing{more}", remedy=f"add {path!r} to the spec", path=path
         )
-    allowed = dict.fromkeys(str(fault["msg"]) for other, fault in faults if other == path)
+    allowed = dict.fromkeys(_allowed(fault) for other, fault in faults if other == path)
     return SpecError(
         f"{where}{shown(first.get('input'))} is not allowed{more}",
-        remedy=", or ".join(allowed).replace("Input should be", "it should be"),
+        remedy="it should be " + ", or ".join(allowed),
         path=path,
     )
+
+
+_BLOCK = "a block of keys and values"
+_ALLOWED = {
+    "too_short": "at least {min_length} of them",
+    "too_long": "at most {max_length} of them",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": _BLOCK,
+    "mapping_type": _BLOCK,
+    "model_type": _BLOCK,
+    "model_attributes_type": _BLOCK,
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_parsing": "a number",
+    "string_pattern_mismatch": "text that the pattern {pattern} matches",
+}
+"""What each kind of pydantic's faults allows, where its own words are a programmer's."""
+
+
+def _allowed(fault: ErrorDetails) -> str:
+    known = _ALLOWED.get(fault["type"])
+    if known is not None:
+        return known.format_map(fault.get("ctx") or {})
+    return str(fault["msg"]).removeprefix("Input should be ")
 
 
 def _path_of(loc: tuple[int | str, ...], plain: dict[str, Any]) -> str:
@@ -168,4 +199,5 @@ def _path_of(loc: tuple[int | str, ...], plain: dict[str, Any]) -> str:
 
 
 def _is_marker(part: str) -> bool:
-    return "[" in part or part in {"int", "float", "str"} or part.startswith("function-")
+    kinds = ("function-", "constrained-")
+    return "[" in part or part in {"int", "float", "str"} or part.startswith(kinds)

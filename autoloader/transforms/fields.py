@@ -7,7 +7,7 @@ arithmetic (``episode_ops``); the same arithmetic in TensorFlow (``tfdata.fields
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,9 +89,14 @@ def find_feature(
         return features[wanted]
     raise SpecError(
         f"{field}: {path!r} is no feature of dataset {dataset!r}",
-        remedy=f"{nearest(path, features)} It has: {', '.join(sorted(features))}",
+        remedy=_nearest_and_all(path, features),
         path=field,
     )
+
+
+def _nearest_and_all(path: str, features: Collection[str]) -> str:
+    close, every = nearest(path, features), f"it has: {', '.join(sorted(features))}"
+    return f"{close} {every}" if close.startswith("did you mean") else every
 
 
 def numeric_field(

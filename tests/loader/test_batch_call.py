@@ -144,8 +144,8 @@ def test_what_goes_wrong_names_the_function(
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        ({"gives": {}}, "call without gives"),
-        ({"call": None}, "gives without call"),
+        ({"gives": {}}, "without gives"),
+        ({"call": None}, "without a call"),
         ({"gives": {"action": {"dtype": "int32"}}}, "gives names 'action'"),
         ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text with a shape"),
         ({"call": "no function"}, "is no module:function"),

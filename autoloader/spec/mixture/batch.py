@@ -66,7 +66,9 @@ class BatchSpec(Block):
     def _call_and_gives_belong_together(self) -> BatchSpec:
         if (self.call is None) != (not self.gives):
             raise wrong(
-                "call without gives" if self.call else "gives without call",
+                f"call: {self.call!r} is given without gives"
+                if self.call
+                else f"gives: {', '.join(self.gives)} without a call",
                 "name the function, and what it gives: {input_ids: {dtype: int32, shape: [32]}}",
             )
         for name in self.gives:

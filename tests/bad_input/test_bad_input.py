@@ -1,0 +1,484 @@
+"""Bad input, by the command and from Python: what is told, and that nothing is left behind.
+
+Every message names the place, the value found and what is allowed, and says what to do. A refusal
+writes nothing and leaves nothing running. Most cases are a spec with one value changed: ``plan``
+and ``AutoLoader`` refuse it alike.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+import rlds_files
+from leftovers import no_thread_left_behind
+
+from autoloader import (
+    AutoLoader,
+    AutoloaderError,
+    PipelineSpec,
+    join_states,
+    layouts,
+    recipes,
+)
+from autoloader.cli.app import main
+
+SPEC: dict[str, Any] = {
+    "datasets": [
+        {
+            "name": "arm",
+            "path": "data/robot/1.0.0",
+            "images": {"primary": "observation/image"},
+            "action": "action",
+            "state": "observation/state",
+            "language": "language_instruction",
+        }
+    ],
+    "cameras": {"primary": {"size": [8, 8]}},
+    "batch": {"size": 2},
+}
+
+
+class Case(NamedTuple):
+    """One bad input.
+
+    Attributes:
+        what: of a spec the field that is changed and its value; else a command line, or a call.
+        code: of the command's end, or of the error.
+        told: the place, the value found and what is allowed; all are in the message.
+    """
+
+    what: Any
+    code: int
+    told: tuple[str, ...]
+
+
+def spec(place: str, value: Any, *told: str, code: int = 2) -> Case:
+    return Case((place.replace("arm.", "datasets.0."), value), code, told)
+
+
+def command(words: str, *told: str, code: int = 2) -> Case:
+    return Case(words, code, told)
+
+
+AT_LEAST_1, AT_LEAST_0 = "greater than or equal to 1", "greater than or equal to 0"
+FEATURES = "action, language_instruction, observation/image, observation/state"
+SPECS = [
+    spec("batchs", 1, "'batchs'", "'batch'"),
+    spec("arm.strde", 2, "datasets[arm]", "'strde'", "'stride'"),
+    spec("arm.stride", 0, "datasets[arm].stride", "0 is", AT_LEAST_1),
+    spec("arm.weight", -1, "datasets[arm].weight", "-1 is", AT_LEAST_0),
+    spec("arm.weight", "much", "datasets[arm].weight", "'much'", "a number"),
+    spec("arm.name", ..., "datasets[0].name", "missing", "add"),
+    spec("arm.name", "", "datasets[0].name", "''", "pattern"),
+    spec("datasets", [], "datasets", "[]", "at least 1"),
+    spec("datasets", SPEC["datasets"] * 2, "datasets[1].name", "'arm'", "its own name"),
+    spec("arm.path", "data/robt/1.0.0", "dataset arm", "data/robt/1.0.0", "'robot'", code=4),
+    spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
+    spec("arm.path", "empty", "dataset arm", "empty", "dataset_info.json", code=4),
+    spec("arm.tfds", "arm:1.0.0", "datasets[arm]", "path and tfds", "give one"),
+    spec("arm.images", {"wrist": "action"}, "datasets[arm].images", "'wrist'", "known: primary"),
+    spec(
+        "arm.images",
+        {"primary": "observation/imag"},
+        "datasets[arm].images.primary",
+        "'observation/imag'",
+        FEATURES,
+    ),
+    spec(
+        "arm.images", {"primary": "action"}, "datasets[arm].images.primary", "'action'", "an image"
+    ),
+    spec("arm.action", "actoin", "datasets[arm].action", "'actoin'", "'action'", FEATURES),
+    spec("arm.action", "action[5:900]", "datasets[arm].action", "action[5:900]", "[0:2]"),
+    spec("arm.action", "action[", "datasets[arm].action", "'action['", "[:3]"),
+    spec("arm.action", "observation/image", "datasets[arm].action", "observation/image", "numeric"),
+    spec(
+        "arm.action",
+        [{"path": "action", "ops": ["flip"]}],
+        "datasets[arm].action",
+        "'flip'",
+        "'clip'",
+    ),
+    spec(
+        "arm.action",
+        [{"path": "action", "ops": [{"clip": [1, 0]}]}],
+        "datasets[arm].action",
+        "[1.0, 0.0]",
+        "smaller",
+    ),
+    spec("arm.language", "action", "datasets[arm].language", "'action'", "text"),
+    spec("arm.features", {"reward": "rewrd"}, "datasets[arm].features.reward", "rewrd", FEATURES),
+    spec("arm.split", {"train": "train[:1%]"}, "datasets[arm].split.train", "[:1%]", "of 4"),
+    spec("arm.split", {"train": "trian"}, "datasets[arm].split.train", "'trian'", "'train'"),
+    spec(
+        "arm.keep",
+        {"match": {"language_instruction": "("}},
+        "datasets[arm].keep.match",
+        "'('",
+        "without look-around",
+    ),
+    spec("arm.keep", {"language": "maybe"}, "datasets[arm].keep.language", "'maybe'", "'required'"),
+    spec(
+        "arm.transform",
+        {"call": "my_lab:f", "framework": "numpy"},
+        "datasets[arm].transform.call",
+        "'my_lab:f'",
+        "PYTHONPATH",
+    ),
+    spec(
+        "arm.transform",
+        {"call": "json:nothing", "framework": "numpy"},
+        "datasets[arm].transform",
+        "json:nothing",
+        "mend",
+    ),
+    spec("arm.transform", "f", "datasets[arm].transform", "'f'", "keys and values"),
+    spec("cameras.primary.size", [0, 8], "cameras.primary.size[0]", "0 is", AT_LEAST_1),
+    spec("cameras.primary.size", 8, "cameras.primary.size", "8 is", "a list"),
+    spec("cameras.primary.resize", "cubic", "cameras.primary.resize", "'cubic'", "'lanczos3'"),
+    spec("cameras.primary.fit", "stretched", "cameras.primary.fit", "'stretched'", "'pad'"),
+    spec("cameras.wrist", {"size": [8, 8]}, "camera 'wrist'", "no dataset", "leave"),
+    spec("batch.size", 0, "batch.size", "0 is", AT_LEAST_1),
+    spec("batch.size", 2.5, "batch.size", "2.5", "an integer"),
+    spec("batch.call", "my_lab:f", "batch", "'my_lab:f'", "gives"),
+    spec("metadata", "some", "metadata", "'some'", "'dataset_only'"),
+    spec("reader", "fast", "reader", "'fast'", "'indexed'"),
+    spec("schema_version", 2, "schema_version", "2 is", "be 1"),
+    spec("seed", -1, "seed", "-1 is", AT_LEAST_0),
+    spec("seed", "x", "seed", "'x'", "an integer"),
+    spec("mixing.strategy", "random", "mixing.strategy", "'random'", "'choose'"),
+    spec("mixing.block_length", 0, "mixing.block_length", "0 is", AT_LEAST_1),
+    spec("mixing.epoch", "half", "mixing.epoch", "'half'", "'forever', or an integer"),
+    spec("sample.frame_offsets", [], "sample.frame_offsets", "[]", "at least 1"),
+    spec("sample.frame_offsets", ["x"], "sample.frame_offsets[0]", "'x'", "an integer"),
+    spec("sample.edges", {"start": "wrap"}, "sample.edges.start", "'wrap'", "'repeat'"),
+    spec("sample.action_horizon", 0, "sample.action_horizon", "0 is", AT_LEAST_1),
+    spec("normalize", {"action": {"method": "z"}}, "normalize.action.method", "'z'", "'min_max'"),
+    spec("pad_to.action", 1, "pad_to.action", "1, but", "at least 2"),
+    spec("augment", {"primary": {"blur": 1}}, "augment.primary", "'blur'", "brightness"),
+    spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "known: primary"),
+    spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "equal to 1"),
+    spec("errors.dead_dataset", "ignore", "errors.dead_dataset", "'ignore'", "'drop'"),
+    spec("validation.samples", 0, "validation.samples", "0 is", AT_LEAST_1),
+    spec("weights", "equal", "weights", "'equal'", "'natural'"),
+    spec(
+        "weights",
+        {"from": {"arm": 1}, "to": {"hand": 1}, "over": 9},
+        "weights",
+        "'hand'",
+        "known: arm",
+    ),
+    spec("defaults", {"data_dri": "x"}, "defaults.data_dri", "'data_dri'", "'data_dir'"),
+]
+COMMANDS = [
+    command("plan", "--spec", "missing", "spec file"),
+    command("plan --spec no.yaml", "no.yaml", "No such file", "readable file"),
+    command("plan --spec empty", "empty", "Is a directory", "readable file"),
+    command("plan --spec text", "text", "holds str", "datasets"),
+    command("plan --spec mix.yaml --sepc x", "--sepc", "No such option", "--spec"),
+    command("plan --spec mix.yaml --ram-floor lots", "--ram-floor", "'lots'", '"5GB"'),
+    command("plan --spec mix.yaml --ram-floor 100TB", "93132", "GiB", "ram_floor", code=3),
+    command("plan --spec mix.yaml --set decode_threads=0", "decode_threads", "'0'", AT_LEAST_1),
+    command("plan --spec mix.yaml --set ring_slots=many", "ring_slots", "'many'", "valid integer"),
+    command("plan --spec mix.yaml --set decode_thread=2", "'decode_thread'", "'decode_threads'"),
+    command("plan --spec mix.yaml --set decode_threads", "--set", "'decode_threads'", "knob=value"),
+    command("plan --spec mix.yaml --set hand.cycle_length=2", "'hand'", "known: arm"),
+    command(
+        "plan --spec mix.yaml --set cycle_length=2 --set num_parallel_calls=8",
+        "num_parallel_calls=8 with cycle_length=2",
+        "set num_parallel_calls=2 or cycle_length=8",
+    ),
+    command("plan --spec mix.yaml --profile nobody", "'nobody'", "local_dev"),
+    command("plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "local_dev"),
+    command("plan --spec mix.yaml --profile no.yaml", "no.yaml", "No such file", "readable file"),
+    command("plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "known: train"),
+    command("plan --spec mix.yaml --ranks 0", "--ranks", "'0'", AT_LEAST_1),
+    command("plan --spec mix.yaml --ranks 3 --nodes 2", "--ranks 3 --nodes 2", "multiple"),
+    command("plan --spec mix.yaml --ranks 1000", "1000 ranks", "20 samples", "fewer ranks"),
+    command("measure --spec mix.yaml --batches many", "--batches", "'many'", "valid integer"),
+    command("measure --spec mix.yaml --batches 0", "batches=0", "at least 1"),
+    command("measure --spec mix.yaml --warmup -1", "warmup=-1", "0 or more"),
+    command("measure --spec mix.yaml --step-time soon", "--step-time", "'soon'", '"250ms"'),
+    command("peek --spec mix.yaml --out sheet.txt", "--out", "sheet.txt", ".png"),
+    command("peek --spec mix.yaml --shown-samples 13", "--shown-samples", "'13'", "equal to 12"),
+    command("verify --spec mix.yaml -n 0", "-n", "'0'", AT_LEAST_1),
+    command("verify --spec mix.yaml --against no.yaml", "no.yaml", "No such file", "readable"),
+    command("index --spec mix.yaml --threads 0", "--threads", "'0'", AT_LEAST_1),
+    command("stats --spec mix.yaml --format csv", "--format", "csv", "openpi"),
+    command("tune --spec mix.yaml --trials 0", "--trials 0", "at least one trial"),
+    command("tune --spec mix.yaml --budget soon", "--budget", "'soon'", '"10m"'),
+    command("tune --spec mix.yaml --storage here", "--storage", "'here'", "sqlite:///"),
+    command("tune --spec mix.yaml --seed -1", "--seed", "'-1'", AT_LEAST_0),
+    command("tune --spec mix.yaml --out text", "text", "cannot be kept", "--out"),
+    command("doctor --spec no.yaml", "no.yaml", "No such file", "readable file"),
+    command("doctor --kernel-log no.log", "--kernel-log", "no.log", "dmesg"),
+    command("replay no.jsonl", "no.jsonl", "No such file", "decision log"),
+    command("replay text", "text, line 1", "no JSON", "decisions.jsonl"),
+    command("replay empty", "empty", "*.jsonl", "decision log"),
+    command("schema knobs", "KIND", "'knobs'", "'profile'"),
+    command("demo full", "full", "not empty", "new folder"),
+    command("demo new --datasets 30", "datasets", "30", "1 to 29"),
+    command("demo new --scale 0", "scale", "0.0", "above 0"),
+    command("demo new --seed -1", "seed", "-1", "0 or a positive"),
+    command("init no", "no is no directory", "datasets", code=4),
+    command("init empty", "empty", "no TFDS dataset", "1.0.0", code=4),
+    command("init data --style rlds", "--style", "'rlds'", "'openvla'"),
+    command("init data --mix magic", "--mix", "magic", "oxe_magic_soup"),
+    command("init data --style octo --mix rtz", "--mix rtz", "--style octo", "'rtx'"),
+    command("inspect empty", "empty", "dataset_info.json", code=4),
+    command("inspect data/robot/1.0.0 --split val", "--split", "val", "known: train"),
+    command("inspect data/robot/1.0.0 --episodes 0", "--episodes", "'0'", AT_LEAST_1),
+    command("profile show nobody", "'nobody'", "local_dev"),
+    command("profile diff local_dev nobody", "'nobody'", "local_dev"),
+    command("fly", "'fly'", "known: ", "measure"),
+]
+
+
+def opened(**arguments: Any) -> Callable[[], object]:
+    """A loader of the good spec, with some arguments."""
+
+    def call() -> object:
+        with AutoLoader("mix.yaml", **{"output": "numpy", "ram_floor": "1MB", **arguments}):
+            raise AssertionError("it opened")
+
+    return call
+
+
+def damaged(harm: Callable[[Path], object]) -> Callable[[], object]:
+    """A loader of a copy of the data that something has happened to."""
+
+    def call() -> object:
+        folder = Path("damaged")
+        shutil.copytree("data/robot/1.0.0", folder)
+        try:
+            harm(folder)
+            raw = copy.deepcopy(SPEC)
+            raw["datasets"][0]["path"] = str(folder)
+            return AutoLoader(raw, output="numpy", ram_floor="1MB")
+        finally:
+            shutil.rmtree(folder)
+
+    return call
+
+
+def second_shard(folder: Path) -> Path:
+    return sorted(folder.glob("*.tfrecord*"))[1]
+
+
+def without_splits(folder: Path) -> None:
+    document = json.loads((folder / "dataset_info.json").read_text())
+    del document["splits"]
+    (folder / "dataset_info.json").write_text(json.dumps(document))
+
+
+def in_thread(do: Callable[[AutoLoader], object]) -> Callable[[], object]:
+    """What an open loader is asked to do."""
+
+    def call() -> object:
+        with AutoLoader("mix.yaml", isolation="thread", output="numpy", ram_floor="1MB") as loader:
+            return do(loader)
+
+    return call
+
+
+def changed_state(loader: AutoLoader) -> None:
+    loader.load_state_dict({**loader.state_dict(), "seed": 5})
+
+
+def python(call: Callable[[], object], *told: str, code: int = 2) -> Case:
+    return Case(call, code, told)
+
+
+CALLS: dict[str, Case] = {
+    "spec 3": python(lambda: AutoLoader(3), "spec=3", "a dict"),  # type: ignore[arg-type]
+    "spec of 3": python(lambda: PipelineSpec.of(3), "3 is no spec", "a dict"),  # type: ignore[arg-type]
+    "a list": python(lambda: PipelineSpec.from_mapping([1]), "[1]", "mapping"),  # type: ignore[arg-type]
+    "no file": python(lambda: AutoLoader("no.yaml"), "no.yaml", "No such file", "readable"),
+    "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "0 to 1"),
+    "a rank alone": python(opened(rank=1), "rank=1, world_size=None", "both"),
+    "a rank of text": python(opened(rank="a", world_size=2), "rank='a'", "whole number"),
+    "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "either"),
+    "output": python(opened(output="jax"), "output='jax'", "'torch' or 'numpy'"),
+    "isolation": python(opened(isolation="fork"), "isolation='fork'", "'process' or 'thread'"),
+    "split": python(opened(split="tset"), "datasets[arm].split", "'tset'", "known: train"),
+    "knob": python(opened(knobs={"ring_slot": 4}), "'ring_slot'", "'ring_slots'"),
+    "knobs": python(opened(knobs=3), "knobs=3", "mapping"),
+    "knob's value": python(opened(knobs={"ring_slots": "x"}), "ring_slots", "'x'", "integer"),
+    "floor": python(opened(ram_floor="lots"), "ram_floor", "'lots'", '"5GB"'),
+    "floor below 0": python(opened(ram_floor=-5), "ram_floor", "-5", '"5GB"'),
+    "floor too high": python(opened(ram_floor="100TB"), "93132", "lower ram_floor", code=3),
+    "profile": python(opened(profile="nobody"), "'nobody'", "local_dev"),
+    "profile 3": python(opened(profile=3), "profile=3", "name or path"),
+    "controller": python(opened(controller="yes"), "controller='yes'", "True or False"),
+    "dataset": python(
+        lambda: PipelineSpec.from_yaml("mix.yaml").dataset("hand"), "'hand'", "known: arm"
+    ),
+    "recipe": python(
+        lambda: recipes.recipe("bridge_datset", "octo"), "'bridge_datset'", "'bridge_dataset'"
+    ),
+    "style": python(lambda: recipes.recipe("bridge_dataset", "okto"), "style", "'okto'", "'octo'"),
+    "layout": python(lambda: layouts.octo({}, ["arm"]), "Octo layout", "none", "metadata: full"),  # type: ignore[typeddict-item]
+    "no states": python(lambda: join_states([]), "states to join", "[]", "state of rank 0"),
+    "missing shard": python(
+        damaged(lambda at: second_shard(at).unlink()), "dataset arm", "00001-of-00002", code=4
+    ),
+    "missing features": python(
+        damaged(lambda at: (at / "features.json").unlink()),
+        "dataset arm",
+        "features.json",
+        "restore",
+        code=4,
+    ),
+    "cut metadata": python(
+        damaged(lambda at: (at / "dataset_info.json").write_text("{")),
+        "dataset arm",
+        "dataset_info.json is broken",
+        "restore",
+        code=4,
+    ),
+    "metadata without splits": python(
+        damaged(without_splits), "dataset arm", "lists no splits", "restore", code=4
+    ),
+    "empty shards": python(
+        damaged(lambda at: [os.truncate(file, 0) for file in at.glob("*.tfrecord*")]),
+        "dataset 'arm'",
+        "no episode can be read",
+        "take the dataset out",
+        code=4,
+    ),
+    "retune": python(
+        in_thread(lambda loader: loader.retune(cycle_lenght=3)), "'cycle_lenght'", "'cycle_length'"
+    ),
+    "retune to 0": python(
+        in_thread(lambda loader: loader.retune(ring_slots=0)), "ring_slots", "0 is", "greater than"
+    ),
+    "weights": python(
+        in_thread(lambda loader: loader.set_weights({"hand": 1})),
+        "set_weights",
+        "'hand'",
+        "known: arm",
+    ),
+    "weight": python(
+        in_thread(lambda loader: loader.set_weights({"arm": -1})), "set_weights", "-1", "from 0 on"
+    ),
+    "no state": python(
+        in_thread(lambda loader: loader.load_state_dict({})), "schema_version", "[]", "state_dict()"
+    ),
+    "a changed state": python(in_thread(changed_state), "checksum", "changed", "earlier"),
+    "provenance": python(
+        in_thread(lambda loader: loader.locate([9, 0, 0, 0, 0])), "[9, 0, 0, 0, 0]", "one row"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data, a good spec, and what is none."""
+    folder = tmp_path_factory.mktemp("bad")
+    records = [[rlds_files.episode(2 * file + one, 5) for one in range(2)] for file in range(2)]
+    rlds_files.write_dataset(folder / "data", records)
+    for name in ("empty", "full"):
+        (folder / name).mkdir()
+    (folder / "full/file").write_text("mine")
+    (folder / "text").write_text("hello\nworld\n")
+    (folder / "p.yaml").write_text("knobs: {decode_threads: 2}\n")
+    (folder / "mix.yaml").write_text(json.dumps(SPEC))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a case runs: afterwards all is as it was, and nothing runs that did not."""
+    monkeypatch.chdir(made)
+    for name in ("CACHE", "CONFIG"):
+        monkeypatch.setenv(f"AUTOLOADER_{name}_DIR", str(made / name.lower()))
+    before, running = files(made), set(psutil.Process().children(recursive=True))
+    yield from (made for _ in no_thread_left_behind())
+    assert files(made) == before
+    assert set(psutil.Process().children(recursive=True)) <= running
+    assert not [one for one in threading.enumerate() if one.name.startswith("autoloader-")]
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file, without indexes: they get their names when they are whole."""
+    return {
+        str(path): ((seen := path.lstat()).st_size, seen.st_mtime_ns)
+        for path in folder.rglob("*")
+        if not path.is_dir() and path.name != "bad.yaml" and path.suffix != ".index"
+    }
+
+
+def names(case: Case) -> str:
+    return f"{case.what[0]} {case.what[1]!r:.40}" if isinstance(case.what, tuple) else case.what
+
+
+def bad_spec(change: tuple[str, Any]) -> dict[str, Any]:
+    """The good spec with one value changed, added or (``...``) taken out."""
+    raw = copy.deepcopy(SPEC)
+    (*above, key), value = change[0].split("."), change[1]
+    holder: Any = raw
+    for step in above:
+        holder = holder[int(step)] if isinstance(holder, list) else holder.setdefault(step, {})
+    if value is ...:
+        del holder[key]
+    else:
+        holder[key] = value
+    return raw
+
+
+def refused_by_command(words: list[str], case: Case, said: pytest.CaptureFixture[str]) -> None:
+    code = main([*words, "--json"])
+    told = said.readouterr()
+    error = json.loads(told.out)["error"]
+    assert (code, error["exit_code"]) == (case.code, case.code)
+    assert f"error: {error['what']}\n  → {error['remedy']}\n" in told.err
+    check(error["what"], error["remedy"], case)
+
+
+def check(what: str, remedy: str, case: Case) -> None:
+    for word in case.told:
+        assert word in f"{what}\n{remedy}"
+    assert what
+    assert remedy
+    assert "Traceback" not in what
+
+
+@pytest.mark.parametrize("case", SPECS, ids=names)
+def test_plan_refuses_a_bad_spec(
+    folder: Path, case: Case, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.yaml").write_text(json.dumps(bad_spec(case.what)))
+    refused_by_command(["plan", "--spec", "bad.yaml"], case, capsys)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", SPECS, ids=names)
+def test_a_loader_refuses_a_bad_spec(case: Case) -> None:
+    with pytest.raises(AutoloaderError) as refusal:
+        AutoLoader(bad_spec(case.what), output="numpy", ram_floor="1MB")
+    assert refusal.value.exit_code == case.code
+    check(refusal.value.what, refusal.value.remedy, case)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("case", COMMANDS, ids=names)
+def test_a_command_refuses_bad_arguments(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    refused_by_command(case.what.split(), case, capsys)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_refuses_bad_arguments(name: str) -> None:
+    case = CALLS[name]
+    with pytest.raises(AutoloaderError) as refusal:
+        case.what()
+    assert refusal.value.exit_code == case.code
+    check(refusal.value.what, refusal.value.remedy, case)
