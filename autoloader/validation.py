@@ -88,13 +88,16 @@ def _settled(spec: PipelineSpec) -> PipelineSpec:
 def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:
     """The spec with an epoch of the validation's samples, of ``available`` ones at most.
 
-    Without ``mixing.chain``, so that few samples come from as many episodes as possible.
+    Without ``mixing.chain`` and ``mixing.locality``, so that few samples come from as many
+    episodes as possible.
     """
     samples = min(spec.validation.samples, available)
     return spec.model_copy(
         update={
             "batch": spec.batch.model_copy(update={"drop_last": False}),
-            "mixing": spec.mixing.model_copy(update={"epoch": samples, "chain": False}),
+            "mixing": spec.mixing.model_copy(
+                update={"epoch": samples, "chain": False, "locality": None}
+            ),
         }
     )
 

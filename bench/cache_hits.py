@@ -32,10 +32,11 @@ from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.cache.table import FrameTable
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import NEVER, MixtureOrder
+from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
+from autoloader.order.schedule import NEVER
 from autoloader.read.planned import RUN_SAMPLES, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows

@@ -41,7 +41,7 @@ from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
-from autoloader.order.mixture import NEVER
+from autoloader.order.schedule import NEVER
 
 logger = logging.getLogger(__name__)
 

@@ -52,12 +52,20 @@ class _Curriculum(_Model):
     over: _Positive
 
 
+class _Locality(_Model):
+    window: _Positive
+    lanes: _Positive
+    batch: _Positive
+    blocks: dict[str, _Positive]
+
+
 class _Mixing(_Model):
     strategy: str
     chain: bool
     block_length: _Positive
     epoch: Literal["pass"] | _Positive | None
     curriculum: _Curriculum | None = None
+    locality: _Locality | None = None
 
 
 class _Pass(_Model):

@@ -43,6 +43,7 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
             "block_length": order.block_length,
             "epoch": "pass" if order.pass_samples is not None else order.epoch_samples,
             **_curriculum(order, plan.mixture.names),
+            **_locality(order, plan.mixture.names),
         },
         "datasets": {
             dataset.name: {
@@ -61,6 +62,17 @@ def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
     if moves is None:
         return {}
     return {"curriculum": {"to": dict(zip(names, moves.to, strict=True)), "over": moves.over}}
+
+
+def _locality(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:
+    near = order.locality
+    if near is None:
+        return {}
+    blocks = dict(zip(names, near.blocks, strict=True))
+    # Batches may change their size where no lane hangs on it.
+    batch = near.batch if near.lanes > 1 else 1
+    own = {"window": near.window, "lanes": near.lanes, "batch": batch, "blocks": blocks}
+    return {"locality": own}
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +258,8 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
                 f"the state was saved for another loader: {differing}",
                 remedy="resume with the spec and split that the state was saved with; world size, "
                 "batch size and free knobs may differ, and, where an epoch is no pass and "
-                "nothing is chained, weights, and datasets may be added or left out",
+                "nothing is chained and mixing.locality has no lanes, weights, and datasets may be "
+                "added or left out",
             )
         saved = tuple(state["datasets"])
         before = _saved_order(state, order, saved).samples_before(position)
@@ -328,11 +341,13 @@ def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderP
     both = [name for name in old if name in new]
     if "pass" in (state["mixing"]["epoch"], here["mixing"]["epoch"]) or not both:
         return False
-    if plan.order.chain:
+    if plan.order.chain or plan.order.lanes > 1:
         return False
 
     def fixed(one: Mapping[str, Any]) -> dict[str, Any]:
         mixing = {**one["mixing"], "epoch": 0, "curriculum": None}
+        if (near := mixing.get("locality")) is not None:
+            mixing["locality"] = {**near, "blocks": {name: near["blocks"][name] for name in both}}
         datasets = {name: {**one["datasets"][name], "share": 0} for name in both}
         return {**{key: one[key] for key in here}, "mixing": mixing, "datasets": datasets}
 

@@ -209,7 +209,13 @@ def _limited(
             "augment": {},
             "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": False}),
             "mixing": spec.mixing.model_copy(
-                update={"epoch": "pass", "block_length": 1, "chain": False, "on_stall": "wait"}
+                update={
+                    "epoch": "pass",
+                    "block_length": 1,
+                    "chain": False,
+                    "locality": None,
+                    "on_stall": "wait",
+                }
             ),
         }
     )

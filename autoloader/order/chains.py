@@ -17,6 +17,10 @@ schedule deals as single samples. Else blocks go on over the end of a pass, and 
 ends the block that began in the pass before. Head and tail take rest samples; where these do not
 suffice (L < b) one run is broken up for them.
 
+With locality the runs and the blocks of rest are put in one row as they are stored, the blocks of
+rest evenly among the runs, and take turns by a permutation with locality; the rest comes as it is
+stored.
+
 Invariants:
     1. A pass holds every valid t of every episode exactly once.
     2. A block of the schedule that lies in one pass is one run, or samples of the rest.
@@ -33,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.order.episodes import DatasetTable, EpisodeCounts, Ints
+from autoloader.order.local.scatter import Locality, gather, scatter
 from autoloader.order.permutation import permute, unpermute
 from autoloader.samples.draws import (
     PURPOSE_CHAIN_HEAD,
@@ -82,13 +87,24 @@ class ChainedSamples:
             t do not lie in a row.
         block_length: b, the samples of a run; chained only where it is above 1.
         by_pass: whether an epoch is a pass, so that every pass begins with a block.
+        locality: how near to each other blocks are stored; ``None``: any may follow any other.
 
     Attributes:
         chained: [D] bool, which datasets are.
         runs: [D] int64, full runs of a pass.
     """
 
-    def __init__(self, tables: Sequence[DatasetTable], block_length: int, *, by_pass: bool) -> None:
+    def __init__(
+        self,
+        tables: Sequence[DatasetTable],
+        block_length: int,
+        *,
+        by_pass: bool,
+        locality: Locality | None = None,
+    ) -> None:
+        self._locality = locality
+        near = [max(1, b // block_length) for b in (locality.blocks if locality else ())]
+        self._near = np.asarray(near, dtype=np.int64)
         differences = [
             chain_difference(t.sample) if block_length > 1 and t.kept is None else 0 for t in tables
         ]
@@ -110,10 +126,21 @@ class ChainedSamples:
             for purpose in (PURPOSE_PLAN, PURPOSE_PLAN_REST, PURPOSE_CHAIN_HEAD)
         )
 
-    def place(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints]:
-        """(episode, which of its valid t) of sample ``number`` of a pass, all [n]."""
-        run, within, rest = self._dealt(dataset, pass_, number)
-        episode, x = np.empty_like(number), np.empty_like(number)
+    def place(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints, Ints | None]:
+        """(episode, which of its valid t, block) of sample ``number`` of a pass, all [n].
+
+        There are blocks with locality alone; −1 is what is of none.
+        """
+        run, within, rest, unit = self._dealt(dataset, pass_, number)
+        found = self._stored(dataset, pass_, run, within, rest)
+        if self._locality is None:
+            return *found, None
+        return *found, np.where(unit < 0, -1, unit // self._near[dataset])
+
+    def _stored(
+        self, dataset: Ints, pass_: Ints, run: Ints, within: Ints, rest: Ints
+    ) -> tuple[Ints, Ints]:
+        episode, x = np.empty_like(run), np.empty_like(run)
         of_run, of_rest = np.flatnonzero(run >= 0), np.flatnonzero(run < 0)
         if len(of_run):
             at = of_run
@@ -122,6 +149,20 @@ class ChainedSamples:
             at = of_rest
             episode[at], x[at] = self._of_rest(dataset[at], pass_[at], rest[at])
         return episode, x
+
+    def of_block(self, dataset: int, pass_: int, block: int) -> tuple[Ints, Ints]:
+        """(episode, which of its valid t) of every sample of a block, where there is locality."""
+        one = np.asarray([dataset]), np.asarray([pass_])
+        head, blocks, size, _ = self._pass(*one)
+        near = int(self._near[dataset])
+        units = np.arange(block * near, min((block + 1) * near, int(size[0])), dtype=np.int64)
+        unit = np.repeat(units, self._block_length)
+        within = np.tile(np.arange(self._block_length, dtype=np.int64), len(units))
+        of = np.full(len(unit), dataset, np.int64)
+        spare = np.maximum(blocks - self.runs[dataset], 0)
+        run, spared = self._unit(unit, self.runs[of], size, spare)
+        own = np.full(len(unit), pass_, np.int64)
+        return self._stored(of, own, run, within, head + spared * self._block_length + within)
 
     def numbers(self, dataset: Ints, pass_: Ints, episode: Ints, x: Ints) -> Ints:
         """The number [n] in its pass of the x-th valid t of each episode: ``place``'s inverse."""
@@ -147,7 +188,9 @@ class ChainedSamples:
         if len(at):
             key = fold_array(self._rest_keys[dataset[at]], pass_[at])
             image = self._rest.number_of(dataset[at], episode[at], rest[at])
-            own = unpermute(image, self._rest.totals[dataset[at]], key)
+            own = image
+            if self._locality is None:
+                own = unpermute(image, self._rest.totals[dataset[at]], key)
             number[at] = self._undealt(dataset[at], pass_[at], np.full_like(own, -1), own)
         return number
 
@@ -160,12 +203,30 @@ class ChainedSamples:
         row = np.where(of_run, number, number + broken * b)
         block, within = np.divmod(row - head, b)
         in_spare = ~of_run & (block >= 0) & (block < spare)
-        image = np.where(of_run, run, np.where(in_spare, runs + block, 0))
-        block = unpermute(image, size, key)
+        unit = self._unit_of(run, np.where(in_spare, block, -1), runs, size, spare)
+        if self._locality is None:
+            block = unpermute(unit, size, key)
+        else:
+            block = gather(unit, size, key, self._near[dataset], self._locality.window)
         within = np.where(of_run, number, within)
         inside = (of_run & (block < blocks)) | in_spare
         outside = np.where(row < head, row, row + (blocks - spare) * b)
         return np.where(inside, head + block * b + within, outside)
+
+    def _unit(self, unit: Ints, runs: Ints, size: Ints, spare: Ints) -> tuple[Ints, Ints]:
+        """(run or −1, which block of rest) that each unit of a pass's row is."""
+        if self._locality is None:
+            return np.where(unit < runs, unit, -1), unit - runs
+        before = unit * spare // size
+        return np.where((unit + 1) * spare // size > before, -1, unit - before), before
+
+    def _unit_of(self, run: Ints, spared: Ints, runs: Ints, size: Ints, spare: Ints) -> Ints:
+        """The inverse of ``_unit``; 0 where both are −1."""
+        if self._locality is None:
+            return np.where(run >= 0, run, np.where(spared >= 0, runs + spared, 0))
+        among = run * size // np.maximum(runs, 1)
+        rest = -(-(spared + 1) * size // np.maximum(spare, 1)) - 1
+        return np.where(run >= 0, among, np.where(spared >= 0, rest, 0))
 
     def _pass(self, dataset: Ints, pass_: Ints) -> tuple[Ints, Ints, Ints, NDArray[np.uint64]]:
         """(samples of the head, blocks, size and key of their permutation) of each pass."""
@@ -177,26 +238,31 @@ class ChainedSamples:
         size = np.maximum(np.maximum(runs, blocks), 1)
         return head, blocks, size, fold_array(self._run_keys[dataset], pass_)
 
-    def _dealt(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints, Ints]:
-        """(run or −1, place in the run, number in the rest) of each sample of a pass."""
+    def _dealt(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """(run or −1, place in the run, number in the rest, unit or −1) of a pass's samples."""
         b, runs = self._block_length, self.runs[dataset]
         head, blocks, size, key = self._pass(dataset, pass_)
         block, within = np.divmod(number - head, b)
         inside = (block >= 0) & (block < blocks)
         broken = runs > blocks
-        image = permute(np.where(inside, block, size - 1), size, key)
+        turn = np.where(inside, block, size - 1)
+        if self._locality is None:
+            unit = permute(turn, size, key)
+        else:
+            unit = scatter(turn, size, key, self._near[dataset], self._locality.window)
         # Samples outside runs, in a row: the head, the blocks of the rest, the tail.
         spare = np.maximum(blocks - runs, 0)
+        run, spared = self._unit(unit, runs, size, spare)
         row = np.where(
             inside,
-            head + (image - runs) * b + within,
+            head + spared * b + within,
             np.where(block < 0, number, number - (blocks - spare) * b),
         )
-        of_run = inside & (image < runs)
         of_broken = ~inside & broken & (row < b)
         within = np.where(of_broken, row, within)
         number_in_rest = np.where(broken, row - b, row)
-        return np.where(of_run | of_broken, image, -1), within, number_in_rest
+        known = inside | of_broken
+        return np.where(known, run, -1), within, number_in_rest, np.where(known, unit, -1)
 
     def _of_runs(self, dataset: Ints, pass_: Ints, run: Ints, within: Ints) -> tuple[Ints, Ints]:
         episode, number = self._runs.find(dataset, run)
@@ -208,7 +274,9 @@ class ChainedSamples:
 
     def _of_rest(self, dataset: Ints, pass_: Ints, number: Ints) -> tuple[Ints, Ints]:
         key = fold_array(self._rest_keys[dataset], pass_)
-        episode, number = self._rest.find(dataset, permute(number, self._rest.totals[dataset], key))
+        if self._locality is None:
+            number = permute(number, self._rest.totals[dataset], key)
+        episode, number = self._rest.find(dataset, number)
         b, k = self._block_length, self._difference[dataset]
         q, r = self._classes(dataset, episode)
         member, nth = _class_of(number, r, (q + 1) % b, q % b)

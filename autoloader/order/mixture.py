@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,15 @@ from autoloader.order.legs import (
     legs_of,
     shares_on_the_way,
 )
-from autoloader.order.schedule import DrawnSchedule, Schedule
+from autoloader.order.local.blocks import locality_of
+from autoloader.order.local.lanes import LanedSequence
+from autoloader.order.local.scatter import Locality
+from autoloader.order.schedule import NEVER, DrawnSchedule, Schedule
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec import CurriculumSpec
 
 _CHUNK = 1024
-NEVER = 2**62
-"""The position of a sample that no position gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class MixtureOrder:
         curriculum: where the shares move to; ``None``: they do not move.
         changes: shares that were set while running, from their positions on, in order. They end a
             curriculum. None where an epoch is one pass of every dataset.
+        locality: how near to each other samples are stored that follow each other; ``None``: any
+            sample of a dataset may follow any other.
     """
 
     shares: tuple[float, ...]
@@ -65,6 +69,7 @@ class MixtureOrder:
     draw_key: int | None = None
     curriculum: Curriculum | None = None
     changes: tuple[Change, ...] = ()
+    locality: Locality | None = None
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> MixtureOrder:
@@ -78,7 +83,28 @@ class MixtureOrder:
         fields["changes"] = tuple(
             Change(one["position"], tuple(one["shares"])) for one in fields.get("changes", ())
         )
+        if (near := fields.get("locality")) is not None:
+            fields["locality"] = Locality(**{**near, "blocks": tuple(near["blocks"])})
         return cls(**fields)
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that batches take turns in; 1 is none."""
+        return 1 if self.locality is None else self.locality.lanes
+
+    def laned(self) -> LanedSequence:
+        """Its sequence, where there are lanes."""
+        assert self.locality is not None
+        make = Schedule if self.draw_key is None else partial(DrawnSchedule, key=self.draw_key)
+        by_pass = self.pass_samples is not None
+        return LanedSequence(
+            lanes=self.lanes,
+            batch=self.locality.batch,
+            block_length=self.block_length,
+            legs=() if by_pass else self.legs(),
+            pass_samples=self.pass_samples,
+            make=lambda counts: make(counts, self.phases, finite=counts),
+        )
 
     def legs(self) -> tuple[Leg, ...]:
         """Its schedules, one behind the other, where epochs are not passes."""
@@ -95,7 +121,12 @@ class MixtureOrder:
         )
 
     def samples_before(self, position: int) -> tuple[int, ...]:
-        """[D] samples of each dataset before ``position``, where epochs are not passes."""
+        """[D] samples of each dataset before ``position``, where epochs are not passes.
+
+        With lanes, of a position at which shares may change (``changed``).
+        """
+        if self.lanes > 1:
+            return self.laned().samples_before(position)
         leg = [leg for leg in self.legs() if leg.start <= position][-1]
         blocks, left = divmod(position - leg.start, self.block_length)
         counts = leg.given + leg.schedule.counts_before(blocks) * self.block_length
@@ -140,9 +171,12 @@ class MixtureOrder:
     def changed(self, position: int, shares: tuple[float, ...]) -> MixtureOrder:
         """This order with other shares from the first block on that begins at or behind a position.
 
-        What is set for a later position stays.
+        With lanes, from the first round of them. What is set for a later position stays.
         """
         start = block_start(self.base, position, self.block_length)
+        if self.lanes > 1 and self.locality is not None:
+            together = lcm(self.lanes * self.locality.batch, self.block_length)
+            start = block_start(0, position, together)
         others = [one for one in self.changes if one.position != start]
         changes = sorted([*others, Change(start, shares)], key=lambda one: one.position)
         return replace(self, changes=tuple(changes))
@@ -192,6 +226,7 @@ def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> Mixtu
         if spec.mixing.strategy == "sample"
         else None,
         curriculum=Curriculum(last, moves.over) if moves else None,
+        locality=locality_of(mixture, samples),
     )
 
 

@@ -33,8 +33,8 @@ import numpy as np
 
 from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable, Ints
-from autoloader.order.mixture import NEVER
 from autoloader.order.plan import SamplePlan
+from autoloader.order.schedule import NEVER
 from autoloader.samples.windows import valid_ranges
 
 _PASSES = 2

@@ -3,7 +3,9 @@
     position ──► dataset, number ──► pass, number in the pass ──► shuffled number ──► episode, t
              (schedule)         (divmod)                    (keyed permutation)  (running counts)
 
-With ``chain`` a block of a dataset is a run through one episode instead (``chains``).
+With ``chain`` a block of a dataset is a run through one episode instead (``chains``). With locality
+the permutation is one of blocks and within windows of blocks (``order.local``), and the plan says
+which block of stored samples each sample is of.
 
 It is arithmetic on a seed, a spec and the lengths of the episodes: no file, no state, no knob. A
 dataset of V samples in a pass shuffles each pass by a permutation with a key of its own, so every
@@ -33,9 +35,9 @@ from numpy.typing import NDArray
 
 from autoloader.order.chains import ChainedSamples
 from autoloader.order.episodes import DatasetTable, DrawnT, EpisodeCounts, Ints, KeptT
+from autoloader.order.local.passes import PassOrder
 from autoloader.order.mixture import MixtureOrder, PositionSequence
-from autoloader.order.permutation import permute, unpermute
-from autoloader.samples.draws import PURPOSE_PLAN, fold, fold_array
+from autoloader.samples.draws import PURPOSE_PLAN, fold
 from autoloader.samples.windows import valid_range
 
 
@@ -48,12 +50,15 @@ class PlannedSamples:
         pass_: [n] int64, the dataset's pass, from 0.
         episode: [n] int64, the index in the table's arrays.
         t: [n] int64, in the strided episode.
+        block: [n] int64, the block of its pass that each lies in, as ``SamplePlan.block`` takes it,
+            −1: none; without locality ``None``.
     """
 
     dataset: NDArray[np.int32]
     pass_: Ints
     episode: Ints
     t: Ints
+    block: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.t)
@@ -82,14 +87,17 @@ class SamplePlan:
     def __init__(
         self, order: MixtureOrder, tables: Sequence[DatasetTable], *, chain: bool = False
     ) -> None:
-        self._positions = PositionSequence(order)
+        self._positions = order.laned() if order.lanes > 1 else PositionSequence(order)
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
         assert len(tables) == len(order.shares)
         assert (self._samples > 0).all()
         pairs = zip(order.pass_samples or (), self._samples.tolist(), strict=False)
         assert all(own in (0, samples) for own, samples in pairs)
         self._chains = ChainedSamples(
-            tables, order.block_length if chain else 1, by_pass=order.pass_samples is not None
+            tables,
+            order.block_length if chain else 1,
+            by_pass=order.pass_samples is not None,
+            locality=order.locality,
         )
         self.chained: tuple[bool, ...] = tuple(self._chains.chained.tolist())
         self.runs: tuple[int, ...] = tuple(self._chains.runs.tolist())
@@ -97,7 +105,8 @@ class SamplePlan:
             [t.counts[:0] if on else t.counts for t, on in zip(tables, self.chained, strict=True)]
         )
         keys = [fold(table.key, PURPOSE_PLAN) for table in tables]
-        self._keys = np.asarray(keys, dtype=np.uint64)
+        self._local = order.locality is not None
+        self._passes = PassOrder(self._samples, np.asarray(keys, dtype=np.uint64), order.locality)
         first = [valid_range(table.sample, 0)[0] for table in tables]
         self._first_t = np.asarray(first, dtype=np.int64)
         self._kept = KeptT(tables) if any(t.kept is not None for t in tables) else None
@@ -120,26 +129,51 @@ class SamplePlan:
             np.concatenate([part.pass_ for part in parts]),
             np.concatenate([part.episode for part in parts]),
             np.concatenate([part.t for part in parts]),
+            None
+            if not self._local
+            else np.concatenate([part.block for part in parts if part.block is not None]),
         )
 
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""
         dataset, number = self._positions.ordinals(start, stop)
         pass_, within = np.divmod(number, self._samples[dataset])
+        return self._of(dataset, pass_, within)
+
+    def _of(self, dataset: Ints, pass_: Ints, within: Ints) -> PlannedSamples:
+        """The samples ``within`` [n] of their passes."""
+        episode, t, block = (np.empty_like(within) for _ in range(3))
         on = self._chains.chained[dataset]
-        if not on.any():
-            episode, t = self._shuffled(dataset, pass_, within)
-        elif on.all():
-            episode, x = self._chains.place(dataset, pass_, within)
+        at = np.flatnonzero(~on)
+        if len(at):
+            stored, of = self._passes.stored(dataset[at], pass_[at], within[at])
+            episode[at], t[at] = self._at(dataset[at], pass_[at], stored)
+            if of is not None:
+                block[at] = of
+        at = np.flatnonzero(on)
+        if len(at):
+            episode[at], x, of = self._chains.place(dataset[at], pass_[at], within[at])
+            t[at] = self._first_t[dataset[at]] + x
+            if of is not None:
+                block[at] = of
+        return PlannedSamples(
+            dataset.astype(np.int32), pass_, episode, t, block if self._local else None
+        )
+
+    def block(self, dataset: int, pass_: int, block: int) -> PlannedSamples:
+        """The samples of a block, as they are stored, where there is locality."""
+        if self._chains.chained[dataset]:
+            episode, x = self._chains.of_block(dataset, pass_, block)
             t = self._first_t[dataset] + x
         else:
-            episode, t = np.empty_like(number), np.empty_like(number)
-            at = np.flatnonzero(~on)
-            episode[at], t[at] = self._shuffled(dataset[at], pass_[at], within[at])
-            at = np.flatnonzero(on)
-            episode[at], x = self._chains.place(dataset[at], pass_[at], within[at])
-            t[at] = self._first_t[dataset[at]] + x
-        return PlannedSamples(dataset.astype(np.int32), pass_, episode, t)
+            stored = np.arange(*self._passes.block(dataset, pass_, block), dtype=np.int64)
+            own = np.full(len(stored), dataset, np.int64), np.full(len(stored), pass_, np.int64)
+            episode, t = self._at(*own, stored)
+        n = len(t)
+        return PlannedSamples(
+            np.full(n, dataset, np.int32), np.full(n, pass_, np.int64), episode, t,
+            np.full(n, block, np.int64),
+        )  # fmt: skip
 
     def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:
         """As of ``PositionSequence``."""
@@ -172,20 +206,17 @@ class SamplePlan:
         on = self._chains.chained[dataset]
         at = np.flatnonzero(~on & (place >= 0))
         if len(at):
-            key = fold_array(self._keys[dataset[at]], pass_[at])
-            image = self._episodes.number_of(dataset[at], episode[at], place[at])
-            within[at] = unpermute(image, self._samples[dataset[at]], key)
+            stored = self._episodes.number_of(dataset[at], episode[at], place[at])
+            within[at] = self._passes.numbers(dataset[at], pass_[at], stored)
         at = np.flatnonzero(on)
         if len(at):
             of = dataset[at], pass_[at], episode[at], place[at]
             within[at] = self._chains.numbers(*of)
         return np.where(within < 0, -1, pass_ * self._samples[dataset] + within)
 
-    def _shuffled(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints]:
-        """(episode, t) of a pass's sample ``within`` where each is drawn on its own, all [n]."""
-        key = fold_array(self._keys[dataset], pass_)
-        shuffled = permute(within, self._samples[dataset], key)
-        episode, place = self._episodes.find(dataset, shuffled)
+    def _at(self, dataset: Ints, pass_: Ints, stored: Ints) -> tuple[Ints, Ints]:
+        """(episode, t) of a pass's samples as they are stored, where each is drawn on its own."""
+        episode, place = self._episodes.find(dataset, stored)
         t = self._first_t[dataset] + place
         if self._kept is not None:
             self._kept.put(t, dataset, episode, place)

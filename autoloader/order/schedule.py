@@ -32,6 +32,8 @@ from autoloader.samples.draws import ordered
 
 WINDOW = 16_384
 """Blocks among which ``DrawnSchedule`` draws: many batches, and drawn in about 2 ms."""
+NEVER = 2**62
+"""The position of a sample that no position gives."""
 _CELLS = 32_768
 """Numbers of a table of blocks by datasets that stay in the processor's cache."""
 

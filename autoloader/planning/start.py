@@ -19,12 +19,12 @@ from autoloader.extras import require
 from autoloader.host.processors import CgroupProcessors
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
 from autoloader.pipeline.batch_call import check_call
 from autoloader.planning.kinds import kind_of
+from autoloader.planning.order_notes import chain_notes, locality_notes
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
@@ -102,7 +102,15 @@ class LoaderPlan:
             ],
             *_transform_notes(self.mixture, self.knobs.reader),
             *_copy_notes(self.mixture),
-            *_chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
+            *chain_notes(self.mixture, self.knobs.reader, self.reader_reason),
+            *locality_notes(
+                self.mixture,
+                self.counts,
+                self.order,
+                reader=self.knobs.reader,
+                why=self.reader_reason,
+                world_size=self.world_size,
+            ),
             *_size_notes(self.mixture, self.counts, self.order),
         )
 
@@ -120,21 +128,6 @@ class LoaderPlan:
             f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
             "mixing.epoch longer"
         )
-
-
-def _chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
-    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
-    if not mixture.spec.mixing.chain:
-        return []
-    if reader == "stream":
-        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
-    reasons = {
-        why_unchained(dataset.sample, keeps=dataset.keep is not None)
-        for dataset in mixture.datasets
-    }
-    if None in reasons:
-        return []
-    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
 
 
 def _copy_notes(mixture: ResolvedMixture) -> list[str]:

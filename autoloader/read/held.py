@@ -18,9 +18,9 @@ from autoloader.decode.source import Spans
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
 from autoloader.order.dealing import NodePart
-from autoloader.order.mixture import NEVER
 from autoloader.order.next_use import NextUse
 from autoloader.order.plan import PlannedSamples
+from autoloader.order.schedule import NEVER
 from autoloader.samples.block import SampleBlock
 
 

@@ -15,6 +15,7 @@ from autoloader.spec.fields import (
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
 from autoloader.spec.mixture.batch import BatchSpec, GivesSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec
+from autoloader.spec.mixture.locality import LocalitySpec
 from autoloader.spec.mixture.mixing import MixingSpec
 from autoloader.spec.model import (
     CameraSpec,
@@ -47,6 +48,7 @@ __all__ = [
     "GivesSpec",
     "KeepSpec",
     "LanguageChoice",
+    "LocalitySpec",
     "MixingSpec",
     "MovingSpec",
     "NormalizeSpec",

@@ -247,6 +247,11 @@ class PipelineSpec(Block):
                 "mixing.chain: true with reader: stream, which cannot choose samples one by one",
                 "set reader: auto or indexed, or leave mixing.chain out",
             )
+        if self.mixing.locality is not None and self.reader == "stream":
+            raise wrong(
+                "mixing.locality with reader: stream, which reads whole files in order as it is",
+                "set reader: auto or indexed, or leave mixing.locality out",
+            )
         self._check_shapes_agree()
         self._check_augment()
         self._check_groups(names)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Lease
 from autoloader.cache.slab import FrameSlab
 from autoloader.cache.table import FrameTable
-from autoloader.order.mixture import NEVER
+from autoloader.order.schedule import NEVER
 
 SIZE = (48, 64)
 FRAME = 48 * 64 * 3

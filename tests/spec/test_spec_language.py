@@ -389,6 +389,31 @@ def test_chaining_is_off_unless_it_is_asked_for() -> None:
     assert PipelineSpec.from_mapping({**PLAIN, "mixing": mixing}).mixing.chain is True
 
 
+@pytest.mark.parametrize(
+    ("mixing", "reader", "words"),
+    [
+        ({"locality": {}}, "stream", "reader: stream"),
+        ({"locality": {"lanes": 2}, "chain": True, "block_length": 4}, "auto", "lanes above 1"),
+        ({"locality": {"block": "1kB"}}, "auto", "1kB"),
+        ({"locality": {"windows": 4}}, "auto", "windows"),
+    ],
+)
+def test_locality_is_refused_where_it_cannot_apply(
+    mixing: dict[str, Any], reader: str, words: str
+) -> None:
+    error = refused({**copy.deepcopy(PLAIN), "mixing": mixing, "reader": reader})
+    assert words in error.what
+    assert error.remedy
+
+
+def test_locality_is_off_unless_it_is_asked_for_and_its_sizes_are_said_in_words() -> None:
+    assert PipelineSpec.from_mapping(PLAIN).mixing.locality is None
+    asked = PipelineSpec.from_mapping({**PLAIN, "mixing": {"locality": {"block": "8MiB"}}})
+    assert asked.mixing.locality is not None
+    assert (asked.mixing.locality.block, asked.mixing.locality.window) == (8 * 2**20, 64)
+    assert PipelineSpec.from_mapping(asked.model_dump(mode="json")) == asked
+
+
 def test_two_datasets_of_one_name_are_refused() -> None:
     raw = copy.deepcopy(PLAIN)
     raw["datasets"] *= 2

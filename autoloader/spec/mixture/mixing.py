@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from autoloader.spec.block import Block, wrong
+from autoloader.spec.mixture.locality import LocalitySpec
 from autoloader.spec.sample import Samples
 
 
@@ -33,6 +34,9 @@ class MixingSpec(Block):
     chain: bool = Field(
         False, description="samples of a block share frames, decoded once (indexed reader)"
     )
+    locality: LocalitySpec | None = Field(
+        None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
+    )
 
     @property
     def waits(self) -> bool:
@@ -50,5 +54,10 @@ class MixingSpec(Block):
             raise wrong(
                 "chain: true with blocks of one sample, which has nothing to share frames with",
                 "set mixing.block_length: 4 (or another above 1), or leave chain out",
+            )
+        if self.chain and self.locality is not None and self.locality.lanes > 1:
+            raise wrong(
+                "chain: true with locality.lanes above 1, whose batches would cut runs apart",
+                "leave locality.lanes out, or chain",
             )
         return self
