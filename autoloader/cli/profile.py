@@ -1,6 +1,7 @@
-"""``autoloader profile``: list, show, compare and check host profiles.
+"""``autoloader profile``: list, show, compare, check, export and accept host profiles.
 
-Not here: what a profile is and where it is found (``autoloader.profile``).
+Not here: what a profile is and where it is found (``autoloader.profile``), what of a run is
+proposed (``control.lasting``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from autoloader.cli.options import JsonFlag
-from autoloader.cli.output import emit, emit_json, emit_table, note
-from autoloader.errors import ProfileError
+from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
-    from autoloader.profile import HostFacts, ResolvedProfile
+    from autoloader.control.lasting import Lasting
+    from autoloader.profile import HostFacts, Profile, ResolvedProfile
 
 profile_app = typer.Typer(
     help="Host profiles: a machine, its limits, and the knobs that suit it.",
@@ -112,6 +114,219 @@ def check(
                 emit(f"       {line}")
     if broken:
         raise typer.Exit(ProfileError.exit_code)
+
+
+@profile_app.command("export")
+def export(
+    which: Which,
+    out: Annotated[
+        Path | None, typer.Option(help="File or folder to write; default: NAME.yaml here.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Another name for it.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that differs.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a profile as a file for teammates, in this version's format."""
+    from autoloader.profile import check_name, find_profile, profile_path
+
+    profile = find_profile(which).profile
+    if name is not None:
+        profile = profile.model_copy(update={"name": check_name(name)})
+    target = profile_path(profile.name, out or Path())
+    text = profile.to_yaml()
+    with file_errors("--out", target):
+        if target.is_file() and target.read_text(encoding="utf-8") != text and not force:
+            raise UsageError(
+                f"{target} is there and says something else",
+                remedy="name another file with --out, or write over it with --force",
+            )
+        _write_whole(target, text)
+    if as_json:
+        emit_json({"path": str(target), "name": profile.name})
+    else:
+        emit(str(target))
+
+
+@profile_app.command("accept")
+def accept(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="A teammate's profile (.yaml), or the decision log of a run."
+        ),
+    ],
+    base: Annotated[
+        str | None,
+        typer.Option("--profile", help="The profile that a log's findings go into."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name to keep it under.")] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a profile that this host must clamp.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Take over a profile, or what a run's controller found to last, once a person agrees."""
+    from autoloader.profile import check_name, keep_entry, keep_whole
+
+    if name is not None:
+        check_name(name)
+    if source.suffix in {".yaml", ".yml"}:
+        offered, before, said = _teammates(source, name, strict=strict)
+    else:
+        offered, before, said = _from_run(source, base, name)
+    changes = _changes(before, offered)
+    accepted = bool(changes) and (yes or (not as_json and _agreed(changes, said)))
+    kept = None
+    if accepted:
+        whole = source.suffix in {".yaml", ".yml"}
+        kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
+    if as_json:
+        emit_json(
+            {
+                "name": offered.name,
+                "changes": [{"field": f, "before": a, "after": b} for f, a, b in changes],
+                "evidence": said,
+                "path": str(kept.path) if kept is not None and kept.written else None,
+                "notes": [] if kept is None else kept.notes,
+            }
+        )
+        return
+    if yes:
+        _show_proposal(changes, said)
+    for line in () if kept is None else kept.notes:
+        note(line)
+    if not changes:
+        note("nothing would change")
+    elif kept is None:
+        note("not accepted: nothing was written; --yes accepts without asking")
+    elif kept.written:
+        emit(str(kept.path))
+
+
+def _teammates(
+    source: Path, name: str | None, *, strict: bool
+) -> tuple[Profile, Profile | None, list[str]]:
+    """The profile in a file, the one of its name here, and what this host would clamp."""
+    from autoloader.profile import Profile, profile_paths, shipped_profiles_dir
+
+    found = Profile.from_yaml(source)
+    offered = found if name is None else found.model_copy(update={"name": name})
+    _, clamps = offered.fit(_this_host(), strict=strict)
+    path = profile_paths().get(offered.name)
+    mine = path is not None and path.parent != shipped_profiles_dir()
+    return offered, Profile.from_yaml(path) if mine and path is not None else None, clamps
+
+
+def _from_run(
+    log: Path, base: str | None, name: str | None
+) -> tuple[Profile, Profile | None, list[str]]:
+    """The profile with what lasted of a run, the one before, and the evidence."""
+    from datetime import date
+
+    from autoloader.control.lasting import lasting, proposed
+    from autoloader.probes.headroom import HeadroomProbe
+    from autoloader.profile import (
+        MixtureKind,
+        Provenance,
+        described_host,
+        free_name,
+        load_profile,
+    )
+
+    try:
+        with log.open(encoding="utf-8") as lines:
+            found = lasting(lines, origin=str(log))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{log} cannot be read: {error}",
+            remedy="name a profile (.yaml), or the decision log of a run; AUTOLOADER_DECISIONS "
+            "says where one goes",
+        ) from error
+    host = described_host(HeadroomProbe().cgroup_limit_bytes())
+    _check_run(found, log, host)
+    kind = MixtureKind(datasets=found.datasets) if found.datasets else None
+    start = load_profile(base, host=host, mixture=kind)
+    before = start.profile
+    evidence = [f"{one.describe()} ({one.run})" for one in found.paid]
+    mine = start.origin != "shipped"
+    own = before.name if mine else free_name(before.name, host)
+    offered = before.model_copy(
+        update={
+            "name": name or own,
+            "description": before.description if mine else f"Found on {host.describe()}.",
+            "host": host.model_copy(update={"storage": before.host.storage}) if mine else host,
+            "knobs": proposed(found, before.knobs),
+            "mixture": before.mixture or kind,
+            "measurements": {},
+            "provenance": Provenance(
+                source="controller",
+                detail=f"growths that paid and lasted, from profile {before.name}: "
+                + ("; ".join(evidence) or "none"),
+                measured_on=date.today().isoformat(),
+            ),
+        }
+    )
+    offered, clamps = offered.fit(host)
+    if offered.knobs == before.knobs:
+        return before, before, [f"nothing more lasted in {found.decisions} decisions", *clamps]
+    return offered, before, [*evidence, *clamps]
+
+
+def _check_run(found: Lasting, log: Path, host: HostFacts) -> None:
+    """Refuse what another machine found.
+
+    Raises:
+        UsageError: the run had more or fewer processors than there are here.
+    """
+    if found.decisions and found.cpus != host.cpus:
+        raise UsageError(
+            f"{log} is of a run with {found.cpus} processors, and this host has {host.cpus}",
+            remedy="accept it on the host of the run, and export the profile from there",
+        )
+
+
+def _changes(before: Profile | None, offered: Profile) -> list[tuple[str, Any, Any]]:
+    from autoloader.profile import diff
+
+    if before is None:
+        return [("name", None, offered.name)]
+    return diff(before, offered)
+
+
+def _agreed(changes: list[tuple[str, Any, Any]], said: list[str]) -> bool:
+    """Whether a person at a terminal says yes; nobody there is no."""
+    import sys
+
+    _show_proposal(changes, said)
+    return sys.stdin is not None and sys.stdin.isatty() and typer.confirm("Accept?", err=True)
+
+
+def _show_proposal(changes: list[tuple[str, Any, Any]], said: list[str]) -> None:
+    rows = [(field, _cell(before), _cell(after)) for field, before, after in changes]
+    if rows:
+        emit_table(("field", "now", "then"), rows)
+    for line in said:
+        note(line)
+
+
+def _write_whole(target: Path, text: str) -> None:
+    """Write in one step: a full disk leaves what was there."""
+    import tempfile
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            temporary.chmod(0o644)
+            temporary.replace(target)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def _this_host() -> HostFacts:

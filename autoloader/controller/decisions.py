@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,9 +148,56 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
     Raises:
         UsageError: the log cannot be read: which line, and why.
     """
-    limits: dict[tuple[str, int], ControllerLimits] = {}
     decisions = changes = 0
     differences: list[Difference] = []
+    for one in read_decisions(lines, origin=origin):
+        answer = _plain(Decision).dump_python(with_(one.state, one.seen, one.limits), mode="json")
+        decisions += 1
+        changes += answer["knobs"] is not None
+        differences += [
+            Difference(one.line, key, one.answer.get(key), answer[key])
+            for key in answer
+            if one.answer.get(key) != answer[key]
+        ]
+    return Replayed(decisions, changes, tuple(differences))
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One decision of a log.
+
+    Attributes:
+        line: in the log, from 1.
+        whose: the run, and which pipeline of it.
+        limits, state, seen: what it was made from.
+        answer: the decision as its line says it; ``decided`` reads it.
+    """
+
+    line: int
+    whose: tuple[str, int]
+    limits: ControllerLimits
+    state: ControllerState
+    seen: Observation
+    answer: Mapping[str, Any]
+
+    @property
+    def decided(self) -> Decision:
+        """The decision."""
+        decision: Decision = _plain(Decision).validate_python(self.answer)
+        return decision
+
+
+def read_decisions(lines: Iterable[str], *, origin: str = "the log") -> Iterator[Recorded]:
+    """Every decision of a log, in its order.
+
+    Args:
+        lines: of the log.
+        origin: names the log in errors.
+
+    Raises:
+        UsageError: the log cannot be read: which line, and why.
+    """
+    limits: dict[tuple[str, int], ControllerLimits] = {}
     for number, record in _records(lines, origin):
         whose = (str(record.get("run", "")), int(record.get("pipeline", 0)))
         try:
@@ -158,24 +205,19 @@ def replay(lines: Iterable[str], *, with_: Decide = decide, origin: str = "the l
                 limits[whose] = _plain(ControllerLimits).validate_python(record["limits"])
             if record.get("kind") != "decision":
                 continue
-            state = _plain(ControllerState).validate_python(record["state"])
-            seen = _plain(Observation).validate_python(record["observation"])
-            recorded = record["decision"]
-            held = limits[whose]
+            yield Recorded(
+                number,
+                whose,
+                limits[whose],
+                _plain(ControllerState).validate_python(record["state"]),
+                _plain(Observation).validate_python(record["observation"]),
+                record["decision"],
+            )
         except (KeyError, ValidationError, KnobError) as error:
             raise UsageError(
                 f"{origin}, line {number}: not a record of this schema: {_first_line(error)}",
                 remedy="replay a log as `autoloader` wrote it, with the version that wrote it",
             ) from error
-        answer = _plain(Decision).dump_python(with_(state, seen, held), mode="json")
-        decisions += 1
-        changes += answer["knobs"] is not None
-        differences += [
-            Difference(number, key, recorded.get(key), answer[key])
-            for key in answer
-            if recorded.get(key) != answer[key]
-        ]
-    return Replayed(decisions, changes, tuple(differences))
 
 
 def _records(lines: Iterable[str], origin: str) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -9,6 +9,7 @@ from autoloader.profile.keeping import (
     check_name,
     free_name,
     keep_entry,
+    keep_whole,
     profile_path,
     save_profile,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "free_name",
     "host_facts",
     "keep_entry",
+    "keep_whole",
     "load_profile",
     "profile_path",
     "profile_paths",

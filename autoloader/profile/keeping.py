@@ -135,6 +135,9 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
         said = f"{before.name} has {len(entries)} kinds of mixtures now"
     else:
         old = entries[place]
+        if _is_of_same_study(old, new):
+            said = f"{path} has it already, from another process of the study"
+            return Kept(path, written=True, notes=[said])
         if faster := _faster(old, new, tuned_from):
             return Kept(path, written=False, notes=[f"{path} stays as it is: {faster}"])
         entries[place] = new
@@ -144,6 +147,16 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     )
     saved, _, notes = _saved(joined, path)
     return Kept(saved, written=True, notes=[said, *notes])
+
+
+def keep_whole(profile: Profile, *, out: Path | None = None) -> Kept:
+    """Keep a profile as it is, in the place of one of its name.
+
+    Raises:
+        ProfileError: the name is a shipped one's, or the place cannot be written.
+    """
+    check_name(profile.name)
+    return Kept(*_saved(profile, profile_path(profile.name, out)))
 
 
 def save_profile(profile: Profile, out: Path | None = None) -> Path:
@@ -215,6 +228,11 @@ def _like(entries: Sequence[Entry], new: Entry) -> int | None:
         elif entry.mixture.is_like(new.mixture):
             return place
     return None
+
+
+def _is_of_same_study(old: Entry, new: Entry) -> bool:
+    study = new.provenance.study
+    return study is not None and study == old.provenance.study and new.knobs == old.knobs
 
 
 def _faster(old: Entry, new: Entry, tuned_from: Entry | None) -> str:

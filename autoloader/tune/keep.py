@@ -9,6 +9,7 @@ Not here: who won (``finals``), how a profile is kept (``profile.keeping``).
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ from autoloader.profile import (
 )
 from autoloader.tune.finals import Contender
 from autoloader.tune.study import StudyResult
+
+_PASSWORD = re.compile(r"(://[^:/@\s]+:)[^@\s]+@")
+"""Of a storage's URL: a profile is a file that is passed on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ def winning_entry(
             detail=f"study {result.name}: {counts}; start and best measured in turn, "
             f"{len(verdict.ratios)} pairs; from profile {base.name}; {_optuna()}",
             measured_on=place.today.isoformat(),
-            command=place.command,
+            command=_PASSWORD.sub(r"\1***@", place.command),
             study=result.name,
         ),
     )

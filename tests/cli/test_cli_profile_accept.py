@@ -1,0 +1,170 @@
+"""``autoloader profile accept`` and ``export``: what a person takes over, and passes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.cli.app import main
+from autoloader.control.lasting import LEAST_S, lasting
+from autoloader.controller.decisions import DecisionLog
+from autoloader.profile import Profile, find_profile, host_facts, user_profiles_dir
+from autoloader.testing import SCENARIOS, simulate
+from autoloader.testing.scenarios import FLOOR_BYTES
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of a run that began with the smallest knobs, on a simulated machine."""
+    path = tmp_path_factory.mktemp("run") / "decisions.jsonl"
+    plant = SCENARIOS["steady"].plant("indexed")
+    log = DecisionLog(path, run="node7-1")
+    simulate(plant, 210.0, limits=plant.limits(FLOOR_BYTES), log=log)
+    log.close()
+    return path
+
+
+@pytest.fixture
+def log_of_here(run_log: Path, tmp_path: Path) -> Path:
+    """The same, of a host with as many processors as this one."""
+    cpus = host_facts().cpus
+    lines = [json.loads(line) for line in run_log.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "start":
+            line["limits"]["knobs"]["cpus"] = cpus
+    path = tmp_path / "here.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_lasts_was_judged_to_pay_and_is_still_in_force(run_log: Path) -> None:
+    lines = run_log.read_text().splitlines(keepends=True)
+    found = lasting(lines)
+    assert found.knobs["decode_threads"] > 1
+    assert all(one.held_s >= LEAST_S for one in found.paid)
+    assert found.reader == "indexed"
+    last = [json.loads(line) for line in lines if '"decision"' in line][-1]
+    in_force = last["observation"]["knobs"]
+    assert all(in_force[key] >= value for key, value in found.knobs.items())
+    first = next(json.loads(line) for line in lines if json.loads(line)["kind"] == "decision")
+    assert all(first["observation"]["knobs"][key] < value for key, value in found.knobs.items())
+
+
+def test_what_memory_took_away_again_does_not_last(run_log: Path) -> None:
+    lines = run_log.read_text().splitlines(keepends=True)
+    last = json.loads(lines[-1])
+    shrunk = {**last["observation"]["knobs"], "decode_threads": 1, "ring_slots": 4}
+    last["observation"]["knobs"] = shrunk
+    assert "decode_threads" not in lasting([*lines, json.dumps(last) + "\n"]).knobs
+
+
+def test_nobody_there_to_agree_is_no_agreement(
+    log_of_here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "accept", str(log_of_here)]) == 0
+    captured = capsys.readouterr()
+    assert "knobs.decode_threads" in captured.out
+    assert "samples/s" in captured.err
+    assert "not accepted: nothing was written" in captured.err
+    assert not user_profiles_dir().exists()
+
+
+def test_an_accepted_finding_is_a_profile_that_says_where_it_is_from(
+    log_of_here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "accept", str(log_of_here), "--yes", "--name", "lab", "--json"]) == 0
+    told = answer(capsys)
+    changed = {row["field"]: (row["before"], row["after"]) for row in told["changes"]}
+    profile = find_profile("lab").profile
+    assert told["path"] == str(user_profiles_dir() / "lab.yaml")
+    assert changed["knobs.decode_threads"][1] == profile.knobs.decode_threads
+    assert profile.provenance.source == "controller"
+    assert "node7-1" in profile.provenance.detail
+    assert profile.measurements == {}
+    assert profile.knobs.reader == "auto"
+
+    assert main(["profile", "accept", str(log_of_here), "--yes", "--profile", "lab", "--json"]) == 0
+    again = answer(capsys)
+    assert again["changes"] == []
+    assert again["path"] is None
+
+
+def test_a_run_of_another_host_and_a_file_that_is_no_log_are_refused(
+    run_log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.loads(line) for line in run_log.read_text().splitlines()]
+    lines[0]["limits"]["knobs"]["cpus"] = 77
+    path = tmp_path / "log"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["profile", "accept", str(path)]) == 2
+    assert "77 processors" in capsys.readouterr().err
+    (tmp_path / "text").write_text("hello\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for name in ("text", "bytes", "nowhere"):
+        assert main(["profile", "accept", str(tmp_path / name)]) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_a_teammates_profile_is_exported_and_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "export", "mcml_a100", "--name", "lab", "--json"]) == 0
+    assert answer(capsys) == {"path": "lab.yaml", "name": "lab"}
+    assert main(["profile", "accept", "lab.yaml", "--yes", "--json"]) == 0
+    told = answer(capsys)
+    assert told["path"] == str(user_profiles_dir() / "lab.yaml")
+    if os.cpu_count() == 2:
+        assert any("clamped to this host: decode_threads" in line for line in told["evidence"])
+    assert find_profile("lab").profile.knobs == find_profile("mcml_a100").profile.knobs
+
+    text = (tmp_path / "lab.yaml").read_text().replace("ring_slots: 8", "ring_slots: 9")
+    (tmp_path / "lab.yaml").write_text(text)
+    assert main(["profile", "accept", "lab.yaml", "--yes", "--json"]) == 0
+    told = answer(capsys)
+    assert told["changes"] == [{"field": "knobs.ring_slots", "before": 8, "after": 9}]
+    [kept] = (user_profiles_dir() / "replaced").iterdir()
+    assert str(kept) in told["notes"][0]
+    assert Profile.from_yaml(kept).knobs.ring_slots == 8
+
+
+def test_accepting_refuses_a_shipped_name_a_clamp_if_strict_and_a_broken_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", "export", "h200", "--out", str(tmp_path / "h.yaml")]) == 0
+    assert main(["profile", "accept", "h.yaml", "--yes"]) == 2
+    assert "ships with autoloader" in capsys.readouterr().err
+    text = (tmp_path / "h.yaml").read_text().replace("decode_threads: 12", "decode_threads: 512")
+    (tmp_path / "h.yaml").write_text(text)
+    assert main(["profile", "accept", "h.yaml", "--yes", "--name", "big", "--strict"]) == 2
+    assert "decode_threads: 512" in capsys.readouterr().err
+    (tmp_path / "h.yaml").write_text(text.replace("schema_version: 2", "schema_version: 9"))
+    assert main(["profile", "accept", "h.yaml", "--yes", "--name", "big"]) == 2
+    assert "newer autoloader" in capsys.readouterr().err
+    assert not user_profiles_dir().exists()
+
+
+def test_export_writes_over_nothing_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "h200.yaml").write_text("mine\n")
+    assert main(["profile", "export", "h200"]) == 2
+    assert "says something else" in capsys.readouterr().err
+    assert (tmp_path / "h200.yaml").read_text() == "mine\n"
+    assert main(["profile", "export", "h200", "--force"]) == 0
+    assert Profile.from_yaml(tmp_path / "h200.yaml") == find_profile("h200").profile
+    assert main(["profile", "export", "h200", "--out", "/proc/nowhere"]) == 2
+    assert [one.name for one in tmp_path.iterdir()] == ["h200.yaml"]
