@@ -29,6 +29,7 @@ from autoloader.telemetry.runtime import RunFile
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
     DatasetMoment,
+    LatelyMoment,
     MemoryMoment,
     Move,
     RingMoment,
@@ -38,6 +39,7 @@ from autoloader.telemetry.snapshot import (
 from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
 
 _KEPT_MOVES = 12
+_KEPT_MOMENTS = 60
 _UNJUDGED = ("", "undecided")
 
 
@@ -80,6 +82,8 @@ class Moments:
         self._batch = mixture.spec.batch.size
         self._weights = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
+        self._waits: deque[float | None] = deque(maxlen=_KEPT_MOMENTS)
+        self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._closed = False
@@ -150,6 +154,9 @@ class Moments:
         stages = self._stages(seen)
         cache = activity.cache
         shown = cache.hits + cache.misses
+        waits = _value(seen.wait_ratio)
+        self._waits.append(None if waits is None or seen.parked else round(waits, 4))
+        self._headrooms.append(_bytes(seen.headroom_bytes))
         with self._lock:
             moves = tuple(self._moves)
         return replace(
@@ -184,6 +191,7 @@ class Moments:
             datasets=self._datasets(activity),
             knobs=seen.knobs.flat(),
             moves=moves,
+            lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
         )
 
     def close(self) -> None:

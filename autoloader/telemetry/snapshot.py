@@ -157,6 +157,19 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class LatelyMoment:
+    """The last minute, about a second apart, the oldest first.
+
+    Attributes:
+        wait_ratios: of the consumer; ``None`` where it was not measured.
+        headrooms_bytes: what the machine could give.
+    """
+
+    wait_ratios: tuple[float | None, ...] = ()
+    headrooms_bytes: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """A moment of one pipeline: of one loader (train, validation) of one rank.
 
@@ -187,6 +200,7 @@ class Snapshot:
         knobs: the values in force, flat.
         control: what the controller has done; ``None``: there is none.
         moves: the last times that knobs moved, the oldest first.
+        lately: how waits and headroom went.
     """
 
     run: str
@@ -219,6 +233,7 @@ class Snapshot:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     control: ControllerStatistics | None = None
     moves: tuple[Move, ...] = ()
+    lately: LatelyMoment = field(default_factory=LatelyMoment)
 
     @property
     def bound_ratio(self) -> float | None:
@@ -265,6 +280,9 @@ class Snapshot:
                     for name, one in (plain.get("datasets") or {}).items()
                 },
                 moves=tuple(_move(one) for one in plain.get("moves") or ()),
+                lately=LatelyMoment(
+                    **{name: tuple(row) for name, row in (plain.get("lately") or {}).items()}
+                ),
             )
         except (TypeError, AttributeError, ValueError, KeyError) as error:
             raise UsageError(

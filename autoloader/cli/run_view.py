@@ -1,0 +1,329 @@
+"""Draws running loaders as lines of text: one in full, or several with a line each.
+
+Theory of operation. A frame is a list of styled lines that fit the given width and height; nothing
+is laid out by the terminal, so that a frame costs little and reads the same over ssh. What is worst
+comes first, and what does not fit is counted.
+
+Not here: finding runs (``telemetry.runtime``), what their numbers mean (``telemetry.verdict``),
+showing frames one after the other (``cli.top``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from autoloader.controller.states import STATE_MEANING, State
+from autoloader.errors import printable
+from autoloader.knobs import UNUSED_KNOBS
+from autoloader.telemetry.snapshot import DatasetMoment, Move, Snapshot, StageMoment
+from autoloader.telemetry.verdict import LITTLE_RATIO, cost_words, limit_words
+from autoloader.units import format_bytes, format_seconds
+
+_LABEL = 8
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_PLAIN_BLOCKS = ".:-=+*#@"
+_LATE_S = 5.0
+_FEW_MOVES, _MANY_MOVES = 3, 8
+_FEW_RANKS, _MANY_RANKS = 3, 16
+_MOST_STAGES = 4
+_MINUTE = 60
+_TALL = 20
+"""Lines left below the head from which on more of everything is shown."""
+_VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
+_KNOB_LINES = 2
+_FIRST = ("ring_slots", "decode_threads")
+_UNTUNED = ("reader", "min_ready_datasets")
+"""Knobs that never move while a run lasts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """How much room there is, and when it is drawn.
+
+    Attributes:
+        width, height: in characters.
+        now_s: Unix time.
+        blocks: eight characters, from low to high.
+    """
+
+    width: int = 80
+    height: int = 24
+    now_s: float = 0.0
+    blocks: str = _BLOCKS
+
+    @classmethod
+    def of(cls, width: int, height: int, encoding: str) -> Frame:
+        """A frame for now, in characters that the encoding has."""
+        try:
+            _BLOCKS.encode(encoding or "ascii")
+        except (LookupError, UnicodeEncodeError):
+            return cls(width, height, time.time(), _PLAIN_BLOCKS)
+        return cls(width, height, time.time())
+
+    def fit(self, lines: Sequence[Text]) -> list[Text]:
+        """The lines, none wider than the frame."""
+        for line in lines:
+            line.truncate(self.width, overflow="ellipsis")
+        return list(lines)
+
+
+def draw_list(groups: Sequence[Sequence[Snapshot]], frame: Frame) -> list[Text]:
+    """Several runs, a line each: the one that waits most first."""
+    cells = (("run", 40), ("samples/s", -10), ("waits", -8), ("limited by", -18))
+    rows = [Text(_columns(*cells), "dim")]
+    for group in sorted(groups, key=lambda one: -(worst(one).consumer.wait_ratio or 0.0)):
+        moment = worst(group)
+        rate = sum(one.consumer.samples_per_s or 0.0 for one in in_use(group))
+        row = _columns(
+            (f"{printable(moment.script)} {moment.run}", 40),
+            (_number(rate), -10),
+            (_percent(moment.consumer.wait_ratio), -8),
+            (moment.limited_by or moment.phase, -18),
+        )
+        rows.append(Text(row))
+    rows.append(Text("`autoloader top RUN` shows one of them", "dim"))
+    return frame.fit(rows[: frame.height])
+
+
+def draw_run(group: Sequence[Snapshot], frame: Frame) -> list[Text]:
+    """One run in full.
+
+    Args:
+        group: the loaders of a node's ranks, or of one trainer.
+        frame: the room.
+    """
+    moment = worst(group)
+    head = [*_head(group, moment, frame), *_flow(moment, frame), *_stages(moment.stages, moment)]
+    head += _knobs(moment, frame)
+    room = frame.height - len(head)
+    ranks = _ranks(group, _MANY_RANKS if room > _TALL else _FEW_RANKS)
+    moves = list(_moves(moment.moves, frame, _MANY_MOVES if room > _TALL else _FEW_MOVES))
+    room -= len(ranks) + len(moves)
+    return frame.fit([*head, *moves, *ranks, *_datasets(moment.datasets, room)][: frame.height])
+
+
+def worst(group: Sequence[Snapshot]) -> Snapshot:
+    """The loader whose trainer waits most, of those that are in use."""
+    return max(in_use(group), key=lambda one: (one.consumer.wait_ratio or 0.0, one.at_s))
+
+
+def in_use(group: Sequence[Snapshot]) -> list[Snapshot]:
+    """Those that are not parked; where all are, all of them."""
+    return [one for one in group if one.phase != "parked"] or list(group)
+
+
+def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    title = Text(printable(moment.script) or "a loader", "bold")
+    title.append(f"  {moment.run}  {moment.split}", "dim")
+    splits = sorted({one.split for one in group} - {moment.split})
+    if splits:
+        title.append(f"  ({', '.join(splits)} paused)", "dim")
+    title.append(f"  up {format_seconds(frame.now_s - moment.started_at_s)}", "dim")
+    if moment.restarts:
+        title.append(f"  {moment.restarts} restarts", "bold red")
+    yield title
+    late_s = frame.now_s - moment.at_s
+    if late_s > _LATE_S:
+        yield Text(f"silent for {format_seconds(late_s)}: its process does not run", "bold red")
+    limit = moment.limited_by
+    style = "bold green" if limit in ("training", "gpu") else "bold yellow"
+    yield Text(limit_words(moment), "bold red" if limit == "memory" else style)
+    yield Text(cost_words(moment))
+    if moment.state:
+        text = f"{moment.state}: {moment.why}"
+        meaning = STATE_MEANING.get(State(moment.state), "") if moment.state in _STATES else ""
+        if meaning and len(text) + len(meaning) + 3 <= frame.width - _LABEL:
+            text += f" ({meaning})"
+        yield _line("control", text)
+    else:
+        yield _line("control", "off: knobs stay as they are")
+
+
+_STATES = {state.value for state in State}
+
+
+def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    consumer, memory, ring, cache = moment.consumer, moment.memory, moment.ring, moment.cache
+    rate = f"{_number(consumer.samples_per_s)} samples/s"
+    if moment.bound_per_s:
+        rate += f" of {_number(moment.bound_per_s)} possible ({_percent(moment.bound_ratio)})"
+    if consumer.step_s:
+        rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
+    yield _line("rate", rate)
+    wide = min(_MINUTE, max(8, frame.width - 52))
+    waits = _line("waits", "")
+    for ratio in moment.lately.wait_ratios[-wide:]:
+        high = ratio is not None and ratio >= LITTLE_RATIO
+        waits.append(_block(ratio, 1.0, frame.blocks), "yellow" if high else "green")
+    waits.append(f" {_percent(consumer.wait_ratio)} of the last seconds")
+    yield waits
+    headrooms = moment.lately.headrooms_bytes[-wide:]
+    most = max([one for one in headrooms if one is not None] + [memory.floor_bytes, 1])
+    line = _line("memory", "")
+    for one in headrooms:
+        below = one is not None and one < memory.floor_bytes + memory.margin_bytes
+        line.append(_block(one, most, frame.blocks), "red" if below else "green")
+    line.append(f" {_size(memory.headroom_bytes)} free, floor {_size(memory.floor_bytes)}")
+    line.append(f", loader {_size(memory.loader_bytes)}", "dim")
+    yield line
+    text = f"{ring.filled} of {ring.slots} batches ready, {_size(ring.allocated_bytes)}"
+    if cache is not None and cache.budget_bytes:
+        text += f"; cache {_size(cache.held_bytes)}, {_percent(cache.hit_ratio)} hits"
+    if moment.idle_cpus is not None:
+        text += f"; {moment.idle_cpus:.1f} CPUs idle"
+    if moment.gpu_busy_ratio is not None:
+        text += f"; GPU {_percent(moment.gpu_busy_ratio)}"
+    yield _line("ring", text)
+
+
+def _stages(stages: Sequence[StageMoment], moment: Snapshot) -> Iterator[Text]:
+    known = sorted(stages, key=lambda one: one.bound_per_s or float("inf"))
+    if not known:
+        return
+    cells = (("stage", 24), ("workers", -8), ("a sample", -10), ("busy", -7), ("possible/s", -12))
+    yield Text(_columns(*cells), "dim")
+    for one in known[:_MOST_STAGES]:
+        service = "" if one.service_s is None else f"{one.service_s * 1e3:.2f} ms"
+        row = _columns(
+            (printable(one.name), 24),
+            (str(one.workers), -8),
+            (service, -10),
+            (_percent(one.busy_ratio), -7),
+            (_number(one.bound_per_s), -12),
+        )
+        limits = one.name == moment.limited_by
+        yield Text(row + ("  ← limits" if limits else ""), "bold yellow" if limits else "")
+
+
+def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
+    """The values in force, two lines at most; those that moved come first, with what they were."""
+    moved = {knob: pair[0] for move in moment.moves for knob, pair in move.changes.items()}
+    unused = (*_UNTUNED, *UNUSED_KNOBS.get(str(moment.knobs.get("reader")), ()))
+    names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
+    lines = [_line("knobs", "")]
+    for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
+        word = f"{printable(knob)} {_value(knob, moment.knobs[knob])}"
+        if knob in moved:
+            word += f" (was {_value(knob, moved[knob])})"
+        if len(lines[-1].plain) + len(word) > frame.width:
+            if len(lines) == _KNOB_LINES:
+                break
+            lines.append(_line("", ""))
+        lines[-1].append(f"{word}  ", "bold" if knob in moved else "not dim")
+    yield from lines
+
+
+def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
+    if not moves:
+        return
+    yield Text("what was done, the latest first", "dim")
+    for move in list(reversed(moves))[:most]:
+        changes = ", ".join(
+            f"{printable(knob)} {_value(knob, before)}→{_value(knob, after)}"
+            for knob, (before, after) in move.changes.items()
+        )
+        ago = format_seconds(frame.now_s - move.at_s)
+        style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
+        line = Text(f"{ago:>7} ago  {move.by:<7}", style)
+        line.append(f"{changes}: {printable(move.why)}" if changes else printable(move.why))
+        if move.verdict in _VERDICTS:
+            line.append(f" ({_VERDICTS[move.verdict]})", "dim")
+        yield line
+
+
+def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
+    """The ranks of this node, worst wait first; none where there is only one."""
+    ranks = {one.rank: one for one in in_use(group)}
+    if len(ranks) == 1:
+        return []
+    rows = sorted(ranks.values(), key=lambda one: -(one.consumer.wait_ratio or 0.0))
+    cells = (("rank", 24), ("samples/s", -10), ("waits", -8), ("ring", -8), ("batches", -10))
+    found = [Text(_columns(*cells), "dim")]
+    for one in rows[:most]:
+        row = _columns(
+            (f"{one.rank} of {one.world_size}", 24),
+            (_number(one.consumer.samples_per_s), -10),
+            (_percent(one.consumer.wait_ratio), -8),
+            (f"{one.ring.filled}/{one.ring.slots}", -8),
+            (str(one.consumer.batches), -10),
+        )
+        found.append(Text(row))
+    if len(rows) > most:
+        found.append(Text(f"and {len(rows) - most} more, which wait less", "dim"))
+    return found
+
+
+def _datasets(datasets: Mapping[str, DatasetMoment], room: int) -> list[Text]:
+    """Datasets, those in trouble first, in so many lines."""
+    if room < 2:
+        return []
+    rows = sorted(datasets.items(), key=lambda one: _trouble(one[1]), reverse=True)
+    cells = (("dataset", 24), ("share", -9), ("weight", -9), ("queue", -7), ("stalls", -8))
+    found = [Text(_columns(*cells, ("bad records", -13)), "dim")]
+    shown = rows if len(rows) < room else rows[: max(1, room - 2)]
+    for name, one in shown:
+        row = _columns(
+            (printable(name), 24),
+            (_percent(one.share), -9),
+            (_percent(one.weight), -9),
+            (str(one.queue), -7),
+            (str(one.stalls), -8),
+            (str(one.quarantined), -13),
+        )
+        found.append(Text(row, "red" if one.stalls or one.quarantined else ""))
+    if len(shown) < len(rows):
+        found.append(Text(f"and {len(rows) - len(shown)} more, all well", "dim"))
+        if any(one.stalls or one.quarantined for _, one in rows[len(shown) :]):
+            found[-1] = Text(f"and {len(rows) - len(shown)} more", "dim")
+    return found
+
+
+def _trouble(one: DatasetMoment) -> tuple[bool, float, float]:
+    bad = bool(one.stalls or one.quarantined or one.interruptions)
+    return bad, one.quarantined + one.stalls, one.weight
+
+
+def _line(label: str, text: str) -> Text:
+    line = Text(f"{label:<{_LABEL}}", "dim")
+    line.append(text, "not dim")
+    return line
+
+
+def _columns(*cells: tuple[str, int]) -> str:
+    """Cells of so many characters; a negative width aligns to the right."""
+    found = ""
+    for text, width in cells:
+        room = abs(width)
+        cut = text if len(text) <= room else text[: room - 1] + "…"
+        found += cut.rjust(room) if width < 0 else f"{cut:<{room}} "
+    return found
+
+
+def _block(value: float | None, most: float, blocks: str) -> str:
+    if value is None or most <= 0:
+        return " "
+    return blocks[min(len(blocks) - 1, max(0, int(value / most * len(blocks))))]
+
+
+def _value(knob: str, value: object) -> str:
+    return (
+        _size(value) if knob.endswith("_bytes") and value and isinstance(value, int) else str(value)
+    )
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else format_bytes(count)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "?"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "?" if ratio is None else f"{ratio * 100:.1f} %"

@@ -1,0 +1,74 @@
+"""What a snapshot means, in sentences: what limits the run, and what the loader costs it.
+
+Not here: the snapshot (``telemetry.snapshot``), where the sentences are shown (``cli.top``).
+"""
+
+from __future__ import annotations
+
+from autoloader.telemetry.snapshot import Snapshot, StageMoment
+from autoloader.units import format_bytes, format_seconds
+
+LITTLE_RATIO = 0.01
+"""Waiting for less of the time than this is not worth a knob (the controller's own measure)."""
+_IDLE_CPUS = 0.15
+_STUCK_S = 5.0
+
+
+def cost_words(moment: Snapshot) -> str:
+    """What the loader costs: "the loader costs you 25.0 % of the time, …"."""
+    waits = moment.consumer.wait_ratio
+    if waits is None:
+        return "what the loader costs is not known yet"
+    if waits >= 0.999:
+        return "the loader costs you nearly all of the time: training only waits"
+    words = f"the loader costs you {waits:.1%} of the time".replace("%", " %")
+    if waits < LITTLE_RATIO:
+        return words
+    return f"{words}; with a perfect one: {1 / (1 - waits):.2f}× as fast"
+
+
+def limit_words(moment: Snapshot) -> str:
+    """What limits the run, and by which evidence."""
+    if moment.phase == "opening":
+        return moment.doing or "opening its files"
+    if moment.consumer.waiting_s >= _STUCK_S:
+        doing = f": {moment.doing}" if moment.doing else ""
+        return f"training has waited {format_seconds(moment.consumer.waiting_s)} for a batch{doing}"
+    if moment.phase == "filling":
+        return moment.doing or "no batch has been taken yet"
+    if moment.phase == "parked":
+        return "paused: training takes no batches of this loader"
+    limit = moment.limited_by
+    if limit == "training":
+        return "training limits this run: it does not wait for data"
+    if limit == "gpu":
+        return "the GPU limits this run: training does not wait for data"
+    if limit == "memory":
+        return _short_of_memory(moment)
+    for stage in moment.stages:
+        if stage.name == limit:
+            return _slow(stage, moment.idle_cpus)
+    return "what limits this run is not known yet"
+
+
+def _short_of_memory(moment: Snapshot) -> str:
+    above = moment.above_floor_bytes
+    if above is None:
+        return "memory limits this run"
+    if above < 0:
+        where = f"{format_bytes(-above)} below the floor"
+    else:
+        where = f"only {format_bytes(above)} above the floor"
+    return f"memory limits this run: headroom is {where}"
+
+
+def _slow(stage: StageMoment, idle_cpus: float | None) -> str:
+    what = f"reading {stage.dataset}" if stage.dataset else stage.stage
+    workers = f"{stage.workers} worker{'s' * (stage.workers != 1)}"
+    busy = "" if stage.busy_ratio is None else f", {stage.busy_ratio:.0%} busy".replace("%", " %")
+    idle = ""
+    if idle_cpus is not None:
+        idle = f"; {idle_cpus:.1f} processors idle"
+        if idle_cpus < _IDLE_CPUS:
+            idle = "; no processor is idle"
+    return f"{what} limits this run: {workers}{busy}{idle}"

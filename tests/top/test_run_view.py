@@ -1,0 +1,146 @@
+"""A run as a person sees it: in 80 × 24, what limits it first, what is worst first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from moments import GIB, a_moment
+
+from autoloader.cli.run_view import Frame, draw_list, draw_run
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    DatasetMoment,
+    LatelyMoment,
+    MemoryMoment,
+    Move,
+    Snapshot,
+)
+from autoloader.telemetry.verdict import cost_words, limit_words
+
+NOW = 1_700_000_101.0
+FRAME = Frame(80, 24, NOW)
+
+
+def lines_of(*group: Snapshot, frame: Frame = FRAME) -> list[str]:
+    return [line.plain for line in draw_run(group, frame)]
+
+
+def a_crowd() -> Snapshot:
+    """29 datasets, one of which is in trouble."""
+    datasets = {f"set_{n:02}": DatasetMoment(1 / 29, 1 / 29, 100, queue=5) for n in range(29)}
+    datasets["set_17"] = DatasetMoment(1 / 29, 0.01, 30, stalls=2, quarantined=4)
+    moves = tuple(
+        Move(NOW - n, "policy", "decode is short", {"io_threads": (n, 1)}) for n in (9, 8)
+    )
+    knobs = {"reader": "indexed", **{f"set_{n:02}.queue_samples": 16 for n in range(29)}}
+    lately = LatelyMoment((0.5, None) * 30, (3 * GIB,) * 60)
+    return a_moment(datasets=datasets, moves=moves * 6, knobs=knobs, lately=lately)
+
+
+@pytest.mark.parametrize("width", [80, 40, 200])
+def test_a_frame_fits_and_fills_its_room(width: int) -> None:
+    lines = lines_of(a_crowd(), frame=Frame(width, 24, NOW))
+    assert len(lines) == 24
+    assert max(map(len, lines)) <= width
+
+
+def test_what_is_in_trouble_is_seen_though_most_datasets_are_not() -> None:
+    lines = lines_of(a_crowd())
+    table = lines[next(n for n, line in enumerate(lines) if line.startswith("dataset")) :]
+    assert table[1].split() == ["set_17", "1.0", "%", "3.4", "%", "0", "2", "4"]
+    assert table[-1].startswith("and 2")
+    assert table[-1].endswith("more, all well")
+
+
+def test_a_tall_terminal_shows_every_dataset() -> None:
+    lines = lines_of(a_crowd(), frame=Frame(100, 60, NOW))
+    assert sum(line.startswith("set_") for line in lines) == 29
+
+
+def test_a_knob_that_moved_is_shown_with_what_it_was_and_the_move_with_its_reason() -> None:
+    lines = lines_of(a_moment())
+    assert "decode_threads 4 (was 2)" in next(line for line in lines if line.startswith("knobs"))
+    move = next(line for line in lines if "decode_threads 2→4" in line)
+    assert move.split() == [
+        "51",
+        "s",
+        "ago",
+        "policy",
+        "decode_threads",
+        "2→4:",
+        *["decode", "is", "short"],
+    ]
+
+
+def test_ranks_are_shown_worst_wait_first() -> None:
+    group = [
+        a_moment(rank=n, world_size=4, consumer=ConsumerMoment(wait_ratio=wait, batches=7))
+        for n, wait in enumerate((0.1, 0.4, 0.2, 0.3))
+    ]
+    lines = lines_of(*group, frame=Frame(80, 40, NOW))
+    assert [line[0] for line in lines if " of 4 " in line] == ["1", "3", "2", "0"]
+
+
+def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
+    frame = Frame(80, 24, NOW + 60)
+    assert "silent for 60 s: its process does not run" in lines_of(a_moment(), frame=frame)
+
+
+def test_names_that_a_terminal_would_obey_are_shown_and_not_obeyed() -> None:
+    wicked = a_moment(datasets={"a\x1b[2Jb": DatasetMoment(1.0)}, script="t\x07.py")
+    assert not any(character < " " for line in lines_of(wicked) for character in line)
+
+
+def test_a_terminal_without_these_characters_gets_others() -> None:
+    moment = a_moment(lately=LatelyMoment((0.0, 1.0), ()))
+    waits = next(line for line in lines_of(moment) if line.startswith("waits"))
+    assert "▁█" in waits
+    plain = replace(FRAME, blocks=Frame.of(80, 24, "ascii").blocks)
+    assert "▁" not in "".join(lines_of(moment, frame=plain))
+
+
+def test_several_runs_are_a_line_each() -> None:
+    groups = [[a_moment(run=f"host-{n}", script=f"{n}.py")] for n in (1, 2)]
+    lines = [line.plain for line in draw_list(groups, FRAME)]
+    assert [line.split()[:2] for line in lines[1:3]] == [["1.py", "host-1"], ["2.py", "host-2"]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, "decode limits this run: 4 workers, 90 % busy"),
+        ({"idle_cpus": 0.0}, "decode limits this run: 4 workers, 90 % busy; no processor is idle"),
+        ({"limited_by": "memory"}, "memory limits this run: headroom is 2.00 GiB below the floor"),
+        ({"limited_by": "training"}, "training limits this run: it does not wait for data"),
+        ({"limited_by": "gpu"}, "the GPU limits this run: training does not wait for data"),
+        ({"limited_by": ""}, "what limits this run is not known yet"),
+        ({"phase": "parked"}, "paused: training takes no batches of this loader"),
+        ({"phase": "opening", "doing": "indexing 3/9 files"}, "indexing 3/9 files"),
+        ({"phase": "filling"}, "no batch has been taken yet"),
+        (
+            {"consumer": ConsumerMoment(waiting_s=42.0), "doing": "waiting for bridge"},
+            "training has waited 42 s for a batch: waiting for bridge",
+        ),
+    ],
+)
+def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: str) -> None:
+    assert limit_words(a_moment(**changed)) == words
+
+
+@pytest.mark.parametrize(
+    ("waits", "words"),
+    [
+        (None, "what the loader costs is not known yet"),
+        (0.004, "the loader costs you 0.4 % of the time"),
+        (0.25, "the loader costs you 25.0 % of the time; with a perfect one: 1.33× as fast"),
+        (1.0, "the loader costs you nearly all of the time: training only waits"),
+    ],
+)
+def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) -> None:
+    assert cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=waits))) == words
+
+
+def test_memory_that_is_not_measured_is_not_called_empty() -> None:
+    lines = lines_of(a_moment(memory=MemoryMoment(floor_bytes=5 * GIB)))
+    assert any("? free, floor 5.00 GiB" in line for line in lines)
