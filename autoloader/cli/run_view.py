@@ -117,7 +117,7 @@ def in_use(group: Sequence[Snapshot]) -> list[Snapshot]:
 
 
 def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator[Text]:
-    title = Text(printable(moment.script) or "a loader", "bold")
+    title = Text().append(printable(moment.script) or "a loader", "bold")
     title.append(f"  {moment.run}  {moment.split}", "dim")
     splits = sorted({one.split for one in group} - {moment.split})
     if splits:
@@ -174,7 +174,7 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     if cache is not None and cache.budget_bytes:
         text += f"; cache {_size(cache.held_bytes)}, {_percent(cache.hit_ratio)} hits"
     if moment.idle_cpus is not None:
-        text += f"; {moment.idle_cpus:.1f} CPUs idle"
+        text += f"; {moment.idle_cpus:.1f} idle CPUs"
     if moment.gpu_busy_ratio is not None:
         text += f"; GPU {_percent(moment.gpu_busy_ratio)}"
     yield _line("ring", text)
@@ -213,7 +213,7 @@ def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
             if len(lines) == _KNOB_LINES:
                 break
             lines.append(_line("", ""))
-        lines[-1].append(f"{word}  ", "bold" if knob in moved else "not dim")
+        lines[-1].append(f"{word}  ", "bold" if knob in moved else "")
     yield from lines
 
 
@@ -228,7 +228,7 @@ def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
         )
         ago = format_seconds(frame.now_s - move.at_s)
         style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
-        line = Text(f"{ago:>7} ago  {move.by:<7}", style)
+        line = Text().append(f"{ago:>7} ago  ", "dim").append(f"{move.by:<7}", style)
         line.append(f"{changes}: {printable(move.why)}" if changes else printable(move.why))
         if move.verdict in _VERDICTS:
             line.append(f" ({_VERDICTS[move.verdict]})", "dim")
@@ -288,9 +288,7 @@ def _trouble(one: DatasetMoment) -> tuple[bool, float, float]:
 
 
 def _line(label: str, text: str) -> Text:
-    line = Text(f"{label:<{_LABEL}}", "dim")
-    line.append(text, "not dim")
-    return line
+    return Text().append(f"{label:<{_LABEL}}", "dim").append(text)
 
 
 def _columns(*cells: tuple[str, int]) -> str:
