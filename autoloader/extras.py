@@ -23,6 +23,7 @@ EXTRA_OF: Mapping[str, str] = {
     "tensorflow_datasets": "stream",
     "optuna": "tune",
     "sqlalchemy": "tune",
+    "highspy": "tune",
     "matplotlib": "report",
     "pyarrow": "lerobot",
     "av": "lerobot",

@@ -33,6 +33,9 @@ def measure(
     controller: Annotated[
         bool, typer.Option("--controller", help="Let the controller move the knobs.")
     ] = False,
+    settle: Annotated[
+        bool, typer.Option("--settle", help="Go on with the warm-up until the rate holds still.")
+    ] = False,
     ram_floor: options.RamFloor = None,
     split: options.Split = "train",
     _no_transforms: options.NoTransforms = False,
@@ -59,6 +62,7 @@ def measure(
             split=split,
             ram_floor=floor,
             progress=None if link is None else link.send,
+            settle=settle,
         )
         if as_json:
             emit_json(measurement.as_dict())

@@ -10,7 +10,7 @@ Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from autoloader.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
 from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import mixture_order
-from autoloader.order.reuse import Reuse, foretell_reuse
+from autoloader.order.reuse import Reuse
 from autoloader.pipeline.batch_call import try_call
-from autoloader.planning.frame_sets import frame_sets
+from autoloader.planning.frame_sets import frame_sets, reuse_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -64,7 +63,7 @@ def plan_document(
     batch = mixture.spec.batch
     profile = plan.profile.profile
     tables = quick_tables(mixture.datasets)
-    reuse = _reuse(plan, tables)
+    reuse = reuse_of(plan, tables)
     held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
     memory = _bytes(plan, headroom, plan.world_size // nodes)
     call = _batch_call(plan)
@@ -368,20 +367,6 @@ def _with_call(
 def _threads(plan: LoaderPlan) -> int:
     """Decode threads that can run at once."""
     return min(plan.knobs.decode_threads, plan.limits.cpus)
-
-
-def _reuse(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
-    """What the plan will decode; ``None`` with the stream reader, which has no plan.
-
-    Estimated from the lengths of a few episodes where no index has counted them yet.
-    """
-    if plan.knobs.reader != "indexed" or not all(table.samples for table in tables):
-        return None
-    order = plan.order
-    if order.pass_samples is not None:
-        samples = {n: t.samples for n, t in zip(plan.mixture.names, tables, strict=True)}
-        order = mixture_order(plan.mixture, samples)
-    return foretell_reuse(order, tables, plan.mixture.spec.batch.size)
 
 
 def _reuse_document(plan: LoaderPlan, found: Reuse | None) -> dict[str, Any]:

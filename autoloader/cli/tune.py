@@ -8,14 +8,19 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autoloader.cli import options
 from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
+from autoloader.errors import UsageError
 from autoloader.extras import needs
 from autoloader.units import parse_seconds
+
+if TYPE_CHECKING:
+    from autoloader.tune.ladder import LadderReport
+    from autoloader.tune.report import TuneReport
 
 
 def tune(
@@ -41,6 +46,24 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option(
+            help='The trainer\'s step, such as "80ms": find the least memory and threads with '
+            "which it waits at most 1 % of its time."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Take the step from a recorded run: its log, or a folder of logs."),
+    ] = None,
+    ladder: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB=VALUE,…",
+            help="Measure one knob at these values instead, all else held still; repeatable.",
+        ),
+    ] = None,
     split: options.Split = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
     warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
@@ -51,10 +74,12 @@ def tune(
     """Find the knobs that suit this machine, under a RAM floor, and save them as a profile."""
     floor = options.floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
+    step_time_s = _step_s(step_time, trace)
     from autoloader.clock import SystemClock
 
     with needs("the tuner"):
-        from autoloader.tune.offline import TuneOptions
+        from autoloader.tune.ladder import parse_ladders
+        from autoloader.tune.offline import TuneOptions, climb_ladders
         from autoloader.tune.offline import tune as run_tune
         from autoloader.tune.report import LiveWatcher
 
@@ -73,19 +98,39 @@ def tune(
         warmup=warmup,
         batches=batches,
         command=_command_line(),
+        step_time_s=step_time_s,
     )
     from rich.console import Console
 
     clock = SystemClock()
     watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
     try:
-        report = run_tune(chosen, watcher, clock=clock)
+        report: TuneReport | LadderReport = (
+            climb_ladders(chosen, parse_ladders(ladder), watcher, clock=clock)
+            if ladder
+            else run_tune(chosen, watcher, clock=clock)
+        )
     finally:
         watcher.close()
     if as_json:
         emit_json(report.as_dict())
     else:
         emit_rendered(report.show)
+
+
+def _step_s(step_time: str | None, trace: Path | None) -> float | None:
+    """The trainer's step, given or recorded."""
+    if trace is None:
+        return None if step_time is None else parse_seconds(step_time, name="--step-time")
+    if step_time is not None:
+        raise UsageError(
+            "--step-time and --trace both say how long a step takes", remedy="give one of them"
+        )
+    from autoloader.bound.consumer import recorded_step_s
+
+    step_s = recorded_step_s(trace)
+    note(f"the recorded trainer's step: {step_s * 1e3:.1f} ms")
+    return step_s
 
 
 def _command_line() -> str:

@@ -42,9 +42,12 @@ class DatasetActivity:
     episodes: int = 0
     interruptions: int = 0
 
-    def as_statistics(self) -> dict[str, int]:
+    def as_statistics(self) -> dict[str, Any]:
         """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
-        names = ("queue", "stalls", "quarantined", "generations", "interruptions")
+        names = (
+            *("queue", "stalls", "quarantined", "generations", "interruptions"),
+            *("decode_s", "decoded"),
+        )
         return {name: getattr(self, name) for name in names}
 
     def plus(self, other: DatasetActivity) -> DatasetActivity:

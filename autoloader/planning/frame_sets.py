@@ -13,10 +13,25 @@ from autoloader.cache.forecast import FrameSet
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.decode.probe import DecodeCost
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.mixture import MixtureOrder
-from autoloader.order.reuse import Reuse
+from autoloader.order.mixture import MixtureOrder, mixture_order
+from autoloader.order.reuse import Reuse, foretell_reuse
+from autoloader.planning.start import LoaderPlan
 from autoloader.samples.counts import samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+
+
+def reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
+    """What the plan will decode; ``None`` with the stream reader, which has no plan.
+
+    Estimated from the lengths of a few episodes where no index has counted them yet.
+    """
+    if plan.knobs.reader != "indexed" or not all(table.samples for table in tables):
+        return None
+    order = plan.order
+    if order.pass_samples is not None:
+        samples = {n: t.samples for n, t in zip(plan.mixture.names, tables, strict=True)}
+        order = mixture_order(plan.mixture, samples)
+    return foretell_reuse(order, tables, plan.mixture.spec.batch.size)
 
 
 def frame_sets(

@@ -29,6 +29,8 @@ class DatasetStatistics:
             loader was made; any: look at its records, and set ``errors.non_finite``.
         interruptions: times its remote files did not answer and it went on where it stopped; many
             of them: look at the network.
+        decode_s, decoded: seconds that decode threads worked on its samples, and such samples,
+            since the pipeline began. One that is dear among others: store smaller frames.
     """
 
     weight: float
@@ -39,6 +41,8 @@ class DatasetStatistics:
     generations: int = 0
     non_finite: int = 0
     interruptions: int = 0
+    decode_s: float = 0.0
+    decoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,25 @@
 """The end of a study: start and finalists measured in turn, so that luck cannot win.
 
 In each round every contender is measured once, the order reversed from round to round, so that a
-drift of the machine meets all alike. What counts is the ratio to the start *within* a round; a
-contender's figure is the median over its rounds, and it may lose none of two or three pairs, one of
-four to seven. Among those within 2 % of the best, the one with the least memory wins, the start
-included: a difference below 2 % is noise (field record, A).
+drift of the machine meets all alike. What counts is the ratio to the start *within* a round. Its
+mean over the rounds has an interval of 95 % (Student's, of the logarithms), and rounds go on until
+each finalist's interval excludes 1, or lies within the 2 % that count as none, or time is up. A
+finalist that has fallen behind is measured no more.
 
-Not here: who becomes a finalist (``study``), how one is measured (``trial``).
+A finalist beats the start when its whole interval lies above 1. Among those within 2 % of the best,
+the one with the least memory wins, the start included: a difference below 2 % is noise (field
+record, A).
+
+A round in which other processes took part of the processors is marked, and counts only where there
+are too few quiet ones.
+
+Not here: who becomes a finalist (``ledger``), how one is measured (``trial``), what else may be
+judged than the rate (``objective``).
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +33,9 @@ TIE_RATIO = 0.02
 
 LEAST_ROUNDS = 2
 """Rounds that are run even when the budget is spent, as far as the hard limit lets them."""
+
+_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""Student's t, 97.5 %, for 1 to 15 degrees of freedom; beyond, the last is a little too careful."""
 
 
 @dataclass(slots=True)
@@ -54,14 +66,19 @@ class Contender:
         return min((count for count in found if count is not None), default=None)
 
     def ratios_to(self, other: Contender) -> list[float]:
-        """Its rate over ``other``'s, for each round in which both were measured."""
-        return [
-            mine.samples_per_s / theirs.samples_per_s
+        """Its rate over ``other``'s, for each round in which both were measured.
+
+        Of rounds in which a neighbour was busy only where fewer than three were quiet.
+        """
+        found = [
+            (mine.busy or theirs.busy, mine.samples_per_s / theirs.samples_per_s)
             for number, mine in sorted(self.rounds.items())
             if (theirs := other.rounds.get(number)) is not None
             and mine.samples_per_s is not None
             and theirs.samples_per_s
         ]
+        quiet = [ratio for busy, ratio in found if not busy]
+        return quiet if len(quiet) > LEAST_ROUNDS else [ratio for _, ratio in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +89,10 @@ class FinalsResult:
         start: the start, with its rounds.
         winner: the winner; the start itself when nobody beat it.
         ratios: the winner's paired ratios to the start, one a round; empty if the start won.
-        speedup: median of ``ratios``; 1.0 if the start won.
+        speedup: their geometric mean; 1.0 if the start won.
         rounds: rounds measured.
+        interval: of 95 % for the speedup; ``None`` if the start won.
+        busy_rounds: rounds in which a neighbour was busy.
     """
 
     start: Contender
@@ -81,6 +100,57 @@ class FinalsResult:
     ratios: tuple[float, ...]
     speedup: float
     rounds: int
+    interval: tuple[float, float] | None = None
+    busy_rounds: int = 0
+
+
+class Judge:
+    """Judges by the rate; see the module's text."""
+
+    def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
+        """Whether more rounds would tell nothing new."""
+        return all(finalist.out or _is_decided(finalist.ratios_to(start)) for finalist in finalists)
+
+    def behind(self, start: Contender, finalist: Contender) -> str:
+        """Why a finalist need not be measured again; "" where it must."""
+        found = interval_of(finalist.ratios_to(start))
+        return "slower than the start" if found and found[1] < 1.0 else ""
+
+    def verdict(
+        self, start: Contender, finalists: Sequence[Contender], *, rounds: int
+    ) -> FinalsResult:
+        """Who won; pure."""
+        means = [
+            (math.exp(statistics.fmean(map(math.log, ratios))), finalist)
+            for finalist in finalists
+            if not finalist.out
+            and (found := interval_of(ratios := finalist.ratios_to(start)))
+            and found[0] > 1.0
+        ]
+        field_of = [(1.0, start), *means]
+        best = max(ratio for ratio, _ in field_of)
+        close = [(ratio, c) for ratio, c in field_of if ratio >= best * (1 - TIE_RATIO)]
+        ratio, winner = min(
+            close,
+            key=lambda pair: (
+                pair[1].peak_rss_bytes if pair[1].peak_rss_bytes is not None else float("inf"),
+                not pair[1].is_start,
+                -pair[0],
+            ),
+        )
+        return result_of(start, winner, ratio, rounds)
+
+
+def result_of(start: Contender, winner: Contender, speedup: float, rounds: int) -> FinalsResult:
+    """The verdict that ``winner`` won."""
+    busy = sum(
+        any(one.busy for c in (start, winner) if (one := c.rounds.get(number)))
+        for number in range(rounds)
+    )
+    if winner.is_start:
+        return FinalsResult(start, start, (), 1.0, rounds, None, busy)
+    ratios = tuple(winner.ratios_to(start))
+    return FinalsResult(start, winner, ratios, speedup, rounds, interval_of(ratios), busy)
 
 
 def compare(
@@ -92,6 +162,7 @@ def compare(
     soft_deadline_s: float,
     hard_deadline_s: float,
     clock: Clock,
+    judge: Judge | None = None,
 ) -> FinalsResult:
     """Measure ``start`` and ``finalists`` in turn and judge.
 
@@ -99,11 +170,13 @@ def compare(
         start: the knobs in force before the study.
         finalists: distinct knob sets, none equal to the start.
         measure: measures one contender: (contender, round, timeout in seconds).
-        rounds: how many are wanted.
+        rounds: the most there are.
         soft_deadline_s: no round beyond the second begins that would likely pass this time.
         hard_deadline_s: no measurement goes on after this time.
         clock: the clock of both deadlines.
+        judge: says who has won; by default the fastest.
     """
+    judge = judge or Judge()
     first = Contender(start, is_start=True)
     contenders = [first, *(Contender(knobs) for knobs in finalists)]
     done = 0
@@ -114,7 +187,7 @@ def compare(
         if began_s + longest_s > (soft_deadline_s if enough else hard_deadline_s):
             break
         standing = [c for c in contenders if not c.out]
-        if len(standing) < 2 or first.out:
+        if len(standing) < 2 or first.out or (enough and judge.decided(first, contenders[1:])):
             break
         for contender in standing if done % 2 == 0 else reversed(standing):
             left_s = hard_deadline_s - clock.now_s()
@@ -127,39 +200,26 @@ def compare(
                 contender.out = result.reason or result.outcome.value
         done += 1
         longest_s = max(longest_s, clock.now_s() - began_s)
-    return judge(first, contenders[1:], rounds=done)
+        for finalist in contenders[1:]:
+            if done >= LEAST_ROUNDS and not finalist.out:
+                finalist.out = judge.behind(first, finalist)
+    return judge.verdict(first, contenders[1:], rounds=done)
 
 
-def judge(start: Contender, finalists: Sequence[Contender], *, rounds: int) -> FinalsResult:
-    """The verdict over what was measured; pure.
-
-    One pair is luck: a finalist needs two paired rounds, must not have failed in any, and must
-    beat the start by its median and in nearly every pair.
-    """
-    medians = [
-        (statistics.median(ratios), finalist)
-        for finalist in finalists
-        if not finalist.out and _beats(ratios := finalist.ratios_to(start))
-    ]
-    field_of = [(1.0, start), *medians]
-    best = max(ratio for ratio, _ in field_of)
-    close = [(ratio, c) for ratio, c in field_of if ratio >= best * (1 - TIE_RATIO)]
-    ratio, winner = min(
-        close,
-        key=lambda pair: (
-            pair[1].peak_rss_bytes if pair[1].peak_rss_bytes is not None else float("inf"),
-            not pair[1].is_start,
-            -pair[0],
-        ),
-    )
-    if winner.is_start:
-        return FinalsResult(start, start, (), 1.0, rounds)
-    return FinalsResult(start, winner, tuple(winner.ratios_to(start)), ratio, rounds)
+def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:
+    """The interval of 95 % for the geometric mean of paired ratios; ``None`` for fewer than two."""
+    if len(ratios) < LEAST_ROUNDS:
+        return None
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    t = _T_95[min(len(logs) - 1, len(_T_95)) - 1]
+    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean - half), math.exp(mean + half)
 
 
-def _beats(ratios: Sequence[float]) -> bool:
-    """Whether paired ratios above 1 are more than luck; see the module's text."""
-    lost = sum(ratio <= 1.0 for ratio in ratios)
-    return (
-        len(ratios) >= LEAST_ROUNDS and lost <= len(ratios) // 4 and statistics.median(ratios) > 1.0
-    )
+def _is_decided(ratios: Sequence[float]) -> bool:
+    found = interval_of(ratios)
+    if found is None or len(ratios) <= LEAST_ROUNDS:
+        return False
+    low, high = found
+    return low > 1.0 or high < 1.0 or (low > 1 - TIE_RATIO and high < 1 + TIE_RATIO)

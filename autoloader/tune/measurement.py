@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from autoloader.bound.trace import Trace, TraceRecorder
 from autoloader.errors import PipelineError, UsageError
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.process_memory import PeakSampler
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 REPORT_BATCHES = 10
 """Measured batches between two progress reports."""
+
+WINDOW_BATCHES, MOST_WINDOWS, SETTLED_RATIO = 8, 6, 0.1
+"""A rate has settled when two windows of batches in a row differ by at most this; else after so
+many windows it is taken as it is."""
 
 LEAST_WARMUP = 8
 LEAST_BATCHES = 160
@@ -61,6 +66,7 @@ class Measurement:
         batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
         cache: decoded frames held at the end, and how many were shown from there
             (``telemetry.CacheStatistics``).
+        trace: what was used for each sample, stage by stage (``bound.trace.Trace``).
     """
 
     samples_per_s: float
@@ -78,6 +84,7 @@ class Measurement:
     distinct_episodes_per_batch: float | None = None
     cache: Mapping[str, Any] | None = None
     batch_call_s: float | None = None
+    trace: Mapping[str, Any] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON document."""
@@ -96,6 +103,7 @@ def measure(
     split: str = "train",
     ram_floor: str | int | None = None,
     progress: Callable[[TrialProgress], None] | None = None,
+    settle: bool = False,
 ) -> Measurement:
     """Measure the loader that ``spec_path`` describes, with its knobs held still.
 
@@ -110,6 +118,7 @@ def measure(
         split: the spec's split.
         ram_floor: headroom that must remain; ``None`` takes the profile's.
         progress: told every ``REPORT_BATCHES`` measured batches and at the end.
+        settle: go on with the warm-up until the rate holds still.
 
     Raises:
         AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
@@ -128,7 +137,12 @@ def measure(
         output="numpy",
     )
     return measure_loader(
-        open_loader, warmup=warmup, batches=batches, step_time_s=step_time_s, progress=progress
+        open_loader,
+        warmup=warmup,
+        batches=batches,
+        step_time_s=step_time_s,
+        progress=progress,
+        settle=settle,
     )
 
 
@@ -139,6 +153,7 @@ def measure_loader(
     batches: int,
     step_time_s: float = 0.0,
     progress: Callable[[TrialProgress], None] | None = None,
+    settle: bool = False,
     now_s: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Measurement:
@@ -155,8 +170,16 @@ def measure_loader(
             consumer = _Consumer(loader, now_s, sleep, step_time_s)
             first_s = consumer.first() - began_s
             consumer.warm_up(warmup - 1)
-            consumer.measure(batches, progress)
-            return _summary(consumer, loader, first_s, memory)
+            if settle:
+                consumer.settle()
+            recorder, before = TraceRecorder(), loader.statistics().as_dict()["datasets"]
+            try:
+                recorder.begin()
+                consumer.measure(batches, progress)
+                trace = recorder.end(consumer.samples)
+            finally:
+                recorder.stop()
+            return _summary(consumer, loader, first_s, memory, trace, before)
         finally:
             loader.close()
 
@@ -194,6 +217,20 @@ class _Consumer:
         for _ in range(count):
             next(self._batches)
             self._step()
+
+    def settle(self) -> None:
+        """Take batches until two windows in a row pass equally fast, or patience ends."""
+        before_s = self._window_s()
+        for _ in range(MOST_WINDOWS - 1):
+            took_s = self._window_s()
+            if abs(took_s - before_s) <= SETTLED_RATIO * max(took_s, before_s):
+                return
+            before_s = took_s
+
+    def _window_s(self) -> float:
+        began_s = self._now_s()
+        self.warm_up(WINDOW_BATCHES)
+        return self._now_s() - began_s
 
     def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
         began_s = self._now_s()
@@ -242,7 +279,12 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
 
 
 def _summary(
-    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: PeakSampler
+    consumer: _Consumer,
+    loader: AutoLoader,
+    first_s: float,
+    memory: PeakSampler,
+    trace: Trace,
+    before: Mapping[str, Mapping[str, Any]],
 ) -> Measurement:
     memory.sample()
     statistics = loader.statistics().as_dict()
@@ -267,7 +309,18 @@ def _summary(
         ),
         cache=statistics.get("cache"),
         batch_call_s=statistics.get("batch_call_s"),
+        trace=trace.with_datasets(_decoded(before, statistics["datasets"])).as_dict(),
     )
+
+
+def _decoded(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[float, int]]:
+    """Thread seconds and samples of decoding, by dataset, between two statistics."""
+    return {
+        name: tuple(own.get(key, 0) - before[name].get(key, 0) for key in ("decode_s", "decoded"))
+        for name, own in after.items()
+    }
 
 
 def _mixture(

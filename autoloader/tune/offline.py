@@ -6,26 +6,33 @@ Not here: each part of it; this is where they are put together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 
 import platformdirs
 
+from autoloader.bound.analyst import Analyst
+from autoloader.bound.held_frames import cache_model
+from autoloader.bound.programme import Supplies
+from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, UsageError
-from autoloader.knobs import KnobLimits
+from autoloader.knobs import KnobLimits, Knobs
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.start import LoaderPlan, choose_reader, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec
 from autoloader.tune.keep import Place, keep_winner
+from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
+from autoloader.tune.objective import Fastest, LeastForStep
 from autoloader.tune.report import TuneReport
-from autoloader.tune.search_space import SearchSpace, guess
+from autoloader.tune.search_space import SearchSpace, guess, least_for_step
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
 from autoloader.tune.trial import Measurer, TrialRunner, measure_command
@@ -33,6 +40,9 @@ from autoloader.tune.trial import Measurer, TrialRunner, measure_command
 logger = logging.getLogger(__name__)
 
 STUDIES_FILE = "studies.db"
+
+_STEPS_S, _LEAST_STEPS = 20.0, 40
+"""With a trainer's step a measurement takes so many seconds of it, and at least so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,8 @@ class TuneOptions:
         warmup: batches before a measurement.
         batches: batches of a measurement.
         command: the command line, for the profile's provenance.
+        step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
+            the fastest is.
     """
 
     spec_path: Path
@@ -71,6 +83,7 @@ class TuneOptions:
     warmup: int = LEAST_WARMUP
     batches: int = LEAST_BATCHES
     command: str = "autoloader.tune"
+    step_time_s: float | None = None
 
 
 def tune(
@@ -103,60 +116,39 @@ def tune(
         )
     if options.name is not None:
         check_name(options.name)
+    if options.step_time_s is not None and options.step_time_s <= 0:
+        raise UsageError(
+            f"a step of {options.step_time_s:g} s takes no time, so there is nothing to feed",
+            remedy="give the trainer's step, such as --step-time 80ms; without it the fastest "
+            "setting is sought",
+        )
     clock = clock or SystemClock()
     headroom = headroom or HeadroomProbe()
-    spec_path = options.spec_path.absolute()
-    spec = PipelineSpec.from_yaml(spec_path)
-    plan = plan_loader(
-        spec,
-        profile=options.host_profile,
-        ram_floor=options.floor_bytes,
-        split=options.split,
-        headroom=headroom,
-        probe_only=True,
-    )
-    for note in plan.notes:
-        logger.info("%s", note)
+    place = _place(options, measure, headroom, clock)
+    plan, space, batch_size = place.plan, place.space, place.batch_size
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
-    open_reader = spec.reader == "auto" and not any(
-        dataset.remote for dataset in plan.mixture.datasets
-    )
-    space = SearchSpace.around(
-        plan.knobs,
-        _cautious(plan.limits),
-        readers=("indexed", "stream") if open_reader else (),
-    )
-    if measure is None:
-        measure = TrialRunner(
-            measure_command(
-                spec_path,
-                profile=options.host_profile,
-                split=options.split,
-                warmup=options.warmup,
-                batches=options.batches,
-                floor_bytes=floor_bytes,
-            ),
-            floor_bytes=floor_bytes,
-            headroom=lambda: _bytes_or_none(headroom),
-            clock=clock,
-        )
     study_options = StudyOptions(
         storage=options.storage or _default_storage(options.out),
         name=options.study or f"{base.name}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}",
         trials=options.trials,
         budget_s=options.budget_s,
         seed=options.seed,
-        batches=options.batches,
+        batches=_batches(options),
+        floor_bytes=floor_bytes,
     )
+    analyst = _analyst(plan, batch_size, options.step_time_s, clock)
     result = run_study(
         space,
-        guess(space, spec.batch.size),
-        measure,
+        partial(_first_trial, space, batch_size, options.step_time_s),
+        place.measure,
         study_options,
         clock=clock,
         watcher=watcher,
+        analyst=analyst,
+        objective=Fastest() if options.step_time_s is None else LeastForStep(),
     )
-    bound = bound_samples_per_s(plan.limits.cpus, result.costs_cpu_s)
+    analysis = analyst.bound(with_cache=True)
+    bound = None if analysis is None else analysis.samples_per_s
     kept = keep_winner(
         plan.profile,
         result,
@@ -172,7 +164,91 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
-    return TuneReport(kept, result, bound)
+    return TuneReport(kept, result, analysis)
+
+
+def climb_ladders(
+    options: TuneOptions,
+    ladders: Mapping[str, Sequence[str]],
+    watcher: StudyWatcher,
+    *,
+    measure: Measurer | None = None,
+    headroom: HeadroomSource | None = None,
+    clock: Clock | None = None,
+) -> LadderReport:
+    """Measure knobs at the values asked for, from the profile's; nothing is saved.
+
+    Args:
+        options: spec, profile, floor, budget and batches count.
+        ladders: values by knob.
+        watcher: is shown every step.
+        measure: measures one knob set; by default a child process under the floor.
+        headroom: what the machine can still give; by default this host's.
+        clock: the budget's clock.
+
+    Raises:
+        KnobError: a value that may not run here.
+        AutoloaderError: bad spec, profile or data, as the exit codes say.
+    """
+    clock = clock or SystemClock()
+    place = _place(options, measure, headroom or HeadroomProbe(), clock)
+    start = place.space.start
+    rungs = rungs_of(start, ladders, place.space.limits)
+    return climb(
+        start, rungs, place.measure, clock=clock, budget_s=options.budget_s, watcher=watcher
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is measured, how, and within which limits."""
+
+    plan: LoaderPlan
+    space: SearchSpace
+    batch_size: int
+    measure: Measurer
+
+
+def _place(
+    options: TuneOptions, measure: Measurer | None, headroom: HeadroomSource, clock: Clock
+) -> _Place:
+    """Plan the loader that ``options`` speak of, and how it is measured."""
+    spec_path = options.spec_path.absolute()
+    spec = PipelineSpec.from_yaml(spec_path)
+    plan = plan_loader(
+        spec,
+        profile=options.host_profile,
+        ram_floor=options.floor_bytes,
+        split=options.split,
+        headroom=headroom,
+        probe_only=True,
+    )
+    for note in plan.notes:
+        logger.info("%s", note)
+    open_reader = spec.reader == "auto" and not any(
+        dataset.remote for dataset in plan.mixture.datasets
+    )
+    space = SearchSpace.around(
+        plan.knobs,
+        _cautious(plan.limits),
+        readers=("indexed", "stream") if open_reader else (),
+    )
+    if measure is None:
+        measure = TrialRunner(
+            measure_command(
+                spec_path,
+                profile=options.host_profile,
+                split=options.split,
+                warmup=options.warmup,
+                batches=_batches(options),
+                floor_bytes=plan.ram_floor_bytes,
+                step_time_s=options.step_time_s or 0.0,
+            ),
+            floor_bytes=plan.ram_floor_bytes,
+            headroom=lambda: _bytes_or_none(headroom),
+            clock=clock,
+        )
+    return _Place(plan, space, spec.batch.size, measure)
 
 
 def _local_files(plan: LoaderPlan) -> list[str]:
@@ -181,22 +257,32 @@ def _local_files(plan: LoaderPlan) -> list[str]:
     return sorted({piece.path for dataset in local for piece in dataset.slices})
 
 
-def bound_samples_per_s(cpus: int, costs_cpu_s: Iterable[float | None]) -> float | None:
-    """Samples/s that ``cpus`` could give if no thread ever waited, at the lowest cost seen.
+def _first_trial(
+    space: SearchSpace, batch_size: int, step_time_s: float | None, trace: Trace | None
+) -> Knobs:
+    """The set that reasoning gives for what is sought."""
+    if step_time_s is None:
+        return guess(space, batch_size, trace)
+    return least_for_step(space, batch_size, trace, step_time_s)
 
-    A stage that costs c seconds of processor per sample passes at most cpus / c samples/s, and so
-    does their sum (resource-accounted rates, as in Plumber, MLSys 2022). No measured rate can
-    exceed cpus / c of the cheapest measurement, so that one gives the bound.
 
-    Args:
-        cpus: processors the loader may use.
-        costs_cpu_s: processor seconds per sample, one per measurement; ``None`` is not measured.
+def _analyst(plan: LoaderPlan, batch_size: int, step_time_s: float | None, clock: Clock) -> Analyst:
+    """Knows what there is for this plan's loader."""
+    supplies = Supplies(
+        cpus=plan.limits.cpus,
+        cache_bytes=float(plan.limits.cache_bytes or 0),
+        trainer_s=None if step_time_s is None else step_time_s / batch_size,
+    )
+    if not plan.limits.cache_bytes or plan.knobs.reader != "indexed":
+        return Analyst(supplies)
+    return Analyst(supplies, cache_model(plan, clock))
 
-    Returns:
-        The bound, or ``None`` when no cost was measured.
-    """
-    known = [cost for cost in costs_cpu_s if cost is not None and cost > 0]
-    return cpus / min(known) if known else None
+
+def _batches(options: TuneOptions) -> int:
+    """Batches of a measurement: with a step of the trainer as many as fill some 20 seconds."""
+    if options.step_time_s is None:
+        return options.batches
+    return min(options.batches, max(_LEAST_STEPS, round(_STEPS_S / options.step_time_s)))
 
 
 def _cautious(limits: KnobLimits) -> KnobLimits:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from autoloader.bound.model import NO_BOUND, Bound
 from autoloader.clock import Clock
 from autoloader.tune.finals import Contender
 from autoloader.tune.keep import Outcome as Kept
@@ -33,12 +34,12 @@ class TuneReport:
     Attributes:
         kept: the profile that was written, or why none was.
         result: what the study found.
-        bound_samples_per_s: see ``offline``; ``None`` when no cost was measured.
+        bound: how fast any setting can be, and why; ``None`` when no cost was measured.
     """
 
     kept: Kept
     result: StudyResult
-    bound_samples_per_s: float | None
+    bound: Bound | None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` answers; design §3."""
@@ -49,7 +50,11 @@ class TuneReport:
             "best": _contender(verdict.winner),
             "start": _contender(verdict.start),
             "speedup": verdict.speedup,
-            "bound_samples_per_s": self.bound_samples_per_s,
+            "speedup_interval": verdict.interval,
+            "bound_samples_per_s": None if self.bound is None else self.bound.samples_per_s,
+            **(NO_BOUND if self.bound is None else self.bound.as_dict()),
+            "ended": self.result.ended or None,
+            "busy_rounds": verdict.busy_rounds,
             "trials": dict(self.result.trials),
             "study": self.result.name,
             "storage": self.result.storage,
@@ -74,13 +79,32 @@ class TuneReport:
         ):
             table.add_row(label, *rows)
         console.print(table)
-        if verdict.winner.is_start:
+        if self.result.ended:
+            console.print(f"{self.result.ended}: the start stays.")
+        elif verdict.winner.is_start:
             console.print("Nothing measured beside the start beat it: the start stays.")
         else:
             pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
-            console.print(f"speedup {verdict.speedup:.2f} (median of paired runs: {pairs})")
-        if self.bound_samples_per_s is not None:
-            console.print(f"bound with every cpu busy: {_rate(self.bound_samples_per_s)} samples/s")
+            low, high = verdict.interval or (verdict.speedup, verdict.speedup)
+            console.print(
+                f"speedup {verdict.speedup:.2f}, with 95 % between {low:.2f} and {high:.2f} "
+                f"(paired runs: {pairs})"
+            )
+        if verdict.busy_rounds:
+            console.print(
+                f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
+                "processors."
+            )
+        if self.bound is not None:
+            console.print(self.bound.describe(verdict.winner.samples_per_s), highlight=False)
+            if self.bound.cached_samples_per_s is not None:
+                console.print(
+                    f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
+                    "the controller does by itself: up to "
+                    f"{_rate(self.bound.cached_samples_per_s)} samples/s "
+                    "(by the model; no trial is long enough to show it)",
+                    highlight=False,
+                )
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
         console.print(f"trials: {counts}", highlight=False)
         if self.kept.path is not None:

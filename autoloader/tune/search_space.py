@@ -2,13 +2,15 @@
 
 Legal by construction, not by rejection: each range ends where ``KnobLimits`` ends, and what is
 bound to another knob is drawn as a share of it (``num_parallel_calls`` as a share of
-``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see
-one fixed box. Ranges are widened to hold the start, so it is a point of the space too.
+``cycle_length``), so that every point of the box is a set that may run and Optuna's samplers see a
+fixed box for each reader. Ranges are widened to hold the start, so it is a point of the space too.
 
-Searched: ``SEARCHED``, and ``reader`` where the spec leaves it open. A knob that the chosen reader
-does not use is drawn nevertheless, without effect. Everything else stays as the start has it:
-``shuffle_samples`` is the user's choice of quality, and ``min_ready_datasets`` above 1 only delays
-the first batch.
+Searched are the knobs of ``SEARCHED`` that the reader at hand has a use for, and that have more
+than one value here: with one shard a dataset there is one cycle length. Where the spec leaves the
+reader open it is drawn first, and then what it uses. Everything else stays as the start has it:
+``shuffle_samples`` is the user's choice of quality, ``min_ready_datasets`` above 1 only delays the
+first batch, and what ``cache_bytes`` gives comes of a model (``bound``), for a trial is over before
+a frame is shown again.
 
 Not here: the rules themselves (``knobs``), the sampler (``study``).
 """
@@ -20,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autoloader.knobs import KnobLimits, Knobs
+from autoloader.bound.trace import Trace
+from autoloader.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
@@ -38,6 +41,9 @@ SEARCHED = (
     "decode_processes",
 )
 """The knobs a study may move; each reader uses some of them."""
+
+INTERPRETER_S = 1e-4
+"""Seconds that a sample takes of an interpreter beside its frames (measured: 0.1 ms)."""
 
 CALLS_SHARE = "num_parallel_calls_share"
 """Parameter name: ``num_parallel_calls`` as a share of ``cycle_length``, 0 to 1."""
@@ -116,26 +122,39 @@ class SearchSpace:
 
     def suggest(self, trial: BaseTrial) -> Knobs:
         """One legal knob set, drawn from ``trial``."""
-        values: dict[str, Any] = {
-            knob: trial.suggest_int(knob, box.low, box.high, log=box.log)
-            for knob, box in self.ranges.items()
-        }
-        share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
-        values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
+        values: dict[str, Any] = {}
+        reader: str = self.start.reader
         if len(self.readers) > 1:
-            values["reader"] = trial.suggest_categorical("reader", self.readers)
-        return Knobs.build({**values, **self._own_calls(values)}, base=self.start)
+            reader = values["reader"] = trial.suggest_categorical("reader", self.readers)
+        for knob, box in self.searched(reader).items():
+            values[knob] = trial.suggest_int(knob, box.low, box.high, log=box.log)
+        if "cycle_length" in values:
+            share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
+            values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
+            values |= self._own_calls(values)
+        return Knobs.build(values, base=self.start)
 
     def parameters(self, knobs: Knobs) -> dict[str, Any]:
         """The point whose ``suggest`` gives the searched knobs of ``knobs`` back."""
+        reader = knobs.reader if knobs.reader in self.readers else self.start.reader
         found: dict[str, Any] = {
             knob: min(max(getattr(knobs, knob), box.low), box.high)
-            for knob, box in self.ranges.items()
+            for knob, box in self.searched(reader).items()
         }
-        found[CALLS_SHARE] = min(1.0, knobs.num_parallel_calls / found["cycle_length"])
+        if "cycle_length" in found:
+            found[CALLS_SHARE] = min(1.0, knobs.num_parallel_calls / found["cycle_length"])
         if len(self.readers) > 1:
-            found["reader"] = knobs.reader if knobs.reader in self.readers else self.start.reader
+            found["reader"] = reader
         return found
+
+    def searched(self, reader: str) -> dict[str, IntRange]:
+        """The box of what may be drawn for a reader; what cannot matter for it is not there."""
+        unused = UNUSED_KNOBS[reader]
+        return {
+            knob: box
+            for knob, box in self.ranges.items()
+            if knob not in unused and box.low < box.high
+        }
 
     def _own_calls(self, values: Mapping[str, Any]) -> dict[str, int]:
         """Datasets with knobs of their own: their calls stay within their cycle length."""
@@ -159,24 +178,32 @@ def _most_cycle_length(start: Knobs, limits: KnobLimits) -> int:
     return most
 
 
-def guess(space: SearchSpace, batch_size: int) -> Knobs:
+def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Knobs:
     """A first knob set from reasoning: the processor is the bound, so keep it busy and no more.
 
-    One decode thread per cpu (the pool is shared, more threads only switch); queues that hold
-    what two batches take from an average dataset (Little's law: the time to refill is about a
-    batch), at least two blocks; a ring of twice the cpus, at least its minimum.
+    One decode thread per cpu (the pool is shared, more threads only switch); as many decode
+    processes as interpreters are kept busy by samples that cost little; read threads by Little's
+    law, more where a disk is waited for; queues that hold what two batches take from an average
+    dataset (the time to refill is about a batch), at least two blocks; a ring of twice the cpus, at
+    least its minimum.
+
+    Args:
+        space: what is legal.
+        batch_size: samples of a batch.
+        trace: of the start; ``None``: nothing is known of what a sample costs.
     """
     limits = space.limits
     block = max(1, limits.block_length)
     per_batch = math.ceil(batch_size / max(1, len(limits.shards)))
     wanted = {
         "decode_threads": limits.cpus,
+        "decode_processes": _processes(trace, limits.cpus),
         "ring_slots": 2 * limits.cpus,
         "queue_samples": max(2 * block, 2 * per_batch),
         "cycle_length": 1,
         "parse_parallel_calls": 1,
         "stream_prefetch": 1,
-        "io_threads": limits.cpus,
+        "io_threads": limits.cpus * (1 if trace is None or trace.disk_busy_ratio < 0.5 else 4),
         "read_ahead": 3,
     }
     inside = {
@@ -190,3 +217,38 @@ def guess(space: SearchSpace, batch_size: int) -> Knobs:
         if (own.num_parallel_calls or 1) > (own.cycle_length or inside["cycle_length"])
     }
     return Knobs.build({**values, **own}, base=space.start)
+
+
+def _processes(trace: Trace | None, cpus: int) -> int:
+    """Decode processes whose interpreters the bound's samples would keep seven tenths busy."""
+    if trace is None or trace.cpu_s <= 0:
+        return 1
+    return max(1, min(cpus, round(cpus / trace.cpu_s * INTERPRETER_S / 0.7)))
+
+
+def least_for_step(
+    space: SearchSpace, batch_size: int, trace: Trace | None, step_s: float
+) -> Knobs:
+    """A first knob set for a trainer whose step takes ``step_s``: no more than feeds it.
+
+    Decode threads by Little's law, a third more than their work at that rate; the least of all
+    else, but for a ring that evens out what differs from batch to batch.
+    """
+    lean = guess(space, batch_size, trace)
+    threads = 1
+    if trace is not None and (decode := trace.stages.get("decode")) is not None:
+        threads = math.ceil(decode.cpu_s * batch_size / step_s * 4 / 3)
+    wanted = {
+        "decode_threads": threads,
+        "decode_processes": 1,
+        "ring_slots": 4,
+        "io_threads": 1,
+        "read_ahead": 1,
+        "queue_samples": max(1, space.limits.block_length),
+        "stream_prefetch": 0,
+    }
+    inside = {
+        knob: min(max(value, space.ranges[knob].low), space.ranges[knob].high)
+        for knob, value in wanted.items()
+    }
+    return Knobs.build(inside, base=lean)

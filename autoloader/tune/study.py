@@ -1,50 +1,52 @@
 """The study: Optuna asks, a measurer answers, the finals decide.
 
-The order of a run: the start (the profile's knobs) and a guess from reasoning are enqueued first;
-then TPE draws from the search space; successive halving prunes on the running rate; the best
-feasible sets meet the start in the finals. Every trial keeps its knobs and outcome in the storage,
-so a study can be resumed by name, and several hosts can join one study.
+The order of a run: the start (the profile's knobs) is measured first, and its trace says what a
+sample costs, so how fast any setting can be (``bound``). A set from that reasoning follows. Where
+the start is within noise of the bound the study ends there: no trial can win. Else TPE draws from
+the search space; successive halving prunes on the running rate; the best feasible sets meet the
+start in the finals. Every trial keeps its knobs and what it found in the storage, so a study can be
+resumed by name, and several hosts can join one study.
 
-How outcomes lie in the storage: *complete* and *pruned* are Optuna's; an *infeasible* trial is a
-pruned one that violates the constraint ``ram_floor``, so the sampler learns where the floor is; a
-*failed* one is Optuna's FAIL. ``tune --json`` counts from there.
+A measurement during which other processes used the processors is marked, and made again where there
+is time; the quieter one counts.
 
 Time: the search ends when the next trial would eat into what the finals need; the finals may pass
 the budget by a quarter, never more.
 
-Not here: running a trial (``trial``), judging finalists (``finals``), the errors of a storage
-(``storage``), showing any of it (``report``).
+Not here: running a trial (``trial``), what is kept of it (``ledger``), what is sought
+(``objective``), judging finalists (``finals``), the errors of a storage (``storage``), showing any
+of it (``report``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
 
+from autoloader.bound.analyst import Analyst
+from autoloader.bound.programme import Supplies
+from autoloader.bound.trace import Trace
 from autoloader.clock import Clock
-from autoloader.errors import (
-    BudgetInfeasibleError,
-    KnobError,
-    PipelineError,
-    SourceError,
-    UsageError,
-)
+from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import Knobs
-from autoloader.tune.finals import TIE_RATIO, Contender, FinalsResult, compare
+from autoloader.tune.finals import Contender, FinalsResult, compare
+from autoloader.tune.ledger import (
+    KNOWN,
+    count_outcomes,
+    key_of,
+    known_results,
+    open_study,
+    pick_finalists,
+    record,
+)
+from autoloader.tune.objective import Fastest, Objective
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.storage import shown_url, storage_errors, storage_url
-from autoloader.tune.trial import Measurer, Outcome, TrialResult
-
-LEAST_PRUNE_BATCHES = 40
-"""First rung of successive halving: a quarter of the 160 batches that decide."""
-
-NOISE_RATIO = 0.05
-"""A running rate this close to the best at the same rung is never pruned."""
+from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch
 
 HARD_FACTOR = 1.25
 """The finals end at this many budgets, whatever is missing."""
@@ -52,8 +54,11 @@ HARD_FACTOR = 1.25
 _FINALS_SHARE = 0.5
 """The most of the budget that is kept back for the finals."""
 
-_HEARTBEAT_S = 10
-_GRACE_S = 60
+_ROUNDS_KEPT = 5
+"""Rounds of the finals that time is kept back for."""
+
+_MOST_DRAWS = 4
+"""Draws for each trial that is wanted: in a small space the sampler draws the same sets again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +70,22 @@ class StudyOptions:
         name: the study's name; an existing one is resumed.
         trials: trials this run adds, start and guess among them.
         budget_s: wall seconds for everything; see ``HARD_FACTOR``.
-        rounds: rounds of the finals that are wanted.
+        rounds: rounds of the finals, at most.
         finalists: sets that meet the start in the finals.
         seed: of the sampler.
         batches: measured batches of a trial; the resource of successive halving.
+        floor_bytes: headroom that must remain, for the sampler; ``None``: not known.
     """
 
     storage: str
     name: str
     trials: int = 12
     budget_s: float = 360.0
-    rounds: int = 5
+    rounds: int = 12
     finalists: int = 2
     seed: int = 0
     batches: int = 160
+    floor_bytes: int | None = None
 
 
 class StudyWatcher(Protocol):
@@ -115,86 +122,45 @@ class StudyResult:
         verdict: who won the finals.
         first: the start as first measured.
         trials: trials of the whole study by outcome.
-        costs_cpu_s: processor seconds per sample, of every measurement of this run that said so.
         name: the study's name.
         storage: where it lies, without a password.
+        ended: why the search ended before its trials and its time; "" where it did not.
     """
 
     verdict: FinalsResult
     first: TrialResult
     trials: Mapping[str, int]
-    costs_cpu_s: tuple[float, ...]
     name: str
     storage: str
+    ended: str = ""
 
 
 class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
     """Tells Optuna that a trial failed and the study goes on."""
 
 
-class TolerantPruner(optuna.pruners.BasePruner):
-    """Successive halving that spares what noise could explain.
-
-    A trial is pruned when successive halving says so and its rate lies more than ``NOISE_RATIO``
-    below the best rate that any trial reported at the same step.
-    """
-
-    def __init__(self, least_batches: int) -> None:
-        self._halving = optuna.pruners.SuccessiveHalvingPruner(
-            min_resource=max(1, least_batches), reduction_factor=2
-        )
-
-    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        step = trial.last_step
-        if step is None or not self._halving.prune(study, trial):
-            return False
-        value = trial.intermediate_values[step]
-        best = max(
-            other.intermediate_values.get(step, 0.0) for other in study.get_trials(deepcopy=False)
-        )
-        return value < best * (1 - NOISE_RATIO)
-
-
-def _open_study(url: str, options: StudyOptions) -> optuna.Study:
-    """The study in its storage, made or resumed; trials of dead workers are failed."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(
-        url, heartbeat_interval=_HEARTBEAT_S, grace_period=_GRACE_S
-    )
-    study = optuna.create_study(
-        study_name=options.name,
-        storage=storage,
-        direction="maximize",
-        load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(
-            seed=options.seed,
-            multivariate=True,
-            n_startup_trials=max(4, options.trials // 3),
-        ),
-        pruner=TolerantPruner(min(LEAST_PRUNE_BATCHES, max(1, options.batches // 4))),
-    )
-    optuna.storages.fail_stale_trials(study)
-    return study
-
-
 def run_study(
     space: SearchSpace,
-    first_guess: Knobs | None,
+    first_trial: Callable[[Trace | None], Knobs] | None,
     measure: Measurer,
     options: StudyOptions,
     *,
     clock: Clock,
     watcher: StudyWatcher,
+    analyst: Analyst | None = None,
+    objective: Objective | None = None,
 ) -> StudyResult:
     """Run a study to its verdict.
 
     Args:
         space: what is searched; ``space.start`` is the start.
-        first_guess: a set to try right after the start.
+        first_trial: the set to try right after the start, from the start's trace.
         measure: measures one knob set.
         options: how long, how many, where it is kept.
         clock: the budget's clock.
         watcher: is shown every step.
+        analyst: learns what samples cost, and says when no trial can win any more.
+        objective: what is sought; by default the rate.
 
     Raises:
         BudgetInfeasibleError: the start itself would cross the RAM floor.
@@ -203,11 +169,23 @@ def run_study(
         UsageError: the storage cannot be used.
     """
     url = storage_url(options.storage)
-    search = _Search(space, measure, options, clock, watcher)
+    sought: Objective = objective or Fastest()
+    analyst = analyst or Analyst(Supplies(space.limits.cpus))
+    search = _Search(space, measure, options, clock, watcher, analyst, sought)
     with storage_errors(url):
-        study = _open_study(url, options)
-        first = search.run(study, first_guess)
-        finalists = pick_finalists(study.get_trials(deepcopy=False), space, options.finalists)
+        study = open_study(
+            url,
+            options.name,
+            trials=options.trials,
+            batches=options.batches,
+            seed=options.seed,
+        )
+        first = search.run(study, first_trial)
+        finalists = (
+            []
+            if search.ended
+            else pick_finalists(study.get_trials(deepcopy=False), space, options.finalists)
+        )
         verdict = compare(
             space.start,
             finalists,
@@ -216,6 +194,7 @@ def run_study(
             soft_deadline_s=search.began_s + options.budget_s,
             hard_deadline_s=search.began_s + options.budget_s * HARD_FACTOR,
             clock=clock,
+            judge=sought.judge,
         )
         if not verdict.start.rounds:
             verdict.start.rounds[0] = first
@@ -223,54 +202,10 @@ def run_study(
             verdict=verdict,
             first=first,
             trials=count_outcomes(study.get_trials(deepcopy=False)),
-            costs_cpu_s=tuple(search.costs_cpu_s),
             name=study.study_name,
             storage=shown_url(url),
+            ended=search.ended,
         )
-
-
-def pick_finalists(trials: list[FrozenTrial], space: SearchSpace, most: int) -> list[Knobs]:
-    """The sets worth a final: the fastest complete ones, those within 2 % by least memory.
-
-    Sets that this host may not run (another host's, in a shared study), the start itself and
-    doubles are left out.
-    """
-    done = [one for one in trials if one.state is TrialState.COMPLETE]
-    best = max((trial.value or 0.0 for trial in done), default=0.0)
-
-    def rank(trial: FrozenTrial) -> tuple[bool, float]:
-        value = trial.value or 0.0
-        memory = trial.user_attrs.get("peak_rss_bytes")
-        if value >= best * (1 - TIE_RATIO):
-            return False, float("inf") if memory is None else float(memory)
-        return True, -value
-
-    chosen: list[Knobs] = []
-    for trial in sorted(done, key=rank):
-        try:
-            knobs = Knobs.from_saved(trial.user_attrs.get("knobs", {}))
-            knobs.check(space.limits)
-        except KnobError:
-            continue
-        if knobs != space.start and knobs not in chosen:
-            chosen.append(knobs)
-        if len(chosen) == most:
-            break
-    return chosen
-
-
-def count_outcomes(trials: list[FrozenTrial]) -> dict[str, int]:
-    """Trials by outcome; those that still run elsewhere are not counted."""
-    counts = {outcome.value: 0 for outcome in Outcome}
-    for trial in trials:
-        if trial.state is TrialState.COMPLETE:
-            counts["complete"] += 1
-        elif trial.state is TrialState.FAIL:
-            counts["failed"] += 1
-        elif trial.state is TrialState.PRUNED:
-            infeasible = trial.user_attrs.get("outcome") == Outcome.INFEASIBLE.value
-            counts["infeasible" if infeasible else "pruned"] += 1
-    return counts
 
 
 @dataclass(slots=True)
@@ -282,23 +217,43 @@ class _Search:
     options: StudyOptions
     clock: Clock
     watcher: StudyWatcher
+    analyst: Analyst
+    objective: Objective
     began_s: float = field(init=False)
     best_samples_per_s: float = 0.0
-    costs_cpu_s: list[float] = field(default_factory=list)
     first: TrialResult | None = None
     done: int = 0
+    ended: str = ""
+    known: dict[str, TrialResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.began_s = self.clock.now_s()
 
-    def run(self, study: optuna.Study, first_guess: Knobs | None) -> TrialResult:
-        """Start, guess, then what the sampler draws; returns the start's own measurement."""
-        self._enqueue(study, self.space.start, "start")
-        self._one(study)
-        first = self._require_start()
-        if first_guess is not None and first_guess != self.space.start and self.options.trials > 1:
-            self._enqueue(study, first_guess, "guess")
-        while self.done < self.options.trials and self._time_for_another(first):
+    def run(
+        self, study: optuna.Study, first_trial: Callable[[Trace | None], Knobs] | None
+    ) -> TrialResult:
+        """Start, the set from reasoning, then what the sampler draws; returns the start's."""
+        self.known = known_results(study.get_trials(deepcopy=False))
+        for result in self.known.values():
+            self._learn(result)
+        first = self._measure_start(study)
+        if first_trial is not None and self.options.trials > 1:
+            reasoned = first_trial(self.analyst.trace)
+            if self.space.parameters(reasoned) != self.space.parameters(self.space.start):
+                self._enqueue(study, reasoned, "guess")
+                if self._time_for_another(first):
+                    self._one(study)
+        if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
+            self.ended = "the start is within noise of the bound: no trial can win"
+            return first
+        drawn = 0
+        while (
+            self.done < self.options.trials
+            and drawn < _MOST_DRAWS * self.options.trials
+            and self._time_for_another(first)
+            and not self._at_the_bound()
+        ):
+            drawn += 1
             self._one(study)
         return first
 
@@ -325,53 +280,68 @@ class _Search:
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
         knobs = self.space.suggest(trial)
-        self.done += 1
         trial.set_user_attr("knobs", knobs.flat())
+        if (known := self.known.get(key_of(knobs))) is not None:
+            trial.set_user_attr("outcome", KNOWN)
+            return self.objective.score(knobs, known)
+        self.done += 1
         self.watcher.trial_started(self.done, self.options.trials, label)
 
         def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
             self._watch(progress, headroom_bytes)
-            if progress is None:
+            if progress is None or not self.objective.prunes:
                 return True
             trial.report(progress.samples_per_s, progress.batches)
             slow = trial.should_prune()  # asked for the start too: others are held against it
             return not slow or label == "start" or progress.batches >= self.options.batches
 
-        result = self.measure(knobs, timeout_s=self._timeout_s(), watch=watch)
+        result = self._measured(knobs, watch)
         if knobs == self.space.start and self.first is None:
             self.first = result
-        self._learn(result)
-        self._record(trial, result)
+        record(trial, result, self.options.floor_bytes)
         self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
-            return result.samples_per_s
+            self.known[key_of(knobs)] = result
+            return self.objective.score(knobs, result)
         if result.outcome is Outcome.FAILED:
             raise TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
 
-    def _record(self, trial: optuna.Trial, result: TrialResult) -> None:
-        trial.set_user_attr("outcome", result.outcome.value)
-        for name in ("reason", "min_headroom_bytes", "peak_rss_bytes", "cpu_s_per_sample"):
-            value: Any = getattr(result, name)
-            if value not in (None, ""):
-                trial.set_user_attr(name, value)
-        if result.outcome is Outcome.INFEASIBLE:
-            trial.set_constraint("ram_floor", 1.0)
-        elif result.outcome is Outcome.COMPLETE:
-            trial.set_constraint("ram_floor", 0.0)
+    def _measured(self, knobs: Knobs, watch: TrialWatch) -> TrialResult:
+        """A measurement, and where a neighbour was busy the quieter of two."""
+        result = self.measure(knobs, timeout_s=self._timeout_s(), watch=watch)
+        self._learn(result)
+        if not result.busy or self._left_s() < 4 * result.duration_s:
+            return result
+        again = self.measure(knobs, timeout_s=self._timeout_s(), watch=self._watch)
+        self._learn(again)
+        if again.outcome is not Outcome.COMPLETE:
+            return again if again.outcome is Outcome.INFEASIBLE else result
+        quieter = min(result, again, key=lambda one: one.others_cpus or 0.0)
+        return replace(quieter, repeats=1)
 
     def _learn(self, result: TrialResult) -> None:
-        if result.cpu_s_per_sample is not None:
-            self.costs_cpu_s.append(result.cpu_s_per_sample)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
+            self.analyst.learn(result.measurement)
             self.best_samples_per_s = max(self.best_samples_per_s, result.samples_per_s)
 
-    def _require_start(self) -> TrialResult:
+    def _at_the_bound(self) -> bool:
+        """Whether the best is so near the bound that the search cannot find a better one."""
+        best = max(self.known.values(), key=lambda one: one.samples_per_s or 0.0, default=None)
+        return (
+            best is not None
+            and not best.busy
+            and self.objective.nothing_to_gain(best, self.analyst)
+        )
+
+    def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
+        self.first = self.known.get(key_of(self.space.start))
+        if self.first is None:
+            self._enqueue(study, self.space.start, "start")
+            self._one(study)
         if self.first is None:  # another host of this study took the enqueued start
-            timeout_s = self._timeout_s()
-            self.first = self.measure(self.space.start, timeout_s=timeout_s, watch=self._watch)
-            self._learn(self.first)
+            self.first = self._measured(self.space.start, self._watch)
         if self.first.outcome is Outcome.COMPLETE:
             return self.first
         if self.first.outcome is Outcome.INFEASIBLE:
@@ -398,7 +368,7 @@ class _Search:
     def _time_for_another(self, first: TrialResult) -> bool:
         """Whether one more trial as long as the start leaves the finals their time."""
         finals_s = min(
-            self.options.rounds * (1 + self.options.finalists) * first.duration_s,
+            _ROUNDS_KEPT * (1 + self.options.finalists) * first.duration_s,
             _FINALS_SHARE * self.options.budget_s,
         )
         return self._left_s() - finals_s > first.duration_s

@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 PERIOD_S = 0.1
 """Seconds between two readings of headroom; design §6 (fresh pages come at 0.4 GiB/s)."""
 
+NEIGHBOUR_CPUS = 0.25
+"""Processors of others above which a measurement is marked, and repeated where there is time."""
+
 _LAST_LINES = 6
 _OOM_SCORE_ADJ = "500"
 
@@ -70,6 +73,7 @@ class TrialResult:
         reason: why it did not complete, for people.
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
         measurement: the child's whole JSON document.
+        repeats: a neighbour was busy, so this is the quieter of so many measurements more.
     """
 
     outcome: Outcome
@@ -81,6 +85,18 @@ class TrialResult:
     reason: str = ""
     exit_code: int | None = None
     measurement: Mapping[str, Any] | None = None
+    repeats: int = 0
+
+    @property
+    def others_cpus(self) -> float | None:
+        """Processors that other processes used while it was measured; ``None``: not known."""
+        trace = (self.measurement or {}).get("trace") or {}
+        return trace.get("others_cpus")
+
+    @property
+    def busy(self) -> bool:
+        """Whether a neighbour was busy meanwhile."""
+        return (self.others_cpus or 0.0) > NEIGHBOUR_CPUS
 
 
 class TrialWatch(Protocol):
@@ -105,11 +121,14 @@ def measure_command(
     warmup: int,
     batches: int,
     floor_bytes: int,
+    step_time_s: float = 0.0,
 ) -> list[str]:
     """The command line of a measuring child, without its knobs."""
     command = start.command("autoloader", ["measure", "--json"])
     command += ["--spec", str(spec_path), "--split", split]
-    command += ["--warmup", str(warmup), "--batches", str(batches)]
+    command += ["--warmup", str(warmup), "--batches", str(batches), "--settle"]
+    if step_time_s > 0:
+        command += ["--step-time", f"{step_time_s:g}s"]
     command += ["--ram-floor", str(floor_bytes)]
     if profile is not None:
         command += ["--profile", profile]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from doubles import ManualClock
@@ -61,7 +62,54 @@ def test_a_finalist_that_is_faster_in_pairs_wins_with_the_median_ratio() -> None
     verdict = finals(lambda knobs, n: done(rates[who(knobs)][n]), [FAST])
     assert verdict.winner.knobs == FAST
     assert verdict.ratios == pytest.approx((1.5, 1.6, 1.4))
-    assert verdict.speedup == pytest.approx(1.5)
+    assert verdict.speedup == pytest.approx((1.5 * 1.6 * 1.4) ** (1 / 3))
+    assert verdict.interval is not None
+    assert 1.0 < verdict.interval[0] < verdict.speedup < verdict.interval[1]
+
+
+def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left() -> None:
+    def asked(ratio: Callable[[int], float]) -> int:
+        order: list[Knobs] = []
+        finals(
+            lambda knobs, n: done(100.0 * (ratio(n) if knobs == FAST else 1.0)),
+            [FAST],
+            rounds=12,
+            order=order,
+        )
+        return order.count(FAST)
+
+    assert asked(lambda n: 1.3 + 0.01 * (n % 2)) == 3, "clearly faster"
+    assert asked(lambda n: 1.0 + 0.001 * (n % 2)) == 3, "clearly the same"
+    assert asked(lambda n: 0.9 + 0.01 * (n % 2)) == 2, "clearly slower"
+    assert asked(lambda n: 1.03 + 0.15 * (-1) ** n) == 12, "not clear at all"
+
+
+def test_a_finalist_that_fell_behind_is_measured_no_more() -> None:
+    order: list[Knobs] = []
+    rates = {"start": 100.0, "fast": 103.0, "other": 50.0}
+    finals(
+        lambda knobs, n: done(rates[who(knobs)] * (1 + 0.03 * (-1) ** n * (knobs == FAST))),
+        [FAST, OTHER],
+        rounds=8,
+        order=order,
+    )
+    assert order.count(OTHER) < order.count(FAST)
+
+
+def test_rounds_with_a_busy_neighbour_are_marked_and_count_where_too_few_are_quiet() -> None:
+    def answer(knobs: Knobs, number: int) -> TrialResult:
+        busy = number == 1
+        rate = 100.0 if knobs == START else 30.0 if busy else 120.0 + number
+        trace = {"others_cpus": 1.5 if busy else 0.02}
+        return replace(done(rate), measurement={"trace": trace})
+
+    few = finals(answer, [FAST], rounds=3)
+    assert few.winner.is_start
+    assert few.busy_rounds == 1
+    more = finals(answer, [FAST], rounds=6)
+    assert more.winner.knobs == FAST
+    assert all(ratio > 1 for ratio in more.ratios)
+    assert more.busy_rounds == 1
 
 
 def test_a_machine_that_slows_down_for_a_while_crowns_nobody() -> None:
@@ -82,9 +130,12 @@ def test_one_lucky_run_does_not_win() -> None:
     ("ratios", "wins"),
     [
         ([1.3, 0.97], False),
-        ([1.3, 1.2], True),
+        ([1.3, 1.2], False),  # the interval of two pairs is wide
+        ([1.3, 1.2, 1.25], True),
         ([1.3, 0.99, 1.3], False),
-        ([1.3, 0.99, 1.3, 1.2], True),
+        ([1.3, 0.99, 1.3, 1.2], False),
+        ([1.3, 1.05, 1.3, 1.2], True),
+        ([1.03, 1.04, 1.03, 1.035], True),
         ([1.3, 0.99, 1.3, 0.99, 1.3], False),
     ],
 )

@@ -12,7 +12,13 @@ from doubles import ManualClock
 
 from autoloader.errors import PipelineError, UsageError
 from autoloader.knobs import Knobs
-from autoloader.tune.measurement import REPORT_BATCHES, Measurement, measure_loader
+from autoloader.tune.measurement import (
+    MOST_WINDOWS,
+    REPORT_BATCHES,
+    WINDOW_BATCHES,
+    Measurement,
+    measure_loader,
+)
 from autoloader.tune.progress import TrialProgress
 
 
@@ -71,6 +77,31 @@ class FakeLoader:
 
     def close(self) -> None:
         self.closed = True
+
+
+def test_a_warm_up_goes_on_until_two_windows_pass_equally_fast() -> None:
+    def asked(waits: list[float]) -> int:
+        clock, made = ManualClock(), []
+
+        class Uneven(FakeLoader):
+            def __iter__(self) -> Iterator[dict[str, Any]]:
+                for batch in super().__iter__():
+                    clock.advance(waits[min(self.asked - 1, len(waits) - 1)])
+                    yield batch
+
+        def open_loader() -> FakeLoader:
+            made.append(Uneven(clock, wait_s=0.0))
+            return made[0]
+
+        measure_loader(
+            open_loader, warmup=4, batches=10, settle=True, now_s=clock.now_s, sleep=clock.sleep
+        )
+        return int(made[0].asked)
+
+    assert asked([1.0]) == 4 + 2 * WINDOW_BATCHES + 10
+    assert asked([0.0] * (4 + 8) + [1.0]) == 4 + 3 * WINDOW_BATCHES + 10, "a full ring comes first"
+    never = [2.0**n for n in range(40)]
+    assert asked(never) == 4 + MOST_WINDOWS * WINDOW_BATCHES + 10, "patience ends"
 
 
 def measured(
@@ -200,6 +231,7 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
         "batch_call_s",
         "distinct_episodes_per_batch",
         "cache",
+        "trace",
     }
     assert set(document["batch_latency_s"]) == {"p50", "p90", "p99"}
     assert document["knobs"]["decode_threads"] == 3

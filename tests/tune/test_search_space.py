@@ -122,11 +122,31 @@ def test_knobs_that_are_not_searched_keep_the_values_of_the_start() -> None:
 def test_the_reader_is_drawn_where_the_spec_leaves_it_open() -> None:
     of = KnobLimits(cpus=2, shards={"a": 1})
     start = Knobs.build({"reader": "indexed"})
-    draws = FixedDraws({**SearchSpace.around(start, of).parameters(start), "reader": "stream"})
-    assert SearchSpace.around(start, of, readers=("indexed", "stream")).suggest(draws).reader == (
-        "stream"
-    )
-    assert SearchSpace.around(start, of).suggest(draws).reader == "indexed"
+    either = SearchSpace.around(start, of, readers=("indexed", "stream"))
+    by_stream = Knobs.build({"reader": "stream", "queue_samples": 77}, base=start)
+    draws = FixedDraws(either.parameters(by_stream))
+    assert either.suggest(draws) == by_stream
+    assert draws.asked[0] == "reader"
+    assert "reader" not in SearchSpace.around(start, of).parameters(start)
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
+    of = KnobLimits(cpus=4, shards={"a": 8})
+    start = Knobs.build({"reader": reader})
+    asked = set(SearchSpace.around(start, of).parameters(start))
+    both = {"decode_threads", "ring_slots"}
+    only = {
+        "indexed": {"io_threads", "read_ahead", "decode_processes"},
+        "stream": {
+            *("queue_samples", "cycle_length", CALLS_SHARE),
+            *("parse_parallel_calls", "stream_prefetch"),
+        },
+    }
+    assert asked == both | only[reader]
+    one_shard = KnobLimits(cpus=1, shards={"a": 1})
+    fewer = set(SearchSpace.around(start, one_shard).parameters(start))
+    assert not fewer & {"cycle_length", CALLS_SHARE, "decode_processes"}
 
 
 def test_cycle_length_ends_where_the_sum_over_datasets_would_pass_its_limit() -> None:

@@ -18,7 +18,7 @@ from autoloader.profile import MixtureKind, find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline
 from autoloader.tune.keep import changed_knobs, kept_knobs
-from autoloader.tune.offline import TuneOptions, bound_samples_per_s, tune
+from autoloader.tune.offline import TuneOptions, tune
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher, TuneReport
 from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
@@ -164,7 +164,14 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "best",
         "start",
         "speedup",
+        "speedup_interval",
         "bound_samples_per_s",
+        "limited_by",
+        "lifts",
+        "cached_samples_per_s",
+        "cache_bytes",
+        "ended",
+        "busy_rounds",
         "trials",
         "study",
         "storage",
@@ -236,8 +243,3 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
         "trial 2/12 (guess): infeasible: [floor] breached, best so far 90, "
         "headroom 6.00 GiB, 20 of 360 s\n"
     )
-
-
-def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
-    assert bound_samples_per_s(4, [0.004, None, 0.002]) == pytest.approx(2000)
-    assert bound_samples_per_s(4, [None]) is None

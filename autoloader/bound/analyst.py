@@ -1,0 +1,64 @@
+"""Follows a study: what its measurements cost, so whether any trial can still win.
+
+Not here: the bound itself (``bound.model``), the study (``tune.study``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoloader.bound.model import Bound, bound_of
+from autoloader.bound.programme import CacheStep, Supplies
+from autoloader.bound.trace import Trace
+
+NOISE_RATIO = 0.05
+"""Two measurements of one set differ by about this much; nearer the bound nothing can be told."""
+
+CacheModel = Callable[[float], Sequence[CacheStep]]
+"""What holding frames saves, for so many processor seconds of decoding a sample."""
+
+
+@dataclass(slots=True)
+class Analyst:
+    """Keeps the traces of a study.
+
+    Attributes:
+        supplies: what there is for the loader.
+        cache: what holding frames saves.
+    """
+
+    supplies: Supplies
+    cache: CacheModel = lambda _: ()
+    _traces: list[Trace] = field(default_factory=list)
+
+    def learn(self, measurement: Mapping[str, Any] | None) -> None:
+        """One measurement (``measure --json``); one without a trace says nothing."""
+        if measurement is not None and measurement.get("trace"):
+            self._traces.append(Trace.from_plain(measurement["trace"]))
+
+    @property
+    def trace(self) -> Trace | None:
+        """The cheapest so far."""
+        return min(self._traces, key=lambda trace: trace.cpu_s, default=None)
+
+    def bound(self, *, with_cache: bool = False) -> Bound | None:
+        """How fast the loader can be at most, by what was measured so far.
+
+        Args:
+            with_cache: ask too what held frames would give, which takes some seconds.
+        """
+        trace = self.trace
+        if trace is None:
+            return None
+        decode = trace.stages.get("decode")
+        steps = self.cache(decode.cpu_s) if with_cache and decode is not None else ()
+        return bound_of(self._traces, self.supplies, steps)
+
+    def near(self, samples_per_s: float | None) -> bool:
+        """Whether a rate is so close to the bound that no trial can be told to be better."""
+        bound = self.bound()
+        if bound is None or samples_per_s is None:
+            return False
+        return samples_per_s >= (1 - NOISE_RATIO) * bound.samples_per_s

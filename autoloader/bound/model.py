@@ -1,0 +1,222 @@
+"""What limits a loader, how fast it can be at most, and what would lift that.
+
+The costs of a sample are those of the cheapest trace: no measured rate can pass the processors
+over them. Two bounds are told: with no frame held in memory, which is what a short measurement can
+reach; and with all the memory that the RAM floor leaves, which a run reaches once frames are shown
+again.
+
+What a smaller frame would give is an estimate: decoding costs as its pixels do.
+
+Not here: the programme (``bound.programme``), what a cache hits (``cache.forecast``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from autoloader.bound.programme import CacheStep, Costs, Resource, Solution, Supplies, solve
+from autoloader.bound.trace import Trace
+from autoloader.cache.forecast import FrameSet, forecast
+from autoloader.units import format_bytes
+
+MORE_CPUS = 2
+"""So many more processors are asked about."""
+
+_WORTH_RATIO = 0.01
+"""A lift below this is not told."""
+
+_SIZES = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0)
+"""Of the memory that the floor leaves: where the forecast of the cache is taken."""
+
+_DISK_RATIO = 0.05
+"""A disk that is waited for more rarely says nothing of how fast it is."""
+
+
+NO_BOUND: dict[str, Any] = {
+    "limited_by": None,
+    "lifts": [],
+    "cached_samples_per_s": None,
+    "cache_bytes": 0,
+}
+"""``Bound.as_dict`` where nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """One thing that would raise the bound.
+
+    Attributes:
+        change: what, for people.
+        samples_per_s: the bound then.
+    """
+
+    change: str
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How fast the loader can be at most.
+
+    Attributes:
+        samples_per_s: with no frame held in memory.
+        limited_by: the resource that is used up then; ``None``: nothing costs anything.
+        cached_samples_per_s: with the memory that the RAM floor leaves full of frames; ``None``
+            where none can be held.
+        cache_bytes: of frames held for that.
+        lifts: what would raise it, most first.
+        costs: of a sample.
+        supplies: that it was solved for.
+    """
+
+    samples_per_s: float
+    limited_by: Resource | None
+    cached_samples_per_s: float | None
+    cache_bytes: int
+    lifts: tuple[Lift, ...]
+    costs: Costs
+    supplies: Supplies
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``tune --json`` says of it beside the bound itself."""
+        return {
+            "limited_by": self.limited_by,
+            "lifts": [
+                {"change": one.change, "samples_per_s": one.samples_per_s} for one in self.lifts
+            ],
+            "cached_samples_per_s": self.cached_samples_per_s,
+            "cache_bytes": self.cache_bytes,
+        }
+
+    def describe(self, samples_per_s: float | None) -> str:
+        """One line for people: how near a rate comes, what limits, and what would lift it."""
+        near = "" if samples_per_s is None else f"{samples_per_s / self.samples_per_s:.0%} of "
+        lifts = "; ".join(
+            f"{one.change}: +{one.samples_per_s - self.samples_per_s:.0f}" for one in self.lifts
+        )
+        return (
+            f"{near}the bound of {self.samples_per_s:.0f} samples/s, limited by {self.limited_by}"
+            + (f"; what would lift it: {lifts}" if lifts else "")
+        )
+
+
+def bound_of(
+    traces: Sequence[Trace], supplies: Supplies, cache: Sequence[CacheStep] = ()
+) -> Bound | None:
+    """The bound that these measurements give; ``None`` without any that cost something.
+
+    Args:
+        traces: of measurements of one mixture on one machine, whatever their knobs.
+        supplies: what there is. The disk's rate is taken of the traces where it is ``None``.
+        cache: what holding frames saves; see ``cache_steps``.
+    """
+    known = [trace for trace in traces if trace.samples and trace.cpu_s > 0]
+    if not known:
+        return None
+    cheapest = min(known, key=lambda trace: trace.cpu_s)
+    if supplies.disk_bytes_per_s is None:
+        supplies = replace(supplies, disk_bytes_per_s=disk_rate(known))
+    costs = Costs(
+        cpu_s=cheapest.cpu_s,
+        one_thread_s=min(trace.one_thread_s for trace in known),
+        disk_bytes=min(trace.disk_bytes or 0.0 for trace in known),
+        cache=tuple(cache),
+    )
+    alone = solve(costs, replace(supplies, cache_bytes=0.0))
+    held = solve(costs, supplies) if cache else None
+    gains = held is not None and held.samples_per_s > alone.samples_per_s * (1 + _WORTH_RATIO)
+    return Bound(
+        samples_per_s=alone.samples_per_s,
+        limited_by=alone.limited_by,
+        cached_samples_per_s=held.samples_per_s if held and gains else None,
+        cache_bytes=round(held.cache_bytes) if held and gains else 0,
+        lifts=_lifts(costs, supplies, cheapest, alone),
+        costs=costs,
+        supplies=supplies,
+    )
+
+
+def disk_rate(traces: Iterable[Trace]) -> float | None:
+    """Bytes a second of the disk, from the trace that asked it most; ``None``: none did."""
+    told = [
+        rate
+        for trace in traces
+        if trace.disk_busy_ratio >= _DISK_RATIO and (rate := trace.disk_bytes_per_s)
+    ]
+    return max(told, default=None)
+
+
+def cache_steps(
+    sets: Sequence[FrameSet], left_bytes: int, decode_s: float, copy_bytes_per_s: float
+) -> tuple[CacheStep, ...]:
+    """What holding decoded frames saves, as steps of which each saves less for a byte.
+
+    Args:
+        sets: the mixture's frames (``planning.frame_sets``).
+        left_bytes: what the RAM floor leaves; steps go up to twice that.
+        decode_s: processor seconds that decoding costs for each sample, as traced. The forecast
+            gives the part of it that is saved.
+        copy_bytes_per_s: at which a held frame is copied, by one thread.
+    """
+    every_s = sum(one.uses_per_position * one.decode_s for one in sets)
+    whole = sum(one.frames_bytes for one in sets)
+    if not left_bytes or every_s <= 0:
+        return ()
+    points = [(0.0, 0.0)]
+    for size in sorted({min(ratio * left_bytes, whole) for ratio in _SIZES if ratio}):
+        told = next(one for one in forecast(sets, round(size)) if one.rule == "next use")
+        copied = sum(
+            one.frames.uses_per_position * one.hit_ratio * one.frames.frame_bytes
+            for one in told.sets
+        )
+        saved_s = decode_s * told.saved_s / every_s - copied / copy_bytes_per_s
+        points.append((size, max(points[-1][1], saved_s)))
+    return _concave(points)
+
+
+def _concave(points: list[tuple[float, float]]) -> tuple[CacheStep, ...]:
+    """Steps over the upper hull of (bytes, seconds saved)."""
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) >= 2 and _slope(hull[-2], hull[-1]) <= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return tuple(CacheStep(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(hull))
+
+
+def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return (b[1] - a[1]) / max(b[0] - a[0], 1.0)
+
+
+def _lifts(costs: Costs, supplies: Supplies, trace: Trace, alone: Solution) -> tuple[Lift, ...]:
+    bare = replace(supplies, cache_bytes=0.0)
+    decode = trace.stages.get("decode")
+    asked = [
+        (
+            f"{MORE_CPUS} more cores",
+            costs,
+            replace(bare, cpus=supplies.cpus + MORE_CPUS),
+        ),
+        (
+            f"{format_bytes(round(supplies.cache_bytes))} of decoded frames held",
+            costs,
+            supplies,
+        ),
+        (
+            f"twice the memory for them, {format_bytes(round(2 * supplies.cache_bytes))}",
+            costs,
+            replace(supplies, cache_bytes=2 * supplies.cache_bytes),
+        ),
+    ]
+    if decode is not None:
+        smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * decode.cpu_s)
+        asked.append(("frames stored at half the width and height", smaller, bare))
+    if supplies.disk_bytes_per_s:
+        faster = replace(bare, disk_bytes_per_s=2 * supplies.disk_bytes_per_s)
+        asked.append(("a disk twice as fast", costs, faster))
+    found = [Lift(what, solve(c, s).samples_per_s) for what, c, s in asked]
+    worth = [one for one in found if one.samples_per_s > alone.samples_per_s * (1 + _WORTH_RATIO)]
+    return tuple(sorted(worth, key=lambda one: -one.samples_per_s))

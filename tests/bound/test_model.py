@@ -1,0 +1,98 @@
+"""From traces to a bound, what limits it, and what would lift it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autoloader.bound.analyst import Analyst
+from autoloader.bound.model import bound_of, cache_steps
+from autoloader.bound.programme import CacheStep, Supplies
+from autoloader.bound.trace import StageCost, Trace
+from autoloader.cache.forecast import FrameSet
+
+GIB = 2**30
+
+
+def trace(
+    decode_s: float = 0.0008,
+    other_s: float = 0.0002,
+    *,
+    disk_bytes: float = 0.0,
+    disk_busy_ratio: float = 0.0,
+) -> Trace:
+    stages = {
+        "decode": StageCost(decode_s, 0.0, 0.0, 2),
+        "other": StageCost(other_s, 0.0, 0.0, 3),
+    }
+    return Trace(1000, 10.0, stages, 1e-5, 4e4, disk_bytes, disk_busy_ratio)
+
+
+def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
+    found = bound_of([trace(0.002), trace(0.0008)], Supplies(4))
+    assert found is not None
+    assert found.samples_per_s == pytest.approx(4000)
+    assert found.limited_by == "cores"
+    assert bound_of([], Supplies(4)) is None
+
+
+def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
+    found = bound_of([trace()], Supplies(2))
+    assert found is not None
+    told = {one.change: one.samples_per_s for one in found.lifts}
+    assert told["2 more cores"] == pytest.approx(4000)
+    assert told["frames stored at half the width and height"] == pytest.approx(2 / 0.0004)
+    assert list(told.values()) == sorted(told.values(), reverse=True)
+    assert "50% of the bound of 2000 samples/s, limited by cores" in found.describe(1000.0)
+    assert "2 more cores: +2000" in found.describe(None)
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_a_disk_that_is_waited_for_is_the_limit_and_a_faster_one_the_lift() -> None:
+    slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0)  # 1000 samples of 100 kB in 10 s: 10 MB/s
+    found = bound_of([slow], Supplies(2))
+    assert found is not None
+    assert found.limited_by == "disk"
+    assert found.samples_per_s == pytest.approx(100)
+    assert [one.change for one in found.lifts] == ["a disk twice as fast"]
+    assert found.lifts[0].samples_per_s == pytest.approx(200)
+
+
+def test_a_disk_that_is_hardly_waited_for_says_nothing() -> None:
+    found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.01)], Supplies(2))
+    assert found is not None
+    assert found.limited_by == "cores"
+
+
+def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
+    steps = (CacheStep(GIB, 0.0005), CacheStep(GIB, 0.0001))
+    found = bound_of([trace()], Supplies(2, cache_bytes=GIB), steps)
+    assert found is not None
+    assert found.samples_per_s == pytest.approx(2000), "what a short measurement can reach"
+    assert found.cached_samples_per_s == pytest.approx(4000)
+    assert found.cache_bytes == GIB
+    assert any("decoded frames held" in one.change for one in found.lifts)
+    assert any("twice the memory" in one.change for one in found.lifts)
+
+
+def test_steps_of_a_cache_save_less_and_less_for_a_byte_and_never_more_than_decoding() -> None:
+    sets = [
+        FrameSet("a", "primary", 0.5, 4000, ((1, 4000.0),), 200_000, 0.004),
+        FrameSet("b", "primary", 0.5, 500, ((1, 500.0),), 200_000, 0.001),
+    ]
+    steps = cache_steps(sets, GIB // 4, 0.002, 5e9)
+    slopes = [step.saved_s / step.room_bytes for step in steps]
+    assert len(steps) > 1
+    assert slopes == sorted(slopes, reverse=True)
+    assert 0.0005 < sum(step.saved_s for step in steps) <= 0.002
+
+
+def test_near_the_bound_is_within_what_noise_could_explain() -> None:
+    analyst = Analyst(Supplies(2))
+    assert not analyst.near(1999.0), "nothing is known yet"
+    analyst.learn({"trace": trace().as_dict()})
+    analyst.learn({"samples_per_s": 3.0})
+    assert analyst.near(1950.0)
+    assert not analyst.near(1800.0)
+    assert not analyst.near(None)

@@ -1,0 +1,82 @@
+"""The linear programme against sums done by hand, and what relaxing each resource does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from autoloader.bound.programme import CacheStep, Costs, Resource, Supplies, solve
+
+GIB = 2**30
+
+
+def test_processors_alone_give_cores_over_seconds() -> None:
+    found = solve(Costs(cpu_s=0.002), Supplies(cpus=4))
+    assert found.samples_per_s == pytest.approx(2000)
+    assert found.limited_by == "cores"
+
+
+@pytest.mark.parametrize(
+    ("costs", "supplies", "limit", "relaxed"),
+    [
+        (Costs(0.002), Supplies(2), "cores", (Costs(0.002), Supplies(4))),
+        (
+            Costs(0.002, disk_bytes=1e5),
+            Supplies(2, disk_bytes_per_s=2e7),
+            "disk",
+            (Costs(0.002, disk_bytes=1e5), Supplies(2, disk_bytes_per_s=4e7)),
+        ),
+        (
+            Costs(0.002, one_thread_s=0.002),
+            Supplies(8),
+            "one thread",
+            (Costs(0.002, one_thread_s=0.001), Supplies(8)),
+        ),
+        (
+            Costs(0.002),
+            Supplies(8, trainer_s=0.01),
+            "trainer",
+            (Costs(0.002), Supplies(8, trainer_s=0.005)),
+        ),
+    ],
+)
+def test_relaxing_the_limit_that_is_named_and_no_other_lifts_the_bound(
+    costs: Costs, supplies: Supplies, limit: Resource, relaxed: tuple[Costs, Supplies]
+) -> None:
+    found = solve(costs, supplies)
+    assert found.limited_by == limit
+    assert solve(*relaxed).samples_per_s == pytest.approx(2 * found.samples_per_s)
+    if limit != "cores":
+        more = solve(costs, replace(supplies, cpus=2 * supplies.cpus))
+        assert more.samples_per_s == pytest.approx(found.samples_per_s)
+
+
+def test_memory_for_frames_is_filled_with_the_steps_that_save_most() -> None:
+    costs = Costs(0.002, cache=(CacheStep(GIB, 0.0010), CacheStep(GIB, 0.0004)))
+    found = [
+        solve(costs, Supplies(2, cache_bytes=ratio * GIB)).samples_per_s
+        for ratio in (0, 0.5, 1, 2, 9)
+    ]
+    assert found == pytest.approx([2 / (0.002 - saved) for saved in (0, 5e-4, 1e-3, 14e-4, 14e-4)])
+
+
+def test_no_frame_is_held_where_it_lifts_nothing() -> None:
+    costs = Costs(0.002, cache=(CacheStep(GIB, 0.001),))
+    found = solve(costs, Supplies(8, cache_bytes=GIB, trainer_s=0.01))
+    assert found.limited_by == "trainer"
+    assert found.cache_bytes == pytest.approx(0, abs=1)
+
+
+def test_held_frames_are_not_read_from_the_disk_either() -> None:
+    costs = Costs(1e-4, disk_bytes=1e5, cache=(CacheStep(GIB, 1e-5, saved_disk_bytes=5e4),))
+    slow = Supplies(8, disk_bytes_per_s=1e7)
+    assert solve(costs, slow).samples_per_s == pytest.approx(100)
+    assert solve(costs, replace(slow, cache_bytes=GIB)).samples_per_s == pytest.approx(200)
+
+
+def test_what_costs_nothing_has_no_bound() -> None:
+    found = solve(Costs(0.0), Supplies(2))
+    assert math.isinf(found.samples_per_s)
+    assert found.limited_by is None

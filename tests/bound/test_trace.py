@@ -1,0 +1,79 @@
+"""What a process used is read from the kernel, by thread, and comes back from JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from autoloader.bound.trace import StageCost, Trace, TraceRecorder
+from autoloader.host.threads import LoaderThread
+
+
+def burn(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(os.urandom(1_000_000))
+    go, done, hold = threading.Event(), threading.Event(), threading.Event()
+
+    def decode() -> None:
+        go.wait()
+        burn(0.15)
+        done.set()
+        hold.wait()
+
+    def read() -> None:
+        go.wait()
+        file.read_bytes()
+        hold.wait()
+
+    workers = [
+        LoaderThread(target=decode, name="autoloader-decode-0"),
+        LoaderThread(target=read, name="autoloader-read"),
+    ]
+    for worker in workers:
+        worker.start()
+    recorder = TraceRecorder()
+    recorder.begin()
+    try:
+        go.set()
+        burn(0.05)
+        done.wait()
+        trace = recorder.end(samples=100)
+    finally:
+        recorder.stop()
+        hold.set()
+        for worker in workers:
+            worker.join()
+    assert trace.stages["decode"].cpu_s == pytest.approx(0.0015, rel=0.3)
+    assert trace.stages["consumer"].cpu_s >= 0.0005
+    assert trace.stages["read"].cpu_s < 0.0005
+    assert trace.one_thread_s >= 0.0005, "the consumer's thread is one of its kind"
+    assert trace.read_bytes is not None
+    assert trace.read_bytes >= 10_000
+    assert trace.cpu_s == pytest.approx(sum(stage.cpu_s for stage in trace.stages.values()))
+    again = Trace.from_plain(json.loads(json.dumps(trace.as_dict(), allow_nan=False)))
+    assert again == trace
+
+
+def test_decoding_is_dealt_to_datasets_as_their_clock_seconds_compare() -> None:
+    bare = Trace(1000, 10.0, {"decode": StageCost(0.001, 0.0, 0.0, 2)}, 0.0)
+    # One second of processor; the clock, under load, says ten, nine of them for "dear".
+    found = bare.with_datasets({"dear": (9.0, 500), "cheap": (1.0, 500), "none": (0.0, 0)})
+    assert found.datasets == pytest.approx({"dear": 0.0018, "cheap": 0.0002})
+    assert bare.with_datasets({}) == bare
+
+
+def test_a_disk_s_rate_is_of_the_time_it_was_waited_for() -> None:
+    trace = Trace(100, 10.0, {}, 0.0, 5e4, 1e4, disk_busy_ratio=0.5)
+    assert trace.disk_bytes_per_s == pytest.approx(2e5)
+    assert Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.5).disk_bytes_per_s is None
