@@ -20,7 +20,13 @@ from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import printable
 from autoloader.knobs import UNUSED_KNOBS
 from autoloader.telemetry.snapshot import DatasetMoment, Move, Snapshot, StageMoment
-from autoloader.telemetry.verdict import LITTLE_RATIO, cost_words, limit_words
+from autoloader.telemetry.verdict import (
+    LITTLE_RATIO,
+    changes_words,
+    cost_words,
+    limit_words,
+    value_words,
+)
 from autoloader.units import format_bytes, format_seconds
 
 _LABEL = 8
@@ -206,9 +212,9 @@ def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     names = [knob for knob in moment.knobs if knob.rpartition(".")[2] not in unused]
     lines = [_line("knobs", "")]
     for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
-        word = f"{printable(knob)} {_value(knob, moment.knobs[knob])}"
+        word = f"{printable(knob)} {value_words(knob, moment.knobs[knob])}"
         if knob in moved:
-            word += f" (was {_value(knob, moved[knob])})"
+            word += f" (was {value_words(knob, moved[knob])})"
         if len(lines[-1].plain) + len(word) > frame.width:
             if len(lines) == _KNOB_LINES:
                 break
@@ -222,10 +228,7 @@ def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
         return
     yield Text("what was done, the latest first", "dim")
     for move in list(reversed(moves))[:most]:
-        changes = ", ".join(
-            f"{printable(knob)} {_value(knob, before)}→{_value(knob, after)}"
-            for knob, (before, after) in move.changes.items()
-        )
+        changes = changes_words(move.changes) if move.changes else ""
         ago = format_seconds(frame.now_s - move.at_s)
         style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
         line = Text().append(f"{ago:>7} ago  ", "dim").append(f"{move.by:<7}", style)
@@ -305,12 +308,6 @@ def _block(value: float | None, most: float, blocks: str) -> str:
     if value is None or most <= 0:
         return " "
     return blocks[min(len(blocks) - 1, max(0, int(value / most * len(blocks))))]
-
-
-def _value(knob: str, value: object) -> str:
-    return (
-        _size(value) if knob.endswith("_bytes") and value and isinstance(value, int) else str(value)
-    )
 
 
 def _size(count: int | None) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from autoloader.control.pressure import Pressure
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import SATISFIED_RATIO
@@ -72,12 +73,16 @@ class Moments:
         setup: what it was opened with.
         number: which pipeline of its trainer.
         sinks: where they go.
+
+    Attributes:
+        pressure: tells people when memory is short.
     """
 
     def __init__(self, setup: PipelineSetup, number: int, sinks: Sequence[Sink]) -> None:
         request, mixture = setup.control, setup.mixture
         self._sinks = tuple(sinks)
         self._limits = request.limits
+        self.pressure = Pressure(request.limits.ram_floor_bytes)
         self._memory, self._page = setup.memory, setup.page
         self._batch = mixture.spec.batch.size
         self._weights = dict(zip(mixture.names, setup.order.shares, strict=True))

@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloader.control.observer import Observer, Probes
@@ -35,8 +34,7 @@ from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.proposals import margin
 from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
-from autoloader.controller.request import ControlRequest
-from autoloader.controller.states import ControllerState
+from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
@@ -44,7 +42,6 @@ from autoloader.pipeline.launch import open_pipeline
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
 from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
-from autoloader.units import format_bytes
 
 if TYPE_CHECKING:
     from autoloader.control.moments import Moments
@@ -112,7 +109,7 @@ class ControlledPipeline:
         self._reflex = ReflexState()
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
-        self._log = _open_log(request, number)
+        self._log = DecisionLog.wanted(request, number)
         if self._log is not None:
             self._log.admission(
                 time.monotonic(),
@@ -205,7 +202,7 @@ class ControlledPipeline:
         ):
             self._log.reflex(at_s, reaction.action.value, headroom_bytes)
         if reaction.action in (Action.DROP, Action.RESTART):
-            self._drop(at_s)
+            self._drop(at_s, headroom_bytes)
         if reaction.action is Action.RESTART and self._restart is not None:
             self._restart("below the RAM floor and still too large: starting again small")
 
@@ -213,38 +210,41 @@ class ControlledPipeline:
         """Have the frame cache give what is missing above the floor; bytes that it gave."""
         floor, margin_bytes = self._limits.ram_floor_bytes, self._limits.margin_bytes
         missing = missing_bytes(headroom_bytes, floor, max(margin_bytes, growth_bytes))
-        if not missing or not self.pipeline.knobs.cache_bytes:
+        before = self.pipeline.knobs
+        if not missing or not before.cache_bytes:
             return 0
         with self._applying:
             held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
             self.pipeline.retune(lowered_cache(before, held, missing))
-            self._moments.moved("reflex", "close to the RAM floor", self.pipeline.knobs, before)
             self._tell()
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
-        logger.info(
-            "close to the RAM floor: %s of %s of decoded frames given back",
-            format_bytes(given),
-            format_bytes(held),
-        )
+        self._shrunk("reflex", at_s, headroom_bytes, before)
         if self._log is not None:
             self._log.frames(at_s, headroom_bytes, held, given)
         return given
 
-    def _drop(self, at_s: float) -> None:
+    def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
         self._counted["drops"] += 1
         with self._applying:
             before = self.pipeline.knobs
             least = self._limits.least(before)
             if least != before:
-                logger.warning("below the RAM floor: minimum knobs, buffers dropped")
                 self.pipeline.retune(least)
-                self._moments.moved("reflex", "below the RAM floor", least, before)
                 self._tell()
             self.pipeline.drop()
         if at_s >= self._trim_next_s:
             began = time.thread_time()
             give_memory_back()
             self._trim_next_s = at_s + (time.thread_time() - began) / _TRIM_COST_RATIO
+        if least != before:
+            self._shrunk("reflex", at_s, headroom_bytes, before)
+
+    def _shrunk(self, by: str, at_s: float, headroom_bytes: int | None, before: Knobs) -> None:
+        """Tell that knobs are smaller now, because memory is short."""
+        after = self.pipeline.knobs
+        self._counted["shrinks"] += 1
+        why = self._moments.pressure.shrunk(at_s, headroom_bytes, before, after)
+        self._moments.moved(by, why, after, before)
 
     def _set_gate(self) -> None:
         """Under the gate's lock; the pipeline's threads are woken where something changes only."""
@@ -273,6 +273,8 @@ class ControlledPipeline:
         if answer.knobs is not None:
             self._apply(seen, answer)
         self._tell()
+        headroom = None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
+        self._moments.pressure.look(at_s, headroom, self._state.name)
         self._moments.publish(
             seen,
             self._activity,
@@ -321,7 +323,12 @@ class ControlledPipeline:
             self._counted["changes"] += 1
             logger.info("%s: %s", answer.rule, dict(answer.changes))
             self.pipeline.retune(answer.knobs)
-            self._moments.moved("policy", answer.rule, answer.knobs, seen.knobs)
+            if answer.state.name in (State.SHRINK, State.EMERGENCY):
+                headroom = seen.headroom_bytes
+                known = None if headroom is None else int(headroom.value)
+                self._shrunk("policy", seen.at_s, known, seen.knobs)
+            else:
+                self._moments.moved("policy", answer.rule, answer.knobs, seen.knobs)
             self._tell()
 
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
@@ -346,18 +353,6 @@ class ControlledPipeline:
         text = f"{state} {knobs.flat()}"
         if text != self._said and self._told(knobs, state):
             self._said = text
-
-
-def _open_log(request: ControlRequest, number: int) -> DecisionLog | None:
-    if not (request.moves and request.decisions):
-        return None
-    try:
-        log = DecisionLog(Path(request.decisions), pipeline=number, run=request.run)
-    except OSError as error:
-        logger.warning("no decision log: %s cannot be written: %s", request.decisions, error)
-        return None
-    log.start(request.limits)
-    return log
 
 
 def give_memory_back() -> None:

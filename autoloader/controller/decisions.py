@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,12 @@ from pydantic import TypeAdapter, ValidationError
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
+from autoloader.controller.request import ControlRequest
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
 from autoloader.telemetry.lines import LineLog
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
 
@@ -50,6 +54,19 @@ class DecisionLog:
 
     def __init__(self, path: Path, *, pipeline: int = 0, run: str = "") -> None:
         self._lines = LineLog(path, {"run": run, "pipeline": pipeline})
+
+    @classmethod
+    def wanted(cls, request: ControlRequest, pipeline: int) -> DecisionLog | None:
+        """The log that a trainer asks for, begun; ``None`` where it asks for none."""
+        if not (request.moves and request.decisions):
+            return None
+        try:
+            log = cls(Path(request.decisions), pipeline=pipeline, run=request.run)
+        except OSError as error:
+            logger.warning("no decision log: %s cannot be written: %s", request.decisions, error)
+            return None
+        log.start(request.limits)
+        return log
 
     @property
     def failed(self) -> str | None:

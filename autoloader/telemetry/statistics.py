@@ -101,6 +101,8 @@ class ControllerStatistics:
         refused: changes for which there was no room any more when they were to be applied.
         drops: rounds in which the reflex dropped buffers; any: the RAM floor was crossed, by this
             loader or by a neighbour.
+        shrinks: times that knobs were made smaller because memory was short, by the reflex or the
+            policy; each is told in the log. Many: lower the floor, or what else takes memory.
     """
 
     decisions: int = 0
@@ -108,6 +110,7 @@ class ControllerStatistics:
     taken_back: int = 0
     refused: int = 0
     drops: int = 0
+    shrinks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ Not here: the snapshot (``telemetry.snapshot``), where the sentences are shown (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from autoloader.errors import printable
 from autoloader.telemetry.snapshot import Snapshot, StageMoment
 from autoloader.units import format_bytes, format_seconds
 
@@ -49,6 +53,23 @@ def limit_words(moment: Snapshot) -> str:
         if stage.name == limit:
             return _slow(stage, moment.idle_cpus)
     return "what limits this run is not known yet"
+
+
+def changes_words(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Changes of knobs (flat knob → [before, after]): "ring_slots 16→4, cache_bytes 2.00 GiB→0"."""
+    if not changes:
+        return "all is at its minimum"
+    return ", ".join(
+        f"{printable(knob)} {value_words(knob, before)}→{value_words(knob, after)}"
+        for knob, (before, after) in changes.items()
+    )
+
+
+def value_words(knob: str, value: Any) -> str:
+    """The value of a flat knob."""
+    if knob.endswith("_bytes") and value and isinstance(value, int):
+        return format_bytes(value)
+    return str(value)
 
 
 def _short_of_memory(moment: Snapshot) -> str:

@@ -1,0 +1,85 @@
+"""Which process took memory: the one that grew most since a while ago.
+
+Theory of operation. ``/proc/PID/statm`` tells in some microseconds what a process holds; what it
+shares (files, shared memory) is left out, for that is counted at each who maps it. While memory is
+calm all processes are looked at now and then; when it has got short, a further look is compared
+with the oldest of these. Processes of other containers are not seen, and what a tmpfs holds belongs
+to none.
+
+Not here: what is told of it (``control.pressure``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+_EVERY_S = 20.0
+_KEPT = 4
+_COST_RATIO = 0.0005
+"""Share of a processor that looking may cost; the pauses follow from it."""
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A process that holds more than a while ago."""
+
+    pid: int
+    name: str
+    grown_bytes: int
+
+
+class Neighbours:
+    """Looks at all processes that can be seen; one thread at a time.
+
+    Args:
+        proc: where the kernel tells of them.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._looks: deque[dict[int, int]] = deque(maxlen=_KEPT)
+        self._next_s = float("-inf")
+
+    def look(self, at_s: float) -> None:
+        """Memory is calm: see who holds what, where the last look was long enough ago.
+
+        Args:
+            at_s: of a monotonic clock.
+        """
+        if at_s < self._next_s:
+            return
+        began = time.thread_time()
+        self._looks.append(self._held())
+        cost_s = time.thread_time() - began
+        self._next_s = at_s + max(_EVERY_S, cost_s / _COST_RATIO)
+
+    def most_grown(self) -> Grown | None:
+        """Who grew most since the oldest look; ``None`` where nobody did, or nobody looked."""
+        if not self._looks:
+            return None
+        before, now = self._looks[0], self._held()
+        grown = {pid: held - before.get(pid, 0) for pid, held in now.items()}
+        pid = max(grown, key=lambda one: grown[one], default=0)
+        if not pid or grown[pid] <= 0:
+            return None
+        name = ""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            name = (self._proc / str(pid) / "comm").read_text().strip()
+        return Grown(pid, name, grown[pid])
+
+    def _held(self) -> dict[int, int]:
+        """Process → bytes of its own."""
+        found = {}
+        for entry in os.scandir(self._proc):
+            if entry.name.isdecimal():
+                with contextlib.suppress(OSError, ValueError):
+                    with open(f"{entry.path}/statm", "rb") as file:  # noqa: PTH123  (hot)
+                        _, resident, shared, *_ = file.read().split()
+                    found[int(entry.name)] = (int(resident) - int(shared)) * _PAGE_BYTES
+        return found

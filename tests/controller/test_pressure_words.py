@@ -1,0 +1,111 @@
+"""Pressure is told in one line each way: what is missing, who took it, and what was given up."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from autoloader.control.pressure import Pressure
+from autoloader.controller.states import State
+from autoloader.knobs import Knobs
+from autoloader.probes.neighbours import Neighbours
+from autoloader.units import GIB, MIB
+
+FLOOR = 5 * GIB
+LARGE = Knobs.build({"ring_slots": 16, "read_ahead": 4})
+SMALL = Knobs.build({"ring_slots": 4, "read_ahead": 1}, base=LARGE)
+SMALLER = Knobs.build({"decode_threads": 1}, base=SMALL)
+
+
+def a_host(folder: Path, **held: int) -> Path:
+    """A ``/proc`` in which processes hold so many MiB."""
+    for pid, mib in held.items():
+        place = folder / pid.removeprefix("p")
+        place.mkdir(parents=True, exist_ok=True)
+        pages = (mib + 7) * MIB // 4096
+        (place / "statm").write_text(f"999999 {pages} {7 * MIB // 4096} 1 0 {pages} 0\n")
+        (place / "comm").write_text(f"job{place.name}\n")
+    return folder
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.INFO, "autoloader.control.pressure"):
+        yield caplog
+
+
+def test_a_shrink_says_what_is_missing_who_took_it_and_what_was_given_up(
+    said: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path, p7=100, p4711=500)))
+    pressure.look(0.0, 6 * GIB, State.HOLD)
+    a_host(tmp_path, p7=120, p4711=500 + 2458)
+    pressure.shrunk(1.0, FLOOR - 1946 * MIB, LARGE, SMALL)
+    (record,) = said.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage() == (
+        "headroom 1.90 GiB below the floor of 5.00 GiB (+2.40 GiB by pid 4711 job4711): "
+        "read_ahead 4→1, ring_slots 16→4"
+    )
+
+
+def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path)))
+    pressure.look(0.0, 6 * GIB, State.GROW)
+    pressure.shrunk(1.0, FLOOR + 100 * MIB, LARGE, SMALL)
+    pressure.look(1.5, FLOOR + 100 * MIB, State.SHRINK)
+    pressure.shrunk(2.0, FLOOR - 100 * MIB, SMALL, SMALLER)
+    pressure.look(2.5, FLOOR - 100 * MIB, State.EMERGENCY)
+    pressure.look(3.5, FLOOR + 2 * GIB, State.HOLD)
+    pressure.look(4.5, FLOOR + 2 * GIB, State.GROW)
+    warned = [one.getMessage() for one in said.records if one.levelno == logging.WARNING]
+    assert warned == [
+        "headroom 100.0 MiB above the floor of 5.00 GiB: read_ahead 4→1, ring_slots 16→4",
+        "memory is back: headroom 2.00 GiB above the floor of 5.00 GiB; knobs grow again where "
+        "that pays",
+    ]
+    told = [one.getMessage() for one in said.records]
+    assert len(told) == 3
+    assert "decode_threads" in told[1]
+
+
+def test_the_same_trouble_again_is_told_quietly(
+    said: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path)))
+    for at_s in (0.0, 20.0, 200.0):
+        pressure.shrunk(at_s, FLOOR, LARGE, SMALL)
+        pressure.look(at_s + 1, 6 * GIB, State.HOLD)
+    levels = [one.levelno for one in said.records]
+    assert levels == [logging.WARNING] * 2 + [logging.INFO] * 2 + [logging.WARNING] * 2
+
+
+def test_nobody_is_named_who_took_little_and_nothing_is_said_where_nobody_looked(
+    tmp_path: Path,
+) -> None:
+    neighbours = Neighbours(a_host(tmp_path, p7=100))
+    assert neighbours.most_grown() is None
+    pressure = Pressure(FLOOR, neighbours)
+    pressure.look(0.0, 6 * GIB, State.HOLD)
+    a_host(tmp_path, p7=101)
+    assert "pid" not in pressure.shrunk(1.0, FLOOR, LARGE, SMALL)
+
+
+def test_a_real_process_that_takes_memory_is_found() -> None:
+    neighbours = Neighbours()
+    neighbours.look(0.0)
+    code = "held = bytearray(b'x') * (256 << 20); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as taker:
+        assert taker.stdout is not None
+        taker.stdout.readline()
+        most = neighbours.most_grown()
+        taker.communicate(b"\n")
+    assert most is not None
+    assert most.grown_bytes > 200 * MIB
