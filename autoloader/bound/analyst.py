@@ -12,6 +12,7 @@ from typing import Any
 from autoloader.bound.model import Bound, bound_of
 from autoloader.bound.programme import CacheStep, Supplies
 from autoloader.bound.trace import Trace
+from autoloader.cache.forecast import SAMPLE_S
 
 NOISE_RATIO = 0.05
 """Two measurements of one set differ by about this much; nearer the bound nothing can be told."""
@@ -53,7 +54,10 @@ class Analyst:
         if trace is None:
             return None
         decode = trace.stages.get("decode")
-        steps = self.cache(decode.cpu_s) if with_cache and decode is not None else ()
+        if not with_cache or decode is None or decode.cpu_s <= SAMPLE_S:
+            return bound_of(self._traces, self.supplies)
+        # What the interpreter does for a sample in decode threads no held frame saves.
+        steps = self.cache(decode.cpu_s - SAMPLE_S)
         return bound_of(self._traces, self.supplies, steps)
 
     def near(self, samples_per_s: float | None) -> bool:

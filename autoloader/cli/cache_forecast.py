@@ -17,10 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.cache.forecast import Forecast, FrameSet, Holding, forecast, hit_ratio
-
-SAMPLE_S = 1e-4
-"""Seconds that a sample takes of the interpreter beside its frames (measured: 0.1 ms)."""
+from autoloader.cache.forecast import SAMPLE_S, Forecast, FrameSet, Holding, forecast, hit_ratio
 
 
 def cache_document(

@@ -6,18 +6,20 @@ Not here: each part of it; this is where they are put together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import platformdirs
 
 from autoloader.bound.analyst import Analyst
 from autoloader.bound.held_frames import cache_model
 from autoloader.bound.programme import Supplies
+from autoloader.bound.proof import prove
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, UsageError
@@ -31,11 +33,13 @@ from autoloader.tune.keep import Place, keep_winner
 from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.objective import Fastest, LeastForStep
+from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guess, least_for_step
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
 from autoloader.tune.trial import Measurer, TrialRunner, measure_command
+from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +128,7 @@ def tune(
         )
     clock = clock or SystemClock()
     headroom = headroom or HeadroomProbe()
+    began_s = clock.now_s()
     place = _place(options, measure, headroom, clock)
     plan, space, batch_size = place.plan, place.space, place.batch_size
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
@@ -148,6 +153,18 @@ def tune(
         objective=Fastest() if options.step_time_s is None else LeastForStep(),
     )
     analysis = analyst.bound(with_cache=True)
+    proof = None
+    if analysis is not None and analysis.cached_samples_per_s is not None:
+        rate = result.verdict.winner.samples_per_s or analysis.samples_per_s
+        proof = prove(
+            partial(_primed, place, result.verdict.winner.knobs, watcher),
+            cache_bytes=analysis.cache_bytes,
+            pass_samples=sum(count.samples for count in plan.counts.values()),
+            batch_size=batch_size,
+            batches=options.batches,
+            samples_per_s=rate,
+            left_s=began_s + options.budget_s - clock.now_s(),
+        )
     bound = None if analysis is None else analysis.samples_per_s
     kept = keep_winner(
         plan.profile,
@@ -164,7 +181,7 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
-    return TuneReport(kept, result, analysis)
+    return TuneReport(kept, result, analysis, proof)
 
 
 def climb_ladders(
@@ -207,6 +224,8 @@ class _Place:
     space: SearchSpace
     batch_size: int
     measure: Measurer
+    measure_primed: Callable[[int], Measurer]
+    """The same with so many batches of warm-up."""
 
 
 def _place(
@@ -233,13 +252,16 @@ def _place(
         _cautious(plan.limits),
         readers=("indexed", "stream") if open_reader else (),
     )
-    if measure is None:
-        measure = TrialRunner(
+
+    def warmed(batches: int) -> Measurer:
+        if measure is not None:
+            return measure
+        return TrialRunner(
             measure_command(
                 spec_path,
                 profile=options.host_profile,
                 split=options.split,
-                warmup=options.warmup,
+                warmup=batches,
                 batches=_batches(options),
                 floor_bytes=plan.ram_floor_bytes,
                 step_time_s=options.step_time_s or 0.0,
@@ -248,7 +270,29 @@ def _place(
             headroom=lambda: _bytes_or_none(headroom),
             clock=clock,
         )
-    return _Place(plan, space, spec.batch.size, measure)
+
+    return _Place(plan, space, spec.batch.size, warmed(options.warmup), warmed)
+
+
+def _primed(
+    place: _Place,
+    knobs: Knobs,
+    watcher: StudyWatcher,
+    cache_bytes: int,
+    warmup: int,
+    timeout_s: float,
+) -> tuple[Mapping[str, Any] | None, str]:
+    """Measure ``knobs`` with frames held, after so many batches."""
+    holding = Knobs.build({"cache_bytes": cache_bytes}, base=knobs)
+    watcher.trial_started(1, 1, f"with {format_bytes(cache_bytes)} of frames held")
+
+    def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
+        watcher.progressed(progress, headroom_bytes, 0.0)
+        return True
+
+    result = place.measure_primed(warmup)(holding, timeout_s=timeout_s, watch=watch)
+    watcher.trial_ended(1, result, result.samples_per_s or 0.0)
+    return result.measurement, result.reason
 
 
 def _local_files(plan: LoaderPlan) -> list[str]:

@@ -15,6 +15,7 @@ from rich.status import Status
 from rich.table import Table
 
 from autoloader.bound.model import NO_BOUND, Bound
+from autoloader.bound.proof import CacheProof
 from autoloader.clock import Clock
 from autoloader.tune.finals import Contender
 from autoloader.tune.keep import Outcome as Kept
@@ -35,11 +36,13 @@ class TuneReport:
         kept: the profile that was written, or why none was.
         result: what the study found.
         bound: how fast any setting can be, and why; ``None`` when no cost was measured.
+        proof: what a primed measurement found of held frames; ``None``: they would give nothing.
     """
 
     kept: Kept
     result: StudyResult
     bound: Bound | None
+    proof: CacheProof | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` answers; design §3."""
@@ -53,6 +56,7 @@ class TuneReport:
             "speedup_interval": verdict.interval,
             "bound_samples_per_s": None if self.bound is None else self.bound.samples_per_s,
             **(NO_BOUND if self.bound is None else self.bound.as_dict()),
+            "cache_proof": None if self.proof is None else self.proof.as_dict(),
             "ended": self.result.ended or None,
             "busy_rounds": verdict.busy_rounds,
             "trials": dict(self.result.trials),
@@ -102,7 +106,7 @@ class TuneReport:
                     f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
                     "the controller does by itself: up to "
                     f"{_rate(self.bound.cached_samples_per_s)} samples/s "
-                    "(by the model; no trial is long enough to show it)",
+                    f"by the model; {'' if self.proof is None else self.proof.describe()}",
                     highlight=False,
                 )
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())

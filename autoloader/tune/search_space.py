@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoloader.bound.trace import Trace
+from autoloader.cache.forecast import SAMPLE_S
 from autoloader.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 
 if TYPE_CHECKING:
@@ -41,9 +42,6 @@ SEARCHED = (
     "decode_processes",
 )
 """The knobs a study may move; each reader uses some of them."""
-
-INTERPRETER_S = 1e-4
-"""Seconds that a sample takes of an interpreter beside its frames (measured: 0.1 ms)."""
 
 CALLS_SHARE = "num_parallel_calls_share"
 """Parameter name: ``num_parallel_calls`` as a share of ``cycle_length``, 0 to 1."""
@@ -223,7 +221,7 @@ def _processes(trace: Trace | None, cpus: int) -> int:
     """Decode processes whose interpreters the bound's samples would keep seven tenths busy."""
     if trace is None or trace.cpu_s <= 0:
         return 1
-    return max(1, min(cpus, round(cpus / trace.cpu_s * INTERPRETER_S / 0.7)))
+    return max(1, min(cpus, round(cpus / trace.cpu_s * SAMPLE_S / 0.7)))
 
 
 def least_for_step(

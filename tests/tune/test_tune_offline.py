@@ -170,6 +170,7 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "lifts",
         "cached_samples_per_s",
         "cache_bytes",
+        "cache_proof",
         "ended",
         "busy_rounds",
         "trials",

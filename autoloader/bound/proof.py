@@ -1,0 +1,91 @@
+"""Proves what held frames give: one measurement that begins when the cache is in its steady state.
+
+A trial of a study is over before a frame is shown again, so what memory for decoded frames gives is
+a forecast (``bound.model``). The proof takes the winner's knobs with the forecast's bytes and warms
+up for two passes of the data, after which hits are what they stay. It runs where the time that a
+study has left is enough; else it says how long it would take.
+
+Not here: running the measurement (``tune.offline``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autoloader.units import format_seconds
+
+PASSES = 2
+"""After which frames of every dataset have been shown again."""
+
+Primed = Callable[[int, int, float], tuple[Mapping[str, Any] | None, str]]
+"""(bytes of the cache, warm-up batches, timeout in seconds) → measurement, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProof:
+    """What a primed measurement found.
+
+    Attributes:
+        cache_bytes: of the frame cache.
+        warmup_batches: that prime it.
+        samples_per_s: then; ``None``: not measured.
+        hit_ratio: since the loader began, its first passes included; ``None``: not measured.
+        why_not: why it was not measured; "" where it was.
+    """
+
+    cache_bytes: int
+    warmup_batches: int
+    samples_per_s: float | None = None
+    hit_ratio: float | None = None
+    why_not: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``tune --json`` says of it."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """One line for people."""
+        if self.samples_per_s is None:
+            return f"not proven: {self.why_not}"
+        hits = "" if self.hit_ratio is None else f", {self.hit_ratio:.0%} of the frames from there"
+        return f"measured after {PASSES} passes: {self.samples_per_s:.0f} samples/s{hits}"
+
+
+def prove(
+    primed: Primed,
+    *,
+    cache_bytes: int,
+    pass_samples: int,
+    batch_size: int,
+    batches: int,
+    samples_per_s: float,
+    left_s: float,
+) -> CacheProof:
+    """Measure with a primed cache, where there is time.
+
+    Args:
+        primed: measures.
+        cache_bytes: of decoded frames that may be held.
+        pass_samples: samples of all datasets together.
+        batch_size: samples of a batch.
+        batches: measured ones.
+        samples_per_s: rate with no frame held; priming is not slower.
+        left_s: seconds that are left for it.
+    """
+    warmup = math.ceil(PASSES * pass_samples / batch_size)
+    takes_s = (warmup + batches) * batch_size / max(samples_per_s, 1e-9)
+    if takes_s > left_s:
+        why = (
+            f"{PASSES} passes take about {format_seconds(takes_s)} and {format_seconds(left_s)} "
+            f"are left; `autoloader measure --set cache_bytes={cache_bytes} --warmup {warmup}` "
+            "proves it"
+        )
+        return CacheProof(cache_bytes, warmup, why_not=why)
+    found, why = primed(cache_bytes, warmup, left_s)
+    if found is None:
+        return CacheProof(cache_bytes, warmup, why_not=why)
+    hits = (found.get("cache") or {}).get("hit_ratio")
+    return CacheProof(cache_bytes, warmup, float(found["samples_per_s"]), hits)

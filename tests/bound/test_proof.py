@@ -1,0 +1,49 @@
+"""What held frames give is measured where there is time, and else the command is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autoloader.bound.proof import CacheProof, prove
+
+
+def proven(left_s: float, answer: Mapping[str, Any] | None) -> tuple[CacheProof, list[int]]:
+    asked: list[int] = []
+
+    def primed(
+        cache_bytes: int, warmup: int, timeout_s: float
+    ) -> tuple[Mapping[str, Any] | None, str]:
+        assert (cache_bytes, timeout_s) == (10**9, left_s)
+        asked.append(warmup)
+        return answer, "headroom 1 GiB"
+
+    found = prove(
+        primed,
+        cache_bytes=10**9,
+        pass_samples=1000,
+        batch_size=32,
+        batches=160,
+        samples_per_s=100.0,
+        left_s=left_s,
+    )
+    return found, asked
+
+
+def test_two_passes_prime_the_cache_and_then_it_is_measured() -> None:
+    found, asked = proven(100.0, {"samples_per_s": 250.0, "cache": {"hit_ratio": 0.5}})
+    assert asked == [63], "batches of 32 that hold 2000 samples"
+    assert (found.samples_per_s, found.hit_ratio) == (250.0, 0.5)
+    assert "250 samples/s, 50% of the frames" in found.describe()
+
+
+def test_without_time_nothing_is_measured_and_the_command_is_told() -> None:
+    found, asked = proven(20.0, None)
+    assert not asked
+    assert found.samples_per_s is None
+    assert "--set cache_bytes=1000000000 --warmup 63" in found.describe()
+
+
+def test_a_measurement_that_fails_says_why() -> None:
+    found, _ = proven(100.0, None)
+    assert found.describe() == "not proven: headroom 1 GiB"
