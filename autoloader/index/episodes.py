@@ -77,7 +77,7 @@ class GatheredEpisodes:
         for _, shard in self._parts:
             yield shard.path
 
-    def frame_files(self, feature_path: str) -> Iterator[tuple[NDArray[np.int64], str]]:
+    def frame_files(self, feature_path: str) -> Iterator[tuple[slice | NDArray[np.int64], str]]:
         """Which of the n have their frames in which file; the shard's own, or a video's.
 
         Raises:
@@ -85,10 +85,10 @@ class GatheredEpisodes:
         """
         number = self._numbers["frames", feature_path]
         for rows, shard in self._parts:
-            own = np.arange(rows.start, rows.stop)
             if not shard.has(Section.FRAME_FILES, number):
-                yield own, shard.path
+                yield rows, shard.path
                 continue
+            own = np.arange(rows.start, rows.stop)
             ids = shard.section(Section.FRAME_FILES, number)[self.record_of[rows]]
             for each in np.unique(ids).tolist():
                 yield own[ids == each], _video_path(shard, each)

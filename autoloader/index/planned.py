@@ -355,7 +355,7 @@ def _ranges(
     for camera in cameras:
         files = np.full(raw.shape, -1, np.int32)
         offsets, lengths = np.zeros(raw.shape, np.int64), np.zeros(raw.shape, np.int32)
-        keys, place = np.zeros(raw.shape, np.int64), np.full(raw.shape, None)
+        placed: list[tuple[slice, Any, NDArray[Any]]] = []
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
@@ -363,18 +363,21 @@ def _ranges(
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
                 offset, length = part.episodes.frames(feature.path, raw[part.rows])
-                file = np.empty(len(offset), np.int32)
+                file = np.empty((len(offset), 1), np.int32)
                 for rows, path in part.episodes.frame_files(feature.path):
                     file[rows] = numbers.setdefault(path, len(numbers))
-                files[part.rows][own] = file[own, None]
+                files[part.rows][own] = file[own]
                 offsets[part.rows][own], lengths[part.rows][own] = offset[own], length[own]
                 places = part.episodes.frame_places(feature.path, raw[part.rows])
-                key = offset + length
                 if places is not None:
-                    place[part.rows][own] = places[own]
-                    key = np.frompyfunc(_key_of, 1, 1)(places).astype(np.int64)
-                keys[part.rows][own] = key[own]
-        made = place.ravel().tolist() if place.any() else []
+                    placed.append((part.rows, own, places[own]))
+        keys, made = offsets + lengths, list[FramePlace | None]()
+        if placed:
+            place = np.full(raw.shape, None)
+            for part_rows, own, places in placed:
+                place[part_rows][own] = places
+                keys[part_rows][own] = np.frompyfunc(_key_of, 1, 1)(places).astype(np.int64)
+            made = place.ravel().tolist()
         ranges[camera] = FrameRanges(
             files.ravel(), offsets.ravel(), lengths.ravel(), keys.ravel(), made
         )

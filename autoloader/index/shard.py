@@ -93,8 +93,8 @@ class ShardIndex:
 
     def has(self, kind: Section, feature: int = NO_FEATURE) -> bool:
         """Whether there is such a section."""
-        with self._lock:
-            if not self._entries:
+        if not self._entries:
+            with self._lock:
                 self._entries = self.front.entries()
         return (kind, feature) in self._entries
 
