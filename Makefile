@@ -63,8 +63,9 @@ format: $(READY) ## rewrite files in the style that lint wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## check links, commands and field tables of README.md and docs/
+docs: $(READY) ## check links, commands, code and tables of the pages, and build the site (docs/_build)
 	$(BIN)/python docs/check.py $(ARGS)
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
 bench: $(READY) ## measure against others; prints ratios of one run (ten minutes)
 	$(BIN)/python -m bench $(ARGS)
@@ -94,7 +95,7 @@ endurance: $(READY) ## measure what the loader survives: retunes, kills, opening
 	$(BIN)/python -m bench.endurance $(ARGS)
 
 clean: ## remove caches and build outputs
-	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist docs/_build
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -print | xargs rm -rf
 
 distclean: clean ## remove .venv as well

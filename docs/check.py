@@ -19,12 +19,14 @@ from typing import Any
 
 import typer.main
 from api_tables import arguments_table, members_table, names_table
+from code_blocks import faults_of_code
 from pydantic import BaseModel
 
 import autoloader.spec
 from autoloader.cli.app import app
 from autoloader.cli.plan_report import knob_range
 from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
+from autoloader.errors import AutoloaderError
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,17 +34,16 @@ _TABLE = re.compile(r"<!-- generated: (\w+) ?([\w ]*) -->\n.*?<!-- end -->", re.
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _ENDLESS = 2**62
-# ``autoloader.tune`` is a command too; what people import is none.
-_COMMAND = re.compile(
-    r"(?:^|[`\s])autoloader(?:\.(?!jax|layouts|lightning|recipes|tfdata)| )([a-z]+)\b"
-)
+# ``autoloader.tune`` is a command too; other names with a dot are modules, that people import.
+_COMMAND = re.compile(r"(?:^|[`\s])autoloader(?:\.(?=tune\b)| )([a-z]+)\b")
 _VERB = re.compile(r"`make ([a-z-]+)")
 
 
 def pages() -> list[Path]:
     """Every page that people read."""
     top = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
-    return [*top, *sorted((ROOT / "examples").glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    written = (page for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts)
+    return [*top, *sorted((ROOT / "examples").glob("*.md")), *sorted(written)]
 
 
 def knobs_table(_: str) -> Iterator[tuple[str, ...]]:
@@ -103,6 +104,20 @@ def transitions_table(_: str) -> Iterator[tuple[str, ...]]:
         yield (f"`{event.value}`: {EVENT_MEANING[event]}", *(way.value for way in ways))
 
 
+def errors_table(_: str) -> Iterator[tuple[str, ...]]:
+    """Every error that a user can meet, from the tree."""
+    yield ("error", "is a", "exit code", "means")
+    left: list[type[AutoloaderError]] = [AutoloaderError]
+    while left:
+        error = left.pop()
+        kinds = [kind for kind in error.__subclasses__() if kind.__module__ == error.__module__]
+        left += reversed(kinds)
+        meaning = (error.__doc__ or "").partition("\n")[0].replace("``", "`").rstrip(".")
+        bases = (base.__name__ for base in error.__bases__ if base is not Exception)
+        parents = ", ".join(f"`{base}`" for base in bases)
+        yield (f"`{error.__name__}`", parents, str(error.exit_code), meaning)
+
+
 _KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "knobs": knobs_table,
     "spec": spec_table,
@@ -110,6 +125,7 @@ _KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "names": names_table,
     "members": members_table,
     "arguments": arguments_table,
+    "errors": errors_table,
     "states": states_table,
     "transitions": transitions_table,
 }
@@ -171,7 +187,7 @@ def faults() -> list[str]:
             f"{name}: there is no verb {word!r} in the Makefile"
             for word in sorted(set(_VERB.findall(text)) - verbs)
         ]
-        found += [f"{name}: {fault}" for fault in _bad_specs(text)]
+        found += [f"{name}: {fault}" for fault in (*_bad_specs(text), *faults_of_code(text))]
     return found
 
 

@@ -47,8 +47,13 @@ def test_a_page_that_is_wrong_is_told(
         "[gone](docs/gone.md) `autoloader fly --now` `make hay`\n"
         "<!-- generated: cli schema -->\n<!-- end -->\n"
         "```yaml\ndatasets: []\ncameras: {}\n```\n"
+        "```sh\nautoloader plan --sepc mix.yaml | grep --fast x\n```\n"
+        "```python\nfor batch of loader:\n```\n"
     )
     monkeypatch.setattr(check, "ROOT", tmp_path)
     told = "\n".join(check.faults())
     for word in ("out of date", "docs/gone.md leads nowhere", "'fly'", "'hay'", "spec is refused"):
         assert word in told
+    assert "`autoloader plan` has no option --sepc" in told
+    assert "--fast" not in told
+    assert "no Python" in told

@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from installation import ROOT, check, lerobot_data, local_data, names_in, project, ran
+from written_pages import Follower, settled, steps
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -27,8 +29,8 @@ def pip(*words: str, python: Path | str = sys.executable) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that holds the wheel and what it requires, nothing else."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
     asked = ("--retries", "0", "--timeout", "10")
     reached = pip("download", "--quiet", "--no-deps", "-d", str(folder), *asked, "hatchling")
@@ -38,10 +40,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = pip("wheel", "--quiet", "--no-deps", "-w", str(folder), str(ROOT))
     assert built.returncode == 0, built.stderr
     (wheel,) = folder.glob("autoloader_rlds-*.whl")
-    python = folder / "environment/bin/python"
-    subprocess.run(
-        [sys.executable, "-m", "venv", "--without-pip", str(folder / "environment")], check=True
-    )
+    return wheel
+
+
+def environment(folder: Path) -> Path:
+    """The interpreter of a new, empty environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin/python"
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The interpreter of an environment that holds the wheel and what it requires, nothing else."""
+    python = environment(wheel.parent / "environment")
     limits = ("--quiet", "--no-compile", "--constraint", str(ROOT / "constraints.txt"))
     done = pip("install", *limits, str(wheel), python=python)
     assert done.returncode == 0, done.stderr
@@ -83,3 +94,43 @@ def test_the_command_is_on_the_path_of_the_environment(installed: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "local_dev" in done.stdout
+
+
+QUICKSTART = ROOT / "docs/quickstart.md"
+STEPS = list(steps(QUICKSTART))
+ON_THE_PAGE = "/home/you/first"
+
+
+@pytest.fixture(scope="module")
+def quickstart(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Follower:
+    """The page, in an empty folder; the extras are those of this interpreter's installation."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    python = environment(folder / "environment")
+    done = pip("install", "--quiet", "--no-deps", "--no-index", str(wheel), python=python)
+    assert done.returncode == 0, done.stderr
+    (packages,) = folder.glob("environment/lib/*/site-packages")
+    having = [place for place in sys.path if place.endswith("site-packages")]
+    (packages / "extras.pth").write_text("\n".join(having))
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    kept |= {"PATH": os.pathsep.join([str(python.parent), kept["PATH"]])}
+    kept |= {key: str(folder / key) for key in ("AUTOLOADER_CACHE_DIR", "AUTOLOADER_CONFIG_DIR")}
+    (folder / "first").mkdir()
+    return Follower(STEPS, folder / "first", kept)
+
+
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=map(str, STEPS))
+def test_the_quickstart_prints_what_it_shows(quickstart: Follower, number: int) -> None:
+    printed = quickstart.printed(number).replace(str(quickstart.place), ON_THE_PAGE)
+    shown = STEPS[number].shown
+    if shown is not None:
+        assert settled(printed) == settled(shown)
+
+
+def test_the_quickstart_ran_the_wheel_and_left_nothing_running(quickstart: Follower) -> None:
+    quickstart.printed(len(STEPS) - 1)
+    python = quickstart.place.parent / "environment/bin/python"
+    asked = [python, "-c", "import autoloader; print(autoloader.__file__)"]
+    found = subprocess.run(asked, cwd="/", capture_output=True, text=True, check=True).stdout
+    assert found.startswith(str(quickstart.place.parent / "environment/lib"))
+    for process in psutil.process_iter(["cmdline"]):
+        assert str(python) not in (process.info["cmdline"] or [])

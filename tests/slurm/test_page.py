@@ -10,33 +10,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from written_pages import Follower, settled, steps
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/tutorials/slurm.md"
 SCRIPTS = ROOT / "examples/slurm"
-_FENCE = re.compile(r"^```(sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_MEASURED = re.compile(r"\d+(\.\d+)?( (GiB|MiB|KiB|s|ms)\b|/s| %)|-?\d+\.\d+(e-?\d+)?")
-_OF_THE_HOST = ("cores", "decoded samples/s", "ring", "the loader's child")
+OF_THE_HOST = ("cores", "decoded samples/s", "ring", "the loader's child")
 """Lines that begin so hang on the machine, and on what else it does."""
-
-
-def blocks() -> Iterator[tuple[str, str | None]]:
-    """Commands of the page, and the output that follows them."""
-    found = _FENCE.findall(PAGE.read_text())
-    for (kind, text), (after, output) in zip(found, [*found[1:], ("", "")], strict=True):
-        if kind == "sh":
-            yield text, output if after == "text" else None
-
-
-def settled(text: str) -> list[str]:
-    """Lines without what was measured, and without the width of columns."""
-    lines = (" ".join(_MEASURED.sub("#", line).split()) for line in text.splitlines())
-    return [line for line in lines if line and not line.startswith(_OF_THE_HOST)]
+STEPS = list(steps(PAGE))
+TRAINING = next(number for number, step in enumerate(STEPS) if "train" in step.commands)
 
 
 @pytest.fixture(scope="module")
@@ -55,60 +41,33 @@ def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Page:
-    """The page's commands, each run once, behind those before it.
-
-    Args:
-        place: where; the time of a job that asks for a signal is over at step 100, once.
-    """
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self._printed: list[str] = []
-        path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-        self._environment = {
-            **os.environ,
-            "PATH": os.pathsep.join(path),
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "STAND_IN_OVER_AT": "step 100:",
-        }
-
-    def printed(self, number: int) -> str:
-        """What block ``number`` of ``BLOCKS`` printed."""
-        while len(self._printed) <= number:
-            commands, _ = BLOCKS[len(self._printed)]
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", commands],
-                cwd=self.place, env=self._environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            outputs = {path.name: path.read_text() for path in self.place.glob("*.out")}
-            assert done.returncode == 0, (commands, done.stdout, done.stderr, outputs)
-            self._printed.append(done.stdout)
-        return self._printed[number]
-
-
-BLOCKS = [block for block in blocks() if not block[0].startswith("pip install")]
-TRAINING = next(number for number, (commands, _) in enumerate(BLOCKS) if "train" in commands)
-
-
 @pytest.fixture(scope="module")
-def page(place: Path) -> Page:
-    return Page(place)
+def page(place: Path) -> Follower:
+    """The page; the time of a job that asks for a signal is over at step 100, once."""
+    path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "STAND_IN_OVER_AT": "step 100:",
+    }
+    return Follower(STEPS, place, environment)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)), ids=[text.split()[1] for text, _ in BLOCKS])
-def test_a_command_prints_what_the_page_shows(page: Page, number: int) -> None:
-    printed, shown = page.printed(number), BLOCKS[number][1]
+@pytest.mark.parametrize("number", range(len(STEPS)), ids=map(str, STEPS))
+def test_a_command_prints_what_the_page_shows(page: Follower, number: int) -> None:
+    printed, shown = page.printed(number), STEPS[number].shown
     if shown is not None:
-        assert settled(printed) == settled(shown)
+        compared = [settled(text, of_the_host=OF_THE_HOST) for text in (printed, shown)]
+        assert compared[0] == compared[1]
 
 
 def test_the_page_shows_what_is_printed_where_that_is_worth_a_look() -> None:
-    assert len([shown for _, shown in BLOCKS if shown is not None]) == 5
+    assert len([step for step in STEPS if step.shown is not None]) == 5
 
 
-def test_the_job_was_requeued_and_went_on_to_the_end(page: Page) -> None:
+def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower) -> None:
     page.printed(TRAINING)
     saved = torch.load(page.place / "policy.pt", weights_only=True)
     assert saved["step"] == 300
