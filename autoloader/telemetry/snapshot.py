@@ -124,6 +124,7 @@ class DatasetMoment:
         quarantined: its bad records.
         generations: times its stream was opened.
         interruptions: times its remote files broke off and were opened again.
+        decode_s, decoded: seconds that decode threads worked on its samples, and such samples.
     """
 
     weight: float
@@ -134,6 +135,8 @@ class DatasetMoment:
     quarantined: int = 0
     generations: int = 0
     interruptions: int = 0
+    decode_s: float = 0.0
+    decoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

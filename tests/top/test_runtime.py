@@ -58,19 +58,20 @@ def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("age_s", "worker", "trainer", "over"),
+    ("age_s", "worker_there", "trainer_there", "over"),
     [
-        (1.0, GONE, GONE, False),  # of a process that cannot be seen from here, maybe
-        (7.0, GONE, GONE, True),
-        (7.0, HERE, GONE, False),  # silent, and there
-        (7.0, GONE, HERE, False),  # its child is being started again
-        (90.0, GONE, HERE, True),
-        (90.0, HERE, GONE, False),
+        (1.0, False, False, False),  # of a process that cannot be seen from here, maybe
+        (7.0, False, False, True),
+        (7.0, True, False, False),  # silent, and there
+        (7.0, False, True, False),  # its child is being started again
+        (90.0, False, True, True),
+        (90.0, True, False, False),
     ],
 )
 def test_a_run_is_over_where_its_processes_are_gone(
-    age_s: float, worker: int, trainer: int, over: bool
+    age_s: float, worker_there: bool, trainer_there: bool, over: bool
 ) -> None:
+    worker, trainer = (HERE if there else GONE for there in (worker_there, trainer_there))
     said_s = psutil.Process().create_time() + 1
     moment = a_moment(at_s=said_s, worker_pid=worker, trainer_pid=trainer)
     assert is_over(moment, said_s + age_s) is over
