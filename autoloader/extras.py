@@ -28,6 +28,7 @@ EXTRA_OF: Mapping[str, str] = {
     "pyarrow": "lerobot",
     "av": "lerobot",
     "jax": "jax",
+    "ray": "ray",
 }
 """Modules that the core does without: the extra that brings each."""
 

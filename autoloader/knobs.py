@@ -51,6 +51,7 @@ KNOB_CLASS: Mapping[str, KnobClass] = {
     "min_ready_datasets": "free",
     "decode_threads": "free",
     "decode_processes": "free",
+    "helper_slots": "free",
     "reader": "fixed",
     "cycle_length": "order",
     "num_parallel_calls": "free",
@@ -122,6 +123,9 @@ class Knobs(BaseModel):
         ge=1,
         le=256,
         description="light processes that fill batches, past one interpreter (indexed)",
+    )
+    helper_slots: int = Field(
+        0, ge=0, le=1024, description="processors of other hosts that fill batches (indexed; Ray)"
     )
     cycle_length: int = Field(
         1, ge=1, le=64, description="shards read side by side, per dataset; never a total"
@@ -242,6 +246,21 @@ class Knobs(BaseModel):
                 plain[f"{name}.{knob}"] = value
         return plain
 
+    def shares(self, builders: int) -> list[Knobs]:
+        """Those of each of several batch builders: the threads are spread over them."""
+        if builders == 1:
+            return [self]
+        return [
+            Knobs.build(
+                {
+                    "decode_threads": max(1, (self.decode_threads + k) // builders),
+                    "io_threads": max(1, (self.io_threads + k) // builders),
+                },
+                base=self,
+            )
+            for k in range(builders)
+        ]
+
     def check(self, limits: KnobLimits) -> None:
         """Hold these knobs against one pipeline on one host.
 
@@ -275,6 +294,9 @@ class Knobs(BaseModel):
         )
         moves.lower("decode_threads", 2 * cpus, f"at most 2 × cpus = {2 * cpus} decode threads")
         moves.lower("decode_processes", cpus, f"at most cpus = {cpus} decode processes")
+        if limits.helpers is not None:
+            rule = 'no other host helps: helpers="ray" is not given'
+            moves.lower("helper_slots", limits.helpers, rule)
         moves.lower("io_threads", max(4, 4 * cpus), f"at most 4 × cpus = {4 * cpus}")
         if limits.batch_bytes and limits.budget_bytes is not None:
             moves.lower(
@@ -393,6 +415,7 @@ class KnobLimits:
         batch_bytes: bytes of one ring slot; 0 when not known.
         budget_bytes: bytes the ring may take; ``None`` when there is no limit.
         cache_bytes: bytes that decoded frames may take; ``None`` when there is no limit.
+        helpers: processors of other hosts; ``None`` when that is not known.
     """
 
     cpus: int
@@ -401,6 +424,7 @@ class KnobLimits:
     batch_bytes: int = 0
     budget_bytes: int | None = None
     cache_bytes: int | None = None
+    helpers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.described import PlannedLoader
+from autoloader.planning.helpers import with_helpers
 from autoloader.planning.opening import control_request, log_notes, open_planned
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.start import plan_loader, retuned
@@ -76,6 +77,7 @@ class AutoLoader(PlannedLoader):
         replay_one_batch: hand out the first batch again and again, to see what the trainer does
             alone; what reads fills the ring once and rests. Epochs keep their lengths; a state
             stays that of the first batch.
+        helpers: "ray" has other hosts of a Ray cluster fill batches too ("ray@HOST:PORT").
 
     Raises:
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: before anything
@@ -112,6 +114,7 @@ class AutoLoader(PlannedLoader):
         output: Literal["torch", "numpy"] = "torch",
         reproducible: bool = False,
         replay_one_batch: bool = False,
+        helpers: str | None = None,
     ) -> None:
         check_arguments({name: value for name, value in locals().items() if name != "self"})
         self.owner = Owner("the loader")
@@ -127,7 +130,7 @@ class AutoLoader(PlannedLoader):
             if reproducible:
                 mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
                 spec = spec.model_copy(update={"mixing": mixing})
-            self.plan = plan_loader(
+            plan = plan_loader(
                 spec,
                 profile=profile,
                 ram_floor=ram_floor,
@@ -140,6 +143,7 @@ class AutoLoader(PlannedLoader):
                 open_loaders=OpenLoaders.of_this_process() if isolation == "process" else None,
                 once_found=self._start_child if isolation == "process" else None,
             )
+            self.plan = with_helpers(plan, helpers)
             self._spec = spec
             self._open(isolation, output, replay_one_batch)
         except BaseException:

@@ -29,6 +29,10 @@ INTERPRETER_BYTES = 110 * MIB
 """A child that reads by index: Python, NumPy, OpenCV (measured: 100–110 MiB)."""
 DECODE_PROCESS_BYTES = 70 * MIB
 """A decode process: Python, NumPy, OpenCV, less what it shares with its siblings."""
+HELPERS_BYTES = 150 * MIB
+"""The process that asks helpers on other hosts: Python, NumPy, Ray (measured: 130–150 MiB)."""
+ANSWERS_OF_A_HELPER = 2
+"""Batches that lie in the object store of this host at most, for each helper."""
 SAMPLE_BYTES = 32 * 1024
 """What a further waiting sample adds: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
@@ -186,10 +190,17 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
         private += knobs.io_threads * THREAD_BYTES
         private += (knobs.read_ahead + 1) * prices.run_bytes
         private += (knobs.decode_processes - 1) * prices.process_bytes
-        shared += knobs.cache_bytes
+        shared += knobs.cache_bytes + _price_helpers(knobs, prices.slot_bytes)
     else:
         private += sum(_price_stream(knobs, name, prices) for name in datasets)
     return math.ceil(private * max(1.0, prices.scale)) + shared
+
+
+def _price_helpers(knobs: Knobs, slot_bytes: int) -> int:
+    """What helpers on other hosts cost here: the process that asks them, and their answers."""
+    if not knobs.helper_slots:
+        return 0
+    return HELPERS_BYTES + knobs.helper_slots * ANSWERS_OF_A_HELPER * slot_bytes
 
 
 def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:

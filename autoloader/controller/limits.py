@@ -18,7 +18,7 @@ ORDER_KNOBS = ("cycle_length", "shuffle_samples")
 
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "indexed": STREAM_KNOBS,
-    "stream": ("io_threads", "read_ahead", "decode_processes", "cache_bytes"),
+    "stream": ("io_threads", "read_ahead", "decode_processes", "cache_bytes", "helper_slots"),
 }
 """Knobs that a reader does not heed; they stay as they are."""
 WEIGHTLESS_KNOBS = ("decode_threads", "io_threads", "min_ready_datasets")

@@ -32,6 +32,7 @@ class ControlRequest:
         node: the same for all ranks that share the machine and the job; "": it is alone.
         script: what the trainer runs, for people.
         frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
+        helpers: address of the cluster whose hosts help; "": none do.
     """
 
     limits: ControllerLimits
@@ -43,6 +44,7 @@ class ControlRequest:
     node: str = ""
     script: str = ""
     frames_on_disk: DiskRoom | None = None
+    helpers: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

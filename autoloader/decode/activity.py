@@ -61,6 +61,32 @@ class DatasetActivity:
 
 
 @dataclass(frozen=True, slots=True)
+class HelperActivity:
+    """What helpers on other hosts are doing.
+
+    Attributes:
+        present: helpers that work; those that are on their way do not count.
+        possible: for how many the cluster has processors; 0: not known.
+        batches: that they have filled.
+        compared, different: batches that were filled twice to be compared, and that differed.
+        late: batches that were filled here because an answer did not come in time.
+        again: these, and those whose helper was lost.
+    """
+
+    present: int = 0
+    possible: int = 0
+    batches: int = 0
+    compared: int = 0
+    different: int = 0
+    late: int = 0
+    again: int = 0
+
+    def plus(self, other: HelperActivity) -> HelperActivity:
+        """Those of two builders."""
+        return HelperActivity(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
 class BuilderActivity:
     """What a batch builder has done so far.
 
@@ -69,6 +95,7 @@ class BuilderActivity:
         run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         from_disk: frames that were read from a disk, already decoded.
+        helpers: on other hosts, where it shares its batches with them.
     """
 
     datasets: Sequence[DatasetActivity]
@@ -76,6 +103,7 @@ class BuilderActivity:
     gather_s: float = 0.0
     gathered: int = 0
     from_disk: int = 0
+    helpers: HelperActivity = field(default_factory=HelperActivity)
 
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
@@ -85,7 +113,9 @@ class BuilderActivity:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:
         """From ``dataclasses.asdict``."""
-        return cls(**{**plain, "datasets": [DatasetActivity(**one) for one in plain["datasets"]]})
+        datasets = [DatasetActivity(**one) for one in plain["datasets"]]
+        helpers = HelperActivity(**plain["helpers"])
+        return cls(**{**plain, "datasets": datasets, "helpers": helpers})
 
     def plus(self, other: BuilderActivity) -> BuilderActivity:
         """Both together."""
@@ -95,6 +125,7 @@ class BuilderActivity:
             self.gather_s + other.gather_s,
             self.gathered + other.gathered,
             self.from_disk + other.from_disk,
+            self.helpers.plus(other.helpers),
         )
 
     def over(self) -> BuilderActivity:
@@ -115,6 +146,7 @@ class PipelineActivity:
         cache: what is held of decoded frames.
         processes: ids of the decode processes, where there are any.
         call_s, calls: seconds of ``batch.call``, and batches that it was called for.
+        helpers: on other hosts.
     """
 
     datasets: Mapping[str, DatasetActivity]
@@ -128,13 +160,15 @@ class PipelineActivity:
     cache: CacheCounts = field(default_factory=CacheCounts)
     call_s: float = 0.0
     calls: int = 0
+    helpers: HelperActivity = field(default_factory=HelperActivity)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> PipelineActivity:
         """From ``dataclasses.asdict``."""
         datasets = {name: DatasetActivity(**own) for name, own in plain["datasets"].items()}
         cache = CacheCounts(**plain["cache"])
-        return cls(**{**plain, "datasets": datasets, "cache": cache})
+        helpers = HelperActivity(**plain["helpers"])
+        return cls(**{**plain, "datasets": datasets, "cache": cache, "helpers": helpers})
 
     @property
     def decodes_per_sample(self) -> float | None:

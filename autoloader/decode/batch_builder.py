@@ -88,7 +88,7 @@ class BatchBuilder:
         self._assembler.start()
 
     here = True
-    pid = 0
+    pids: tuple[int, ...] = ()
 
     def assign(self, spans: Spans) -> None:
         """A run to fill, after those assigned before."""

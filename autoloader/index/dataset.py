@@ -7,7 +7,9 @@ Not here: opening and building index files (``index.opening``), one shard's tabl
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterator, Sequence, Set
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -146,6 +148,18 @@ class DatasetIndex:
             begin, end = first[np.minimum([piece.start, piece.stop], len(first) - 1)].tolist()
             parts.append(shard.section(Section.COLUMN, number)[begin:end, 0] != 0)
         return np.concatenate(parts)
+
+    def digest(self) -> str:
+        """What the slices hold, in a few letters: the same for a copy of the files elsewhere.
+
+        It follows from every section's checksum, so from all that is indexed: episodes, numbers,
+        texts, and where frames lie. What a frame shows is no part of it.
+        """
+        digest = hashlib.blake2b(self.schema.fingerprint, digest_size=8)
+        for piece, shard in zip(self.dataset.slices, self._shards, strict=True):
+            whole = (Path(piece.path).name, piece.start, piece.stop, shard.front.rows)
+            digest.update(repr(whole).encode() + shard.front.directory)
+        return digest.hexdigest()
 
     def damage_reasons(self) -> tuple[str, ...]:
         """The quarantined records, for people."""

@@ -71,7 +71,8 @@ class AutoLoaderDataModule(LightningDataModule):
             samples of that are the validation, the same ones at every call
             (``autoloader.validation``); with ``validation.per_dataset`` Lightning gets one
             dataloader for each dataset.
-        profile, ram_floor, knobs, isolation, controller, reproducible: as for ``AutoLoader``.
+        profile, ram_floor, knobs, isolation, controller, reproducible, helpers: as for
+            ``AutoLoader``.
         replay_one_batch: as for ``AutoLoader``, of the training alone.
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
             does) and holds from the next ``*_dataloader`` call.
@@ -101,6 +102,7 @@ class AutoLoaderDataModule(LightningDataModule):
         controller: bool = True,
         reproducible: bool = False,
         replay_one_batch: bool = False,
+        helpers: str | None = None,
         to_batch: ToBatch | None = None,
         frame_dtype: torch.dtype | None = None,
     ) -> None:
@@ -118,6 +120,7 @@ class AutoLoaderDataModule(LightningDataModule):
             "ram_floor": ram_floor,
             "isolation": isolation,
             "controller": controller,
+            "helpers": helpers,
         }
         self._reproducible = reproducible
         self._replays = replay_one_batch

@@ -91,9 +91,9 @@ class RemoteBuilder:
     here = False
 
     @property
-    def pid(self) -> int:
-        """Process id; 0 before it has been started."""
-        return self._supervisor.pid
+    def pids(self) -> tuple[int, ...]:
+        """Its process; none before it has been started."""
+        return (self._supervisor.pid,) if self._supervisor.pid else ()
 
     def assign(self, spans: Spans) -> None:
         """See ``BatchBuilder.assign``."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import dataclasses
 import logging
 import os
@@ -27,6 +26,7 @@ from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError
+from autoloader.host.parent import end_with
 from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import NodePart
@@ -39,7 +39,6 @@ from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
 
-_PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 _TELL_S = 0.5
 
@@ -155,20 +154,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--frames", type=int, default=-1)
     parser.add_argument("--parent", type=int, required=True)
     chosen = parser.parse_args(arguments)
-    _end_with(chosen.parent)
+    end_with(chosen.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("autoloader-fill")
     sys.setswitchinterval(0.001)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring, chosen.frames).run()
-
-
-def _end_with(parent: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -25,15 +25,19 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
+from autoloader.process.setup import HelperRequest
 from autoloader.read.held import HeldFrames
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.supervision.start import import_path
 
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
+    from autoloader.pipeline.pipeline import LocalBuilder
+    from autoloader.sharing.builder import SharedBuilder
 
 
 class IndexedReader(MixtureReader):
@@ -47,6 +51,10 @@ class IndexedReader(MixtureReader):
         frames: the frame cache, where it is another process's.
         on_disk: room for decoded frames on a disk, which decode processes share.
         node: whose uses of frames count, where there are several.
+        helpers: where other hosts help.
+
+    Attributes:
+        indexes: of every dataset, once it is open.
     """
 
     def __init__(
@@ -59,8 +67,9 @@ class IndexedReader(MixtureReader):
         frames: FrameCache | None = None,
         on_disk: DiskRoom | None = None,
         node: NodePart | None = None,
+        helpers: HelperRequest | None = None,
     ) -> None:
-        self._on_disk, self._node = on_disk, node
+        self._on_disk, self._node, self._helpers = on_disk, node, helpers
         self._mixture = mixture
         self._order = order
         self._ranks_here = ranks_here
@@ -69,7 +78,7 @@ class IndexedReader(MixtureReader):
         sizes = mixture.layout.cameras.values()
         self._frames_bytes = 3 * mixture.layout.frames * sum(h * w for h, w in sizes)
         self._plan: SamplePlan
-        self._indexes: Sequence[DatasetIndex] = ()
+        self.indexes: Sequence[DatasetIndex] = ()
         self._others_frames = frames
         self._frames: FrameTable | None = None
         self._held: HeldFrames | None = None
@@ -77,11 +86,11 @@ class IndexedReader(MixtureReader):
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
         opened = self._compiled.open(self._mixture, self._order)
-        self._indexes, self._plan = opened.indexes, opened.plan
-        for dataset, index in zip(self._mixture.datasets, self._indexes, strict=True):
+        self.indexes, self._plan = opened.indexes, opened.plan
+        for dataset, index in zip(self._mixture.datasets, self.indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
-        self._sample_bytes = sample_bytes(self._mixture, self._indexes, self._order.shares)
+        self._sample_bytes = sample_bytes(self._mixture, self.indexes, self._order.shares)
         self._frames = opened.frames
         self._held = HeldFrames(
             self._others_frames or opened.frames,
@@ -119,7 +128,7 @@ class IndexedReader(MixtureReader):
         return PlannedSource(
             self._mixture,
             self._plan,
-            self._indexes,
+            self.indexes,
             self._order.shares,
             knobs,
             held=self._held,
@@ -149,6 +158,43 @@ class IndexedReader(MixtureReader):
             self._frames,
             datasets=len(self._mixture.datasets),
             bad=quarantine.add,
+        )
+
+    def shared(
+        self,
+        make: Callable[[Knobs, bool], LocalBuilder],
+        knobs: Knobs,
+        memory: RingMemory,
+        quarantine: Quarantine,
+    ) -> SharedBuilder | None:
+        """See ``MixtureReader.shared``."""
+        if self._helpers is None:
+            return None
+        from autoloader.process.helper_messages import HelpersStart
+        from autoloader.sharing.builder import SharedBuilder
+        from autoloader.sharing.client import HelperClient  # few loaders have helpers
+        from autoloader.sharing.identity import identity_of
+
+        request, order = self._helpers, dataclasses.asdict(self._order)
+
+        def start() -> HelpersStart:
+            return HelpersStart(
+                0,
+                mixture=self._mixture.plain(),
+                order=order,
+                identity=identity_of(self._mixture, order, self.indexes),
+                address=request.address,
+                ram_floor_bytes=request.ram_floor_bytes,
+                import_path=import_path(),
+            )
+
+        return SharedBuilder(
+            make,
+            self.processes,
+            knobs,
+            lambda answers: HelperClient(start, memory.descriptor, answers, bad=quarantine.add),
+            memory,
+            len(self._mixture.datasets),
         )
 
     def run_samples(self, knobs: Knobs) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.errors import UsageError
 from autoloader.order.dealing import Deal, NodePart
-from autoloader.process.setup import PipelineSetup
+from autoloader.process.setup import HelperRequest, PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.message import PipelineStart
 
@@ -53,6 +53,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             compiled=compiled,
             on_disk=room,
             node=NodePart.of(deal, setup.ranks_here),
+            helpers=_helpers(setup),
         )
     else:
         from autoloader.pipeline.streamed import StreamsReader, opener
@@ -63,6 +64,11 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
 
     held = sorted(setup.lent())
     return Pipeline(mixture, reader, setup.knobs, setup.memory, deal=deal, held=held, disk=disk)
+
+
+def _helpers(setup: PipelineSetup) -> HelperRequest | None:
+    asked = setup.control
+    return HelperRequest(asked.helpers, asked.limits.ram_floor_bytes) if asked.helpers else None
 
 
 def _check_reader(start: PipelineStart) -> None:

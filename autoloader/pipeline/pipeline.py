@@ -50,14 +50,17 @@ from autoloader.samples.resolve import ResolvedMixture
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
     from autoloader.pipeline.decode_client import RemoteBuilder
+    from autoloader.sharing.builder import SharedBuilder
 
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
 
 
-Builder: TypeAlias = "BatchBuilder | RemoteBuilder"
-"""Builds batches, here or in another process."""
+LocalBuilder: TypeAlias = "BatchBuilder | RemoteBuilder"
+"""Builds batches on this host, in this process or in another one."""
+Builder: TypeAlias = "LocalBuilder | SharedBuilder"
+"""Builds batches, wherever."""
 
 
 class MixtureReader(ABC):
@@ -81,9 +84,27 @@ class MixtureReader(ABC):
         del knobs
         return 1
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> Builder:
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> LocalBuilder:
         """A builder in a process of its own; asked only where ``processes`` is more than 1."""
         raise NotImplementedError
+
+    def shared(
+        self,
+        make: Callable[[Knobs, bool], LocalBuilder],
+        knobs: Knobs,
+        memory: RingMemory,
+        quarantine: Quarantine,
+    ) -> SharedBuilder | None:
+        """The one builder that shares its batches with other hosts; ``None``: they are built here.
+
+        Args:
+            make: makes a builder here: its share of the knobs, and whether it is in this process.
+            knobs: to begin with.
+            memory: the ring.
+            quarantine: told of bad records.
+        """
+        del make, knobs, memory, quarantine
+        return None
 
     def run_samples(self, knobs: Knobs) -> int:
         """Samples that a builder should read together; 1 takes each batch as its samples come."""
@@ -145,6 +166,7 @@ class Pipeline:
         self._quarantine = Quarantine(mixture)
         self._slots = SlotPool(memory, knobs.ring_slots, held=held)
         self._builders: list[Builder] = []
+        self._shared: SharedBuilder | None = None
         self._leaving: list[Builder] = []
         self._unslotted: collections.deque[Builder] = collections.deque()
         self._under_way: collections.deque[Builder] = collections.deque()
@@ -193,31 +215,49 @@ class Pipeline:
 
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
-        if len(self._builders) != self._reader.processes(self._knobs):
+        if len(self._builders) != self._processes:
             self._adjust_builders()
-        samples = self._reader.run_samples(self._knobs)
-        while len(self._unslotted) <= self._knobs.read_ahead * self._round_batches:
-            runs = self._rounds.next(len(self._builders), samples)
+        samples, shared = self._reader.run_samples(self._knobs), self._shared
+        while len(self._unslotted) <= max(
+            self._knobs.read_ahead * self._round_batches, shared.ahead if shared else 0
+        ):
+            runs = self._rounds.next(shared.width if shared else len(self._builders), samples)
+            self._round_batches = sum(map(len, runs))
+            if shared is not None:
+                shared.deal(runs)
+                self._unslotted += [shared] * self._round_batches
+                continue
             for builder, spans in zip(self._builders, runs, strict=True):
                 builder.assign(spans)
-            self._round_batches = sum(map(len, runs))
             self._unslotted += [self._builders[k % len(runs)] for k in range(self._round_batches)]
+
+    @property
+    def _processes(self) -> int:
+        """How many builders the knobs ask for; one that shares its batches has others inside."""
+        return 1 if self._shared is not None else self._reader.processes(self._knobs)
 
     def _adjust_builders(self) -> None:
         """Have as many builders as the knobs say; under the lock."""
-        wanted = self._reader.processes(self._knobs)
+        if not self._builders:
+            self._shared = self._reader.shared(
+                self._new_builder, self._knobs, self._memory, self._quarantine
+            )
+            if self._shared is not None:
+                self._shared.park(self._parked)
+                self._builders = [self._shared]
+                return
+        wanted = self._processes
         here = wanted == 1
         kept = [one for one in self._builders if one.here is here][:wanted]
-        shares = self._shares(wanted)
-        for share in shares[len(kept) :]:
-            builder = self._new_builder(share, here=here)
+        for share in self._knobs.shares(wanted)[len(kept) :]:
+            builder = self._new_builder(share, here)
             builder.park(self._parked)
             kept.append(builder)
         self._leaving += [one for one in self._builders if one not in kept]
         self._builders = kept
         self._share_knobs()
 
-    def _new_builder(self, knobs: Knobs, *, here: bool) -> Builder:
+    def _new_builder(self, knobs: Knobs, here: bool) -> LocalBuilder:
         if not here:
             return self._reader.remote(knobs, self._memory, self._quarantine)
         return BatchBuilder(
@@ -230,25 +270,9 @@ class Pipeline:
             clock=self._clock,
         )
 
-    def _shares(self, builders: int) -> list[Knobs]:
-        """The knobs of each builder: the threads are spread over them, at least one each."""
-        knobs = self._knobs
-        if builders == 1:
-            return [knobs]
-        return [
-            Knobs.build(
-                {
-                    "decode_threads": max(1, (knobs.decode_threads + k) // builders),
-                    "io_threads": max(1, (knobs.io_threads + k) // builders),
-                },
-                base=knobs,
-            )
-            for k in range(builders)
-        ]
-
     def _share_knobs(self) -> None:
-        shares = self._shares(len(self._builders))
-        for builder, share in zip(self._builders, shares, strict=True):
+        own = self._knobs.shares(len(self._builders))
+        for builder, share in zip(self._builders, own, strict=True):
             builder.retune(share)
 
     def next(self, timeout_s: float) -> BatchMessage | None:
@@ -310,7 +334,7 @@ class Pipeline:
             self._knobs = knobs
         self._hold()  # before builders put back runs that pin frames, and read them again
         with self._lock:
-            if len(self._builders) == self._reader.processes(self._knobs):
+            if len(self._builders) == self._processes:
                 self._share_knobs()
         self._slots.resize(knobs.ring_slots)
 
@@ -325,7 +349,7 @@ class Pipeline:
     def settled(self) -> bool:
         """Whether all builders, and as many as the knobs say, work with the knobs in force."""
         with self._lock:
-            wanted = self._reader.processes(self._knobs)
+            wanted = self._processes
             as_many = not self._leaving and len(self._builders) in (0, wanted)
             return as_many and all(builder.settled for builder in self._builders)
 
@@ -368,12 +392,13 @@ class Pipeline:
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,
             run_bytes=done.run_bytes,
-            processes=[one.pid for one in builders if one.pid],
+            processes=[pid for one in builders for pid in one.pids],
             gather_s=done.gather_s,
             gathered=done.gathered,
             cache=dataclasses.replace(self.frames_held(), from_disk=done.from_disk),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
+            helpers=done.helpers,
         )
 
     def _builder_activity(self) -> BuilderActivity:

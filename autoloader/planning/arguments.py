@@ -33,6 +33,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     "output": ((str,), "'torch' or 'numpy'"),
     "reproducible": ((bool,), "True or False"),
     "replay_one_batch": ((bool,), "True or False"),
+    "helpers": ((str, NoneType), '"ray", "ray@HOST:PORT", or None'),
     "batch_size": ((int, NoneType), "a whole number from 1, or None"),
 }
 _WORDS = {"isolation": ("process", "thread"), "output": ("torch", "numpy")}

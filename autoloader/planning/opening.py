@@ -79,5 +79,6 @@ def control_request(plan: LoaderPlan, neighbours: Neighbours, *, moves: bool) ->
         trainer=os.getpid(),
         node=neighbours.job,
         script=script_name(),
+        helpers=plan.helpers,
         frames_on_disk=None if lent is None else DiskRoom(lent.disk, lent.bytes),
     )

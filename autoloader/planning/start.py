@@ -74,6 +74,7 @@ class LoaderPlan:
         world_size: how many trainers share the order.
         most_cache_bytes: what the controller may hold of decoded frames; ``None`` where nobody said
             (``cache_bytes: auto``): what the floor leaves.
+        helpers: address of the cluster whose hosts help; "": none do.
     """
 
     mixture: ResolvedMixture
@@ -87,6 +88,7 @@ class LoaderPlan:
     reader_reason: str
     world_size: int = 1
     most_cache_bytes: int | None = None
+    helpers: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:

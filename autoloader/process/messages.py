@@ -235,7 +235,9 @@ class Bad(Message):
     reason: str
 
 
-_TYPES = {kind.__name__: kind for kind in Message.__subclasses__()}
+def _kinds() -> dict[str, type[Message]]:
+    """By name; those of ``helper_messages`` are there where that is imported."""
+    return {kind.__name__: kind for kind in Message.__subclasses__()}
 
 
 @dataclass(slots=True)
@@ -323,7 +325,7 @@ class Wire:
         del self._buffer[:end]
         try:
             plain = json.loads(body)
-            kind = _TYPES[plain.pop("type")]
+            kind = _kinds()[plain.pop("type")]
             known = {f.name for f in fields(kind)}
             return kind(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, LookupError, TypeError, AttributeError) as error:

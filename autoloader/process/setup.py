@@ -19,6 +19,19 @@ from autoloader.samples.resolve import ResolvedMixture
 
 
 @dataclass(frozen=True, slots=True)
+class HelperRequest:
+    """What a loader asks of helpers on other hosts.
+
+    Attributes:
+        address: of their cluster.
+        ram_floor_bytes: memory that must stay free on each of their hosts.
+    """
+
+    address: str
+    ram_floor_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PipelineSetup:
     """Everything that one pipeline needs from its loader.
 

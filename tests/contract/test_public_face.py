@@ -61,6 +61,7 @@ def test_the_arguments_of_the_front_door_are_the_designs() -> None:
     assert list(found) == [
         "spec", "profile", "ram_floor", "split", "knobs", "isolation", "controller", "rank",
         "world_size", "device_mesh", "output", "reproducible",
+        "replay_one_batch", "helpers",
     ]  # fmt: skip
     defaults = {name: p.default for name, p in found.items() if p.default is not p.empty}
     assert defaults == {
@@ -75,6 +76,8 @@ def test_the_arguments_of_the_front_door_are_the_designs() -> None:
         "device_mesh": None,
         "output": "torch",
         "reproducible": False,
+        "replay_one_batch": False,
+        "helpers": None,
     }
     for method in ("__iter__", "__len__", "close", "locate", "load_state_dict", "retune",
                    "state_dict", "statistics"):  # fmt: skip

@@ -23,7 +23,7 @@ from views import closure, make_view
 from autoloader import MissingExtraError, extras
 from autoloader.extras import EXTRA_OF, needs
 
-CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "vlm"}
+CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "ray", "vlm"}
 """Extras that ``make setup`` does not install for users: they are no part of ``all``."""
 EXTRAS = ("", "torch", "lightning", "stream", "tune", "report", "lerobot")
 

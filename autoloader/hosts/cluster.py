@@ -1,0 +1,122 @@
+"""A cluster of Ray's: joined, never started; its nodes, and what goes wrong in plain words.
+
+Not here: which cluster (``planning.helpers``), what runs on its nodes (``driver``, ``shards``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoloader.errors import PipelineError
+from autoloader.extras import needs
+
+_ANSWER_S = 5.0
+_REACHED_REMEDY = (
+    "look whether the cluster runs (`ray status`) and this host belongs to it: "
+    "`ray start --address=HEAD:6379 --num-cpus=0`"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node that lives.
+
+    Attributes:
+        name: Ray's id of it.
+        host: its address, for people.
+        cpus: processors that Ray may use there.
+    """
+
+    name: str
+    host: str
+    cpus: int
+
+
+def join(address: str) -> Any:
+    """Connect this process to a cluster; the module ``ray``.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        PipelineError: there is no such cluster, or it has another version of Ray or Python.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with needs("decoding on other hosts"):
+        import ray
+    _check_answers(address)
+    here = Path.cwd()
+    os.chdir("/")  # Ray puts the working directory on the import path of its workers
+    try:
+        ray.init(
+            address=address,
+            namespace="autoloader",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+        text = " ".join(str(error).split())
+        remedy = _REACHED_REMEDY
+        if "ersion mismatch" in text:
+            remedy = "use the same versions of Ray and Python on all hosts"
+        raise PipelineError(f"helpers at {address}: {text}", remedy=remedy) from error
+    finally:
+        os.chdir(here)
+    return ray
+
+
+def _check_answers(address: str) -> None:
+    """Say at once that nobody listens: Ray tries for a minute.
+
+    Raises:
+        PipelineError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), _ANSWER_S).close()
+    except OSError as error:
+        raise PipelineError(
+            f"helpers at {address}: nobody answers there: {error}", remedy=_REACHED_REMEDY
+        ) from error
+
+
+def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
+    """Nodes that live and have a processor, but for some; asks the head, and may wait for it."""
+    left_out = set(but)
+    return [
+        ClusterNode(one["NodeID"], one["NodeManagerAddress"], int(one["Resources"]["CPU"]))
+        for one in ray.nodes()
+        if one["Alive"] and one["NodeID"] not in left_out and one["Resources"].get("CPU", 0) >= 1
+    ]
+
+
+def own_node(ray: Any) -> str:
+    """The node that this process is on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def placed_on(ray: Any, node: ClusterNode) -> dict[str, Any]:
+    """Options of what runs on a node: one processor, no GPU."""
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    return {
+        "num_cpus": 1,
+        "num_gpus": 0,
+        "scheduling_strategy": strategy(node_id=node.name, soft=False),
+    }
+
+
+def plain_reason(error: BaseException) -> str:
+    """What an error of Ray's says, in a sentence and without its traceback."""
+    text = str(getattr(error, "cause", None) or error).strip() or type(error).__name__
+    if "Traceback" in text:
+        return " ".join(text.splitlines()[-1].split())
+    for mark in ("class_name:", "rpc_code:", "The task may", "\n"):
+        text = text.partition(mark)[0]
+    return " ".join(text.split())

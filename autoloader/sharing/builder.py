@@ -1,0 +1,442 @@
+"""Shares the batches of one pipeline between the builders here and those of other hosts.
+
+Theory of operation. While nobody helps, rounds go to the builders here as they were dealt, and
+nothing is added but a thread that waits. While others help, batches wait in one line: a builder
+here takes the next one that has a slot when it has fewer than two, helpers take the next ones when
+they have room. Whoever is faster fills more, and nobody is told how fast he is.
+
+A helper fills memory of its own host and needs no slot. When its answer is there and the batch has
+its slot, the answer is copied into it (``helper_client``). An answer that does not come in time is
+given up: a builder here fills the batch, and what comes later is dropped. So a slot has one writer,
+and training waits for no helper.
+
+The first answer of every helper, and one in a thousand of all, is not used but compared with the
+batch that is filled here.
+
+Invariants:
+    1. Batches leave in the order in which they were dealt, each once, whoever fills them.
+    2. A batch that is waited for has its slot, and so has every batch before it.
+    3. A builder here has no batch without a slot behind one that may still come back from a helper.
+
+Not here: talking to helpers (``sharing.client``), how many there should be
+(``controller``), the builders here and the batches on their way (``sharing.lanes``).
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autoloader.decode.activity import BuilderActivity, HelperActivity
+from autoloader.decode.source import Spans
+from autoloader.errors import as_fault
+from autoloader.host.threads import LoaderThread
+from autoloader.knobs import Knobs
+from autoloader.ring.memory import RingMemory
+from autoloader.ring.message import BatchMessage
+from autoloader.sharing.lanes import Lane, LocalBuilder, State, Task
+from autoloader.sharing.patience import Patience
+
+if TYPE_CHECKING:
+    from autoloader.sharing.client import HelperClient
+
+logger = logging.getLogger(__name__)
+
+_HERE = 2
+"""Batches that a builder here has at a time, while others help."""
+_LOOK_S = 0.05
+_POLL_S = 0.5
+
+
+class SharedBuilder:
+    """Has batches built here and by helpers; to a pipeline it is one builder.
+
+    Args:
+        make: makes a builder here: its share of the knobs, and whether it is in this process.
+        processes: how many builders here the knobs ask for.
+        knobs: to begin with.
+        helpers: opens the way to the helpers, for whom its argument is who gets their answers.
+        memory: the ring.
+        datasets: number of datasets.
+    """
+
+    here = True
+
+    def __init__(
+        self,
+        make: Callable[[Knobs, bool], LocalBuilder],
+        processes: Callable[[Knobs], int],
+        knobs: Knobs,
+        helpers: Callable[[SharedBuilder], HelperClient],
+        memory: RingMemory,
+        datasets: int,
+    ) -> None:
+        self._make, self._processes, self._open = make, processes, helpers
+        self._memory = memory
+        self._knobs = knobs
+        self._changed = threading.Condition(threading.RLock())
+        self._lanes: list[Lane] = []
+        self._leaving: list[Lane] = []
+        self._tasks: collections.deque[Task] = collections.deque()
+        self._by_number: dict[int, Task] = {}
+        self._line: collections.deque[Task] = collections.deque()
+        self._unslotted: collections.deque[Task] = collections.deque()
+        self._number = 0
+        self._patience = Patience()
+        self._helpers: HelperClient | None = None
+        self._ended = BuilderActivity.none(datasets)
+        self._taken = np.zeros(datasets, np.int64)
+        self._counts = HelperActivity()
+        self._parked = False
+        self._closed = False
+        self._failure: BaseException | None = None
+        self.retune(knobs)
+        self._watch = LoaderThread(target=self._look, name="autoloader-share")
+        self._watch.start()
+
+    # --- from the pipeline ------------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Builders here: how many runs a round has."""
+        return len(self._lanes)
+
+    @property
+    def ahead(self) -> int:
+        """Batches without a slot that should be dealt, so that no helper is idle."""
+        return 2 * self._room()
+
+    def deal(self, runs: Sequence[Spans]) -> None:
+        """A round: batch k is the next of run k mod n."""
+        with self._changed:
+            tasks: list[list[Task]] = [[] for _ in runs]
+            for k in range(sum(map(len, runs))):
+                own = runs[k % len(runs)]
+                task = Task(self._number, own[k // len(runs)])
+                self._number += 1
+                tasks[k % len(runs)].append(task)
+                for line in (self._tasks, self._unslotted):
+                    line.append(task)
+                self._by_number[task.number] = task
+            alone = not self._room() and not self._line and not self._away()
+            if alone and len(runs) == len(self._lanes):
+                for lane, mine in zip(self._lanes, tasks, strict=True):
+                    lane.assign(mine)
+            else:
+                self._line.extend(sorted((t for own in tasks for t in own), key=lambda t: t.number))
+                self._pump()
+
+    def assign(self, spans: Spans) -> None:
+        """See ``BatchBuilder.assign``."""
+        self.deal([spans])
+
+    def give(self, slot: int) -> None:
+        """See ``BatchBuilder.give``."""
+        with self._changed:
+            task = self._unslotted.popleft()
+            task.slot = slot
+            if task.state is State.HERE:
+                lane = next(lane for lane in self._all_lanes() if task in lane.tasks)
+                lane.builder.give(slot)
+            elif task.state is State.ANSWERED:
+                self._use(task)
+            self._pump()
+
+    def next(self, timeout_s: float) -> BatchMessage | None:
+        """See ``BatchBuilder.next``.
+
+        Raises:
+            AutoloaderError: whatever ended a builder here.
+        """
+        with self._changed:
+            self._changed.wait_for(self._first_is_there, timeout_s)
+            if self._failure is not None:
+                raise as_fault(self._failure, "decode")
+            if not self._first_is_there():
+                return None
+            task = self._tasks.popleft()
+            del self._by_number[task.number]
+            return task.batch
+
+    def retune(self, knobs: Knobs) -> None:
+        """See ``BatchBuilder.retune``; also adds and closes builders here, and asks for helpers."""
+        with self._changed:
+            self._knobs = knobs
+            self._adjust()
+            if self._helpers is None and knobs.helper_slots and not self._closed:
+                self._helpers = self._open(self)
+            if self._helpers is not None:
+                self._helpers.want(knobs.helper_slots)
+            self._pump()
+
+    def park(self, parked: bool) -> None:
+        """See ``BatchBuilder.park``."""
+        with self._changed:
+            self._parked = parked
+            for lane in self._all_lanes():
+                lane.builder.park(parked)
+            self._pump()
+
+    def drop(self) -> None:
+        """See ``BatchBuilder.drop``."""
+        with self._changed:
+            lanes = self._all_lanes()
+        for lane in lanes:
+            lane.builder.drop()
+
+    @property
+    def settled(self) -> bool:
+        """Whether as many builders as the knobs say work with them, and as many helpers."""
+        with self._changed:
+            here = not self._leaving and all(lane.builder.settled for lane in self._lanes)
+            return here and (self._helpers is None or self._helpers.settled)
+
+    @property
+    def filled(self) -> int:
+        """Batches ready to be handed out."""
+        return sum(task.state is State.FILLED for task in list(self._tasks))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Processes that build here, and the one that asks helpers."""
+        with self._changed:
+            found = [pid for lane in self._all_lanes() for pid in lane.builder.pids]
+            return (*found, self._helpers.pid) if self._helpers and self._helpers.pid else (*found,)
+
+    def activity(self) -> BuilderActivity:
+        """See ``BatchBuilder.activity``; what helpers decoded is in none of its times."""
+        with self._changed:
+            done, lanes = self._ended, self._all_lanes()
+            taken, counts = self._taken.tolist(), self._counts
+            if self._helpers is not None:
+                counts = replace(
+                    counts, present=self._helpers.present, possible=self._helpers.possible
+                )
+        for lane in lanes:
+            done = done.plus(lane.builder.activity())
+        datasets = [
+            replace(own, taken=own.taken + more)
+            for own, more in zip(done.datasets, taken, strict=True)
+        ]
+        return replace(done, datasets=datasets, helpers=counts)
+
+    def close(self, within_s: float) -> bool:
+        """End everything; drops what is under way. Whether all ended in time."""
+        with self._changed:
+            self._closed = True
+            lanes, helpers = self._all_lanes(), self._helpers
+            self._changed.notify_all()
+        deadline = time.monotonic() + within_s
+        ended = [lane.close(max(0.05, deadline - time.monotonic())) for lane in lanes]
+        if helpers is not None:
+            ended.append(helpers.close(max(0.05, deadline - time.monotonic())))
+        ended.append(self._watch.ended(max(0.05, deadline - time.monotonic())))
+        return all(ended)
+
+    # --- from the helpers -------------------------------------------------------------------------
+
+    def answered(self, number: int, took_s: float, check: bool) -> None:
+        """A helper has filled a batch; it waits to be copied."""
+        with self._changed:
+            self._patience.note(took_s)
+            task = self._by_number.get(number)
+            if task is None or task.state is not State.AWAY:
+                self._drop(number)
+                return
+            task.checked = check
+            task.state = State.ANSWERED
+            if task.slot is not None:
+                self._use(task)
+            self._pump()
+
+    def copied(self, number: int, batch: BatchMessage) -> None:
+        """A helper's batch is in its slot."""
+        with self._changed:
+            task = self._by_number.get(number)
+            if task is None or task.state is not State.COPYING:
+                return
+            rows = self._memory.layout.views(self._memory.base(batch.slot))["dataset_index"]
+            self._taken += np.bincount(rows[: batch.rows], minlength=len(self._taken))
+            self._counts = replace(self._counts, batches=self._counts.batches + 1)
+            self._fill(task, batch)
+            self._pump()
+
+    def compared(self, number: int, same: bool) -> None:
+        """A batch that a helper has filled too has been compared; it is ours that goes."""
+        with self._changed:
+            task = self._by_number.get(number)
+            counts = self._counts
+            self._counts = replace(
+                counts, compared=counts.compared + 1, different=counts.different + (not same)
+            )
+            if task is not None and task.state is State.COMPARING and task.batch is not None:
+                self._fill(task, task.batch)
+
+    def lost(self, numbers: Sequence[int] | None = None) -> None:
+        """Nobody fills these any more; ``None``: the helpers are gone, all of them."""
+        with self._changed:
+            for task in list(self._tasks):
+                if numbers is not None and task.number not in numbers:
+                    continue
+                if task.state in (State.AWAY, State.ANSWERED, State.COPYING):
+                    self._again(task)
+                elif task.state is State.COMPARING and task.batch is not None:
+                    self._fill(task, task.batch)
+            self._pump()
+
+    def changed(self) -> None:
+        """There are more helpers, or fewer."""
+        with self._changed:
+            self._pump()
+
+    # --- inside, under the lock -------------------------------------------------------------------
+
+    def _first_is_there(self) -> bool:
+        there = bool(self._tasks) and self._tasks[0].state is State.FILLED
+        return there or self._failure is not None or self._closed
+
+    def _room(self) -> int:
+        """Batches that helpers may have at a time."""
+        return 0 if self._helpers is None or self._parked else self._helpers.room
+
+    def _away(self) -> int:
+        """Batches that helpers have, or that wait for being copied."""
+        states = (State.AWAY, State.ANSWERED, State.COPYING)
+        return sum(task.state in states for task in self._tasks)
+
+    def _all_lanes(self) -> list[Lane]:
+        return [*self._lanes, *self._leaving]
+
+    def _adjust(self) -> None:
+        """Have as many builders here as the knobs say."""
+        own = self._knobs.shares(self._processes(self._knobs))
+        here = len(own) == 1
+        kept = [lane for lane in self._lanes if lane.builder.here is here][: len(own)]
+        self._leaving += [lane for lane in self._lanes if lane not in kept]
+        for share in own[len(kept) :]:
+            lane = Lane(self._make(share, here), self._deliver)
+            lane.builder.park(self._parked)
+            kept.append(lane)
+        self._lanes = kept
+        for lane, share in zip(self._lanes, own, strict=True):
+            lane.builder.retune(share)
+        self._close_empty()
+
+    def _close_empty(self) -> None:
+        """Close the builders that are leaving and have nothing left to fill."""
+        for lane in [one for one in self._leaving if not one.tasks]:
+            self._leaving.remove(lane)
+            self._ended = self._ended.plus(lane.builder.activity().over())
+            lane.closed = True
+            LoaderThread(target=lane.close, name="autoloader-share-end", args=(_POLL_S,)).start()
+
+    def _pump(self) -> None:
+        """Give batches that wait to whoever has room for them."""
+        if self._closed:
+            return
+        room, away = self._room(), self._away()
+        if not room and not away:
+            for k, task in enumerate(self._line):
+                self._lanes[k % len(self._lanes)].assign([task])
+            self._line.clear()
+            return
+        while self._line:
+            lane = min(self._lanes, key=lambda one: len(one.tasks))
+            if self._line[0].slot is not None and len(lane.tasks) < _HERE:
+                lane.assign([self._line.popleft()])
+            elif away < room:
+                task = self._line.popleft()
+                task.state, task.since_s = State.AWAY, time.monotonic()
+                assert self._helpers is not None
+                self._helpers.ask(task.number, task.span)
+                away += 1
+            else:
+                return
+        self._changed.notify_all()
+
+    def _use(self, task: Task) -> None:
+        """A helper's answer is there and so is the slot."""
+        assert task.slot is not None
+        if task.checked:
+            self._shortest().assign([task])
+            return
+        if self._helpers is not None:
+            task.state, task.since_s = State.COPYING, time.monotonic()
+            self._helpers.copy(task.number, task.slot)
+
+    def _again(self, task: Task) -> None:
+        """A helper's batch is filled here after all, before what waits, once it has its slot."""
+        task.checked = False
+        self._counts = replace(self._counts, again=self._counts.again + 1)
+        if task.slot is not None:
+            self._shortest().assign([task])
+            return
+        task.state = State.WAITING
+        at = sum(waiting.number < task.number for waiting in self._line)
+        self._line.insert(at, task)
+
+    def _shortest(self) -> Lane:
+        return min(self._lanes, key=lambda lane: len(lane.tasks))
+
+    def _drop(self, number: int) -> None:
+        if self._helpers is not None:
+            self._helpers.drop(number)
+
+    def _fill(self, task: Task, batch: BatchMessage) -> None:
+        task.batch, task.state = batch, State.FILLED
+        self._changed.notify_all()
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def _deliver(self, lane: Lane) -> None:
+        """Take what a builder here has filled."""
+        try:
+            while not (self._closed or lane.closed):
+                batch = lane.builder.next(_POLL_S)
+                if batch is None:
+                    continue
+                with self._changed:
+                    task = lane.tasks.popleft()
+                    if task.checked and self._helpers is not None:
+                        task.batch, task.state = batch, State.COMPARING
+                        task.since_s = time.monotonic()
+                        self._helpers.compare(task.number, batch)
+                    else:
+                        self._fill(task, batch)
+                    self._close_empty()
+                    self._pump()
+        except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
+            with self._changed:
+                if not (self._closed or lane.closed):
+                    self._failure = error
+                    self._changed.notify_all()
+
+    def _look(self) -> None:
+        """Have batches filled here whose helpers take too long."""
+        while not self._closed:
+            with self._changed:
+                under_way = self._away() or any(t.state is State.COMPARING for t in self._tasks)
+                self._changed.wait(_LOOK_S if under_way else _POLL_S)
+                now = time.monotonic()
+                stuck = False
+                for task in list(self._tasks):
+                    late = now - task.since_s > self._patience.limit_s
+                    if task.state is State.AWAY and late and task.slot is not None:
+                        self._counts = replace(self._counts, late=self._counts.late + 1)
+                        self._again(task)
+                        self._drop(task.number)
+                    elif task.state is State.COPYING:
+                        stuck |= now - task.since_s > Patience.COPY_S
+                    elif task.state is State.COMPARING and now - task.since_s > Patience.COPY_S:
+                        assert task.batch is not None
+                        self._fill(task, task.batch)
+                helpers = self._helpers
+            if stuck and helpers is not None:
+                helpers.restart()  # waits until nobody writes any more, then tells what is lost

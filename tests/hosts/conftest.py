@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from leftovers import loader_children
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from ray_cluster import RayCluster, ray_cluster
+
+from autoloader import PipelineSpec
+
+
+@pytest.fixture(scope="session")
+def spec(kept_demo: Callable[..., Path]) -> PipelineSpec:
+    """Small frames and batches of a mixture of four small datasets."""
+    declared = PipelineSpec.from_yaml(kept_demo(datasets=4, scale=0.02))
+    plain = declared.model_dump(mode="json")
+    plain["cameras"]["primary"]["size"] = [32, 32]
+    plain["batch"]["size"] = 16
+    return PipelineSpec.from_mapping(plain)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A cluster of two nodes with a processor each, beside a head without any."""
+    if find_spec("ray") is None:
+        pytest.skip("needs Ray: pip install 'autoloader-rlds[ray]'")
+    with ray_cluster(tmp_path_factory.mktemp("ray"), nodes=2) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    kept = loader_children()
+    yield
+    left = [pid for pid in loader_children() if pid not in kept]
+    assert not left, f"children left behind: {left}"

@@ -1,0 +1,102 @@
+"""A cluster of Ray's on this machine, in a process of its own: one line in, one line of JSON out.
+
+``add`` starts a node of one processor, ``remove N`` kills node N without grace, ``head`` kills the
+head, ``end`` ends everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+STORE_BYTES = 80 * 2**20
+
+
+class RayCluster:
+    """The cluster, seen from a process that imports no Ray."""
+
+    def __init__(self, folder: Path, *, store_bytes: int = STORE_BYTES) -> None:
+        environment = {
+            **os.environ,
+            "RAY_TMPDIR": str(folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_DISABLE_IMPORT_WARNING": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(store_bytes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        self.pid = self._process.pid
+        self.address: str = self._answer()["address"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                return found
+        raise AssertionError("the cluster's process has ended")
+
+    def tell(self, order: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.write(order + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, AssertionError):
+            self.tell("end")
+        self._process.communicate(timeout=60)
+
+
+@contextlib.contextmanager
+def ray_cluster(folder: Path, nodes: int = 0) -> Iterator[RayCluster]:
+    """A cluster whose head has no processors, with so many nodes of one."""
+    cluster = RayCluster(folder)
+    try:
+        for _ in range(nodes):
+            cluster.tell("add")
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def say(answer: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def main(store_bytes: int) -> None:
+    from ray.cluster_utils import Cluster
+
+    common = {"object_store_memory": store_bytes, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **common})
+    nodes: dict[int, Any] = {}
+    say({"address": cluster.address})
+    for line in sys.stdin:
+        order, _, rest = line.strip().partition(" ")
+        if order == "add":
+            nodes[len(nodes)] = cluster.add_node(num_cpus=1, **common)
+        elif order == "remove":
+            cluster.remove_node(nodes[int(rest)], allow_graceful=False)
+        elif order == "head":
+            cluster.remove_node(cluster.head_node, allow_graceful=False)
+        elif order == "end":
+            break
+        say({"nodes": len(nodes)})
+    cluster.shutdown()
+    say({"ended": True})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

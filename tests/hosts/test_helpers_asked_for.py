@@ -1,0 +1,132 @@
+"""What may be asked of helpers, refused in the trainer and without Ray; who agrees with whom."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader import AutoLoader, PipelineSpec, extras
+from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
+from autoloader.index import open_indexes
+from autoloader.knobs import Knobs
+from autoloader.planning.helpers import with_helpers
+from autoloader.planning.start import LoaderPlan, plan_loader
+from autoloader.sharing.identity import differences, identity_of
+
+
+@pytest.fixture(scope="module")
+def plan(spec: PipelineSpec) -> LoaderPlan:
+    return plan_loader(spec, ram_floor="100MB", knobs={"helper_slots": 2})
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray counts as installed, and no cluster is named."""
+    monkeypatch.setattr(extras, "find_spec", lambda name: ModuleSpec(name, None))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.parametrize("helpers", ["dask", "ray:10.0.0.1:6379", "ray@", ""])
+def test_other_engines_are_refused(plan: LoaderPlan, helpers: str) -> None:
+    with pytest.raises(UsageError, match="is not allowed"):
+        with_helpers(plan, helpers)
+
+
+def test_without_ray_one_error_names_the_extra(
+    plan: LoaderPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"autoloader-rlds\[ray\]") as caught:
+        with_helpers(plan, "ray")
+    assert "needs ray" in str(caught.value)
+
+
+def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan) -> None:
+    streamed = replace(
+        plan, knobs=Knobs.build({"reader": "stream"}, base=plan.knobs), reader_reason="as set"
+    )
+    with pytest.raises(UsageError, match=r"reader: stream is in force \(as set\)"):
+        with_helpers(streamed, "ray@10.0.0.1:6379")
+
+
+@pytest.mark.parametrize("address", ["local", "ray://10.0.0.1:10001"])
+def test_no_cluster_is_started_and_no_ray_client_used(plan: LoaderPlan, address: str) -> None:
+    with pytest.raises(UsageError, match="no address of a cluster"):
+        with_helpers(plan, f"ray@{address}")
+
+
+def test_the_cluster_is_the_given_one_else_the_trainers_else_the_environments(
+    plan: LoaderPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="RAY_ADDRESS is not set"):
+        with_helpers(plan, "ray")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.3:6379")
+    assert with_helpers(plan, "ray").helpers == "10.0.0.3:6379"
+    joined: Any = types.ModuleType("ray")
+    joined.is_initialized = lambda: True
+    joined.get_runtime_context = lambda: types.SimpleNamespace(gcs_address="10.0.0.2:6379")
+    monkeypatch.setitem(sys.modules, "ray", joined)
+    assert with_helpers(plan, "ray").helpers == "10.0.0.2:6379"
+    assert with_helpers(plan, "ray@10.0.0.1:6379").helpers == "10.0.0.1:6379"
+    joined.is_initialized = lambda: False
+    assert with_helpers(plan, "ray").helpers == "10.0.0.3:6379"
+
+
+def test_helper_slots_without_helpers_are_refused(plan: LoaderPlan) -> None:
+    with pytest.raises(KnobError, match="helper_slots=2"):
+        with_helpers(plan, None)
+    none = replace(plan, knobs=Knobs.build({"helper_slots": 0}, base=plan.knobs))
+    assert with_helpers(none, None).limits.helpers == 0
+
+
+def test_a_loader_says_what_is_wrong_before_anything_starts(spec: PipelineSpec) -> None:
+    wrong: Any = 3
+    with pytest.raises(UsageError, match="helpers=3"):
+        AutoLoader(spec, helpers=wrong)
+
+
+def test_hosts_are_the_same_or_every_field_that_differs_is_named(plan: LoaderPlan) -> None:
+    indexes = open_indexes(plan.mixture.datasets)
+    order: dict[str, Any] = {"seed": 1}
+    ours = identity_of(plan.mixture, order, indexes)
+    assert {"autoloader", "code", "python", "numpy", "OpenCV", "simplejpeg", "spec"} <= ours.keys()
+    assert f"index of {plan.mixture.names[0]}" in ours
+    assert differences(ours, identity_of(plan.mixture, order, indexes)) == []
+    theirs = {**ours, "numpy": "1.0", "more": "x"}
+    assert differences(ours, theirs) == [
+        "more: nothing here, x there",
+        f"numpy: {ours['numpy']} here, 1.0 there",
+    ]
+    assert [
+        line.partition(":")[0]
+        for line in differences(ours, identity_of(plan.mixture, {"seed": 2}, indexes))
+    ] == ["spec"]
+
+
+def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(
+    plan: LoaderPlan, tmp_path: Path
+) -> None:
+    dataset = plan.mixture.datasets[0]
+    (index,) = open_indexes([dataset])
+    copies = []
+    for piece in dataset.slices:
+        there = tmp_path / Path(piece.path).name
+        there.write_bytes(Path(piece.path).read_bytes())
+        copies.append(replace(piece, path=str(there)))
+    (copied,) = open_indexes([replace(dataset, slices=tuple(copies))], cache_dir=tmp_path / "index")
+    assert copied.digest() == index.digest()
+    first, second = copies[0].path, copies[1].path
+    Path(first).write_bytes(Path(second).read_bytes())
+    try:
+        (changed,) = open_indexes(
+            [replace(dataset, slices=tuple(copies))], cache_dir=tmp_path / "index"
+        )
+    except AutoloaderError:
+        return  # it has fewer records than its metadata says, which is found before
+    assert changed.digest() != index.digest()

@@ -1,0 +1,94 @@
+"""Helpers of a real cluster: the same batches, whatever becomes of helpers, nodes and the head."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from ray_cluster import RayCluster
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.decode.activity import HelperActivity
+
+KNOBS = {"reader": "indexed", "helper_slots": 2, "decode_threads": 1, "ring_slots": 6}
+LONGEST_S = 120.0
+
+
+def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from loader
+
+
+class Compared:
+    """Takes batches of a loader, and holds each against the one that is built here."""
+
+    def __init__(self, loader: AutoLoader, expected: AutoLoader) -> None:
+        self._loader = loader
+        self._ours, self._theirs = endless(loader), endless(expected)
+        self.taken = 0
+
+    def take(self) -> None:
+        ours, theirs = next(self._ours), next(self._theirs)
+        self.taken += 1
+        assert ours["language"] == theirs["language"]
+        for name in ("provenance", "action", "action_mask", "state", "frame_offset"):
+            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        for camera, frames in ours["images"].items():
+            np.testing.assert_array_equal(frames, theirs["images"][camera])
+
+    def until(self, done: Callable[[HelperActivity], bool]) -> HelperActivity:
+        """Take batches until helpers have done so much."""
+        begun = time.monotonic()
+        while True:
+            self.take()
+            found = self._loader._pipeline.activity().helpers
+            if done(found):
+                return found
+            assert time.monotonic() - begun < LONGEST_S, found
+
+
+def processes(of: psutil.Process, named: str) -> list[psutil.Process]:
+    return [one for one in of.children(recursive=True) if any(named in a for a in one.cmdline())]
+
+
+def helper_pids(cluster: RayCluster) -> list[int]:
+    return [one.pid for one in processes(psutil.Process(cluster.pid), "ray::Helper")]
+
+
+def test_batches_are_the_same_while_helpers_and_the_head_die(
+    spec: PipelineSpec, cluster: RayCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "autoloader")
+    common: dict[str, Any] = {"ram_floor": "200MB", "output": "numpy", "controller": False}
+    helped = AutoLoader(spec, helpers=f"ray@{cluster.address}", knobs=KNOBS, **common)
+    alone = AutoLoader(spec, isolation="thread", knobs={"reader": "indexed"}, **common)
+    with helped, alone:
+        compared = Compared(helped, alone)
+        # Each helper's first batch is compared before any of its batches is used.
+        before = compared.until(lambda seen: seen.present == 2 and seen.batches > 20)
+        assert before.compared >= 2
+        assert before.different == 0
+
+        killed, stopped = helper_pids(cluster)[:2]
+        os.kill(stopped, signal.SIGSTOP)
+        os.kill(killed, signal.SIGKILL)
+        seen = compared.until(lambda seen: seen.late > 0 and seen.present == 1)
+        os.kill(stopped, signal.SIGCONT)
+        compared.until(lambda now: now.batches > seen.batches + 5)
+
+        cluster.tell("head")
+        compared.until(lambda seen: seen.present == 0 and "no more helpers" in caplog.text)
+        for _ in range(20):
+            compared.take()
+        assert caplog.text.count("no more helpers") == 1
+        assert "ray" not in sys.modules
+        assert helped.statistics().restarts == 0
+    assert not processes(psutil.Process(), "autoloader.hosts.driver")
