@@ -29,6 +29,7 @@ EXTRA_OF: Mapping[str, str] = {
     "av": "lerobot",
     "jax": "jax",
     "ray": "ray",
+    "gcsfs": "remote",
 }
 """Modules that the core does without: the extra that brings each."""
 

@@ -63,13 +63,13 @@ class _DeclaredMixture:
 
     def __init__(self, start: messages.Start) -> None:
         self._declared = start.mixture
-        datasets = start.mixture["spec"]["datasets"]
-        if any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
+        datasets, streamed = start.mixture["spec"]["datasets"], start.knobs["reader"] == "stream"
+        if streamed and any(is_remote(one["path"] or one["data_dir"]) for one in datasets):
             from autoloader.graph import files  # metadata too is read by TensorFlow
 
             files.enter()
         self.mixture = resolve_plain(self._declared)
-        if start.knobs["reader"] == "stream":
+        if streamed:
             from autoloader.order.parts import mixture_part  # by index a rank knows the whole
 
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))

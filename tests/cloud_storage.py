@@ -1,13 +1,15 @@
-"""Google Cloud Storage on this machine: TensorFlow's own ``gs://`` client talks to it, unchanged.
+"""Google Cloud Storage on this machine: TensorFlow's own ``gs://`` client and gcsfs talk to it.
 
-That client takes its way through ``https_proxy`` and trusts ``CURL_CA_BUNDLE``. So this is a proxy
+TensorFlow's takes its way through ``https_proxy`` and trusts ``CURL_CA_BUNDLE``. So this is a proxy
 that ends every tunnel itself, with a certificate of an authority of its own, and answers what the
-client asks of storage.googleapis.com and www.googleapis.com from ``folder/bucket/object``.
+client asks of storage.googleapis.com and www.googleapis.com from ``folder/bucket/object``. gcsfs
+asks the same port in the clear (``STORAGE_EMULATOR_HOST``). An object's generation is its time.
 Latency and failures are the caller's to inject.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -20,6 +22,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import google_crc32c
 import trustme
 
 
@@ -50,14 +53,14 @@ class CloudStorage:
     Attributes:
         folder: a bucket is a folder in it.
         latency_s: before every answer.
-        fault: asked before each answer: an HTTP status to fail with, "cut" to close the connection
-            in the middle of the body, or ``None``.
+        fault: asked before each answer: an HTTP status to fail with, a status and ``Retry-After``,
+            "cut" to close the connection in the middle of the body, or ``None``.
         asked: every request so far.
     """
 
     folder: Path
     latency_s: float = 0.0
-    fault: Callable[[Asked], int | str | None] = lambda _: None
+    fault: Callable[[Asked], int | tuple[int, str] | str | None] = lambda _: None
     asked: list[Asked] = field(default_factory=list)
     port: int = 0
 
@@ -86,6 +89,7 @@ def serve(folder: Path, certificates: Path) -> Iterator[tuple[CloudStorage, dict
                 "https_proxy": proxy,
                 "http_proxy": proxy,
                 "no_proxy": "",
+                "STORAGE_EMULATOR_HOST": proxy,
                 "CURL_CA_BUNDLE": str(bundle),
                 "CLOUDSDK_CONFIG": str(certificates),
                 "GOOGLE_APPLICATION_CREDENTIALS": "",
@@ -109,6 +113,11 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, storage: CloudStor
 def _talk(connection: socket.socket, context: ssl.SSLContext, storage: CloudStorage) -> None:
     """One connection: the proxy's CONNECT, then requests inside the tunnel."""
     with contextlib.suppress(OSError), connection:
+        first = connection.recv(4096, socket.MSG_PEEK)
+        own = f"http://127.0.0.1:{storage.port}/".encode()
+        if first.partition(b" ")[2].startswith((b"/", own)):
+            _Handler(connection, ("storage.googleapis.com", 80), storage)  # type: ignore[arg-type]
+            return
         head = b""
         while b"\r\n\r\n" not in head:
             piece = connection.recv(1)  # not a byte of what follows
@@ -142,7 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.latency_s:
             time.sleep(self.server.latency_s)
         fault = self.server.fault(asked)
-        if isinstance(fault, int):
+        if isinstance(fault, tuple):
+            self._head(fault[0], 0, {"Retry-After": fault[1]})
+        elif isinstance(fault, int):
             self._answer(fault, json.dumps({"error": {"code": fault}}).encode())
         elif asked.target == "media":
             self._media(asked, cut=fault == "cut")
@@ -154,12 +165,26 @@ class _Handler(BaseHTTPRequestHandler):
             there = asked.target == "bucket" and (self.server.folder / asked.name).is_dir()
             self._answer(200 if there else 404, b"{}")
 
+    def do_POST(self) -> None:
+        """One upload: ``uploadType=media``."""
+        parts = urlsplit(self.path)
+        bucket = parts.path.split("/b/")[1].partition("/")[0]
+        path = self.server.folder / bucket / parse_qs(parts.query)["name"][0]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.asked.append(Asked("storage.googleapis.com", "upload", f"{bucket}/{path.name}"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+        self._answer(200, b"{}")
+
     def _asked(self) -> Asked:
         host = str(self.client_address[0])
         parts = urlsplit(self.path)
         authorised = "Authorization" in self.headers
-        if host == "storage.googleapis.com":
+        media = parse_qs(parts.query).get("alt") == ["media"]
+        if media or (host == "storage.googleapis.com" and "/storage/v1/b" not in parts.path):
             name = unquote(parts.path).lstrip("/")
+            if media:
+                name = name.partition("/b/")[2].replace("/o/", "/", 1)
             first, _, last = (self.headers.get("Range") or "bytes=0-")[6:].partition("-")
             stop = int(last) + 1 if last else -1
             return Asked(host, "media", name, int(first), stop, authorised)
@@ -178,13 +203,19 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self._answer(404, b"")
             return
+        pinned = parse_qs(urlsplit(self.path).query).get("generation")
+        generation = {"x-goog-generation": str(path.stat().st_mtime_ns)}
+        if pinned and pinned != [generation["x-goog-generation"]]:
+            self._answer(404, b"")
+            return
         data = path.read_bytes()
         if asked.start >= len(data):
             self._answer(416, b"")
             return
         body = data[asked.start : asked.stop if asked.stop >= 0 else None]
         if not cut:
-            self._answer(206, body)
+            self._head(206, len(body), generation)
+            self.wfile.write(body)
             return
         self._head(206, len(body))
         self.wfile.write(body[: len(body) // 2])
@@ -195,13 +226,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not path.is_file():
             self._answer(404, b"{}")
             return
-        stat = path.stat()
-        document = {
-            "size": str(stat.st_size),
-            "generation": str(stat.st_mtime_ns),
-            "updated": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(stat.st_mtime)),
-        }
-        self._answer(200, json.dumps(document).encode())
+        self._answer(200, json.dumps(_object(path, path.name)).encode())
 
     def _listing(self, asked: Asked) -> None:
         query = parse_qs(urlsplit(self.path).query)
@@ -218,14 +243,29 @@ class _Handler(BaseHTTPRequestHandler):
             document["prefixes"] = sorted({prefix + p[0] + "/" for _, p in inner if p[1]})
             names = [name for name, p in inner if not p[1]]
         limit = int(query.get("maxResults", ["1000"])[0])
-        document["items"] = [{"name": name} for name in names[:limit]]
+        document["items"] = [_object(root / name, name) for name in names[:limit]]
         self._answer(200, json.dumps(document).encode())
 
-    def _head(self, status: int, length: int) -> None:
+    def _head(self, status: int, length: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(length))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.end_headers()
 
     def _answer(self, status: int, body: bytes) -> None:
         self._head(status, len(body))
         self.wfile.write(body)
+
+
+def _object(path: Path, name: str) -> dict[str, str]:
+    """What the store says of an object."""
+    stat = path.stat()
+    crc = google_crc32c.value(path.read_bytes())
+    return {
+        "name": name,
+        "size": str(stat.st_size),
+        "generation": str(stat.st_mtime_ns),
+        "crc32c": base64.b64encode(crc.to_bytes(4, "big")).decode(),
+        "updated": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(stat.st_mtime)),
+    }

@@ -1,6 +1,7 @@
-"""The user's cache directory, small JSON documents kept in it, and what is found out once a file.
+"""Small JSON documents kept in the user's cache directory, and what is found out once a file.
 
-Not here: indexes, which are shared among hosts (``index.index_paths``).
+Not here: where it is (``remote.places``), indexes, which are shared among hosts
+(``index.index_paths``).
 """
 
 from __future__ import annotations
@@ -16,20 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import platformdirs
-
 from autoloader.catalog import files
-from autoloader.units import expanded
+from autoloader.remote.places import cache_root
 
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
-
-
-def cache_root() -> Path:
-    """``AUTOLOADER_CACHE_DIR`` if set, else the user's cache directory."""
-    own = os.environ.get("AUTOLOADER_CACHE_DIR")
-    return expanded(own) if own else platformdirs.user_cache_path("autoloader")
 
 
 class JsonCache:

@@ -1,14 +1,14 @@
-"""Reads files: local ones through the operating system, remote ones through TensorFlow.
+"""Reads files: local ones through the operating system, remote ones through a client.
 
-Theory of operation. A path with a scheme (``gs://bucket/…``) names a file of one of TensorFlow's
-file systems. This module imports no TensorFlow. It asks ``tensorflow_process``; in a process that
-runs TensorFlow anyway, it asks the function that ``graph.files`` has entered here. Each question
-is one round trip or a few. TensorFlow's own client repeats what fails for a moment, with growing
-pauses.
+Theory of operation. A path with a scheme (``gs://bucket/…``) names a file far away. Where one of
+fsspec's clients for the scheme is installed, that is asked (``remote.answers``), else TensorFlow,
+which this module does not import: it asks ``tensorflow_process``. In a process that streams with
+TensorFlow, it asks the function that ``graph.files`` has entered here. Each question is one round
+trip or a few. What fails for a moment is asked again, with growing pauses.
 
 All faults are ``OSError``: ``FileNotFoundError`` and ``PermissionError`` as of local files,
-``UnreachableError`` where the file system does not answer now, ``NoFileSystemError`` where
-TensorFlow has none for the scheme. ``unreadable`` words them for people.
+those of ``remote.faults`` where the file system does not answer now, or nothing opens the
+scheme. ``unreadable`` words them for people.
 
 Not here: TFRecord framing (``tfrecord``), metadata (``metadata``).
 """
@@ -28,6 +28,7 @@ from typing import Any
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
+from autoloader.remote.places import has_client
 from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.units import expanded
 
@@ -38,14 +39,6 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
 
 Answer = Callable[[str, tuple[Any, ...]], Any]
 """(question, its arguments) → the answer, or the ``OSError``; see ``graph.files``."""
-
-
-class UnreachableError(OSError):
-    """A remote file system does not answer now, after its client's own repetitions."""
-
-
-class NoFileSystemError(OSError):
-    """TensorFlow has no file system for a path's scheme."""
 
 
 _here: Answer | None = None
@@ -59,7 +52,7 @@ def enter(answer: Answer, window_bytes: int) -> None:
 
 
 def is_remote(path: str | Path) -> bool:
-    """Whether TensorFlow has to open ``path``; a path that went through ``Path`` counts too."""
+    """Whether a client has to open ``path``; a path that went through ``Path`` counts too."""
     return _SCHEME.match(str(path)) is not None
 
 
@@ -229,6 +222,8 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
             remedy="check that it is there and that this user may read it",
             dataset=dataset,
         )
+    from autoloader.remote.faults import ChangedError, NoFileSystemError, UnreachableError
+
     what = f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, FileNotFoundError):
         remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
@@ -242,8 +237,13 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
         )
     elif isinstance(error, NoFileSystemError):
         remedy = (
-            f"install tensorflow-io, which brings TensorFlow more file systems, mount it, or copy "
-            f"it here; TensorFlow has none for {scheme}://"
+            f"install what opens {scheme}:// (pip install 'autoloader-rlds[remote]', or "
+            "tensorflow-io, which brings TensorFlow more file systems), mount it, or copy it here"
+        )
+    elif isinstance(error, ChangedError):
+        remedy = (
+            "start again: what is there now is read then; index files beside it are of what was "
+            "there before, so write them anew (autoloader index --out)"
         )
     elif isinstance(error, UnreachableError):
         remedy = "check the network (and https_proxy, where there is one), then start again"
@@ -255,12 +255,18 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
 def _ask(question: str, *arguments: Any) -> Any:
     if _here is not None:
         answer = _here(question, arguments)
+    elif has_client(str(arguments[0])):
+        from autoloader.remote.answers import answer_of  # most specs name local files alone
+
+        answer = answer_of(question, arguments)
     else:
         try:
             answer = tensorflow_process.process.ask(
                 ("files", question, arguments), about=str(arguments[0])
             )
         except tensorflow_process.ProcessEndedError as error:
+            from autoloader.remote.faults import UnreachableError
+
             raise UnreachableError(5, str(error), arguments[0]) from error
     if isinstance(answer, OSError):
         raise answer

@@ -9,13 +9,13 @@ A version directory holds ``dataset_info.json``, ``features.json`` and the shard
 of its ``shardLengths``; a shard's file name comes from the split's ``filepathTemplate``. Very old
 metadata has ``numShards`` alone: there the records are counted by walking the record headers.
 
-A directory may lie on any file system that TensorFlow opens (``gs://…``); all access is through
-``autoloader.catalog.files``.
+A directory may lie far away (``gs://…``); all access is through ``autoloader.catalog.files``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -313,6 +313,8 @@ def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) ->
         try:
             there = set(files.file_names(directory))  # one question for all of them
         except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:  # a web server lists nothing; each file is asked
+                return
             raise files.unreadable(error, directory, dataset=dataset) from error
         missing = [part.path for part in slices if files.name_of(part.path) not in there]
     else:

@@ -5,6 +5,7 @@ Not here: building it (``index.opening``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -19,8 +20,16 @@ def index(
     split: Split = "train",
     beside: Annotated[
         bool,
-        typer.Option("--beside", help="Write beside the data, not into the cache directory."),
+        typer.Option("--beside", help="Write beside the data, not into the cache directory alone."),
     ] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="URL",
+            help="Put them beside a copy of the dataset: its version directory in a bucket.",
+        ),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Shard files indexed at a time.")] = 2,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check all of an index that is there already.")
@@ -35,6 +44,7 @@ def index(
     from autoloader.spec import PipelineSpec
 
     mixture = resolve(PipelineSpec.from_yaml(spec), split)
+    _check_out(out, mixture.names)
     clock, built = SystemClock(), 0
     begun = clock.now_s()
     with progress_bar("indexing shard files") as advance:
@@ -55,6 +65,7 @@ def index(
     if verify:
         for one in found:
             one.verify()
+    put = _put(found, out, beside=beside)
     took_s = clock.now_s() - begun
     rows: dict[str, dict[str, Any]] = {
         one.dataset.name: {
@@ -74,6 +85,8 @@ def index(
         for one in found
     }
     document = {"split": split, "built_shards": built, "seconds": took_s, "datasets": rows}
+    if put is not None:
+        document["put_beside"] = put
     if as_json:
         emit_json(document)
         return
@@ -86,8 +99,39 @@ def index(
         ),
     )  # fmt: skip
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
+    if put is not None:
+        emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
     note_some(
         f"damaged: {record['path']}, record {record['record']}: {record['reason']}"
         for row in rows.values()
         for record in row["damaged"]
     )
+
+
+def _check_out(out: str | None, datasets: tuple[str, ...]) -> None:
+    """Refuse a place that cannot hold one dataset's index files."""
+    from autoloader.catalog.files import is_remote
+    from autoloader.errors import UsageError
+
+    if out is not None and not is_remote(out):
+        raise UsageError(
+            f"--out {out}: it is no address",
+            remedy="name the dataset's version directory in a bucket, as gs://…/1.0.0; beside "
+            "local data index files are written with --beside",
+        )
+    if out is not None and len(datasets) > 1:
+        raise UsageError(
+            f"--out names one dataset's directory, and the spec has {len(datasets)}",
+            remedy="give each its spec; of data that is remote in the spec, use --beside",
+        )
+
+
+def _put(found: Sequence[Any], out: str | None, *, beside: bool) -> int | None:
+    """Index files that were put beside remote data; ``None`` where none was asked for."""
+    away = [one for one in found if out is not None or (beside and one.dataset.remote)]
+    if not away:
+        return None
+    from autoloader.catalog.files import normal
+    from autoloader.index.remote.beside import put_beside  # local data goes without
+
+    return sum(put_beside(one, normal(out) if out else "") for one in away)

@@ -52,11 +52,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from autoloader.catalog.cache import cache_root
 from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
 from autoloader.extras import require
+from autoloader.remote.places import cache_root
 from autoloader.supervision.start import start
 
 FORMAT = 2

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files, tensorflow_process
-from autoloader.catalog.files import NoFileSystemError, UnreachableError
 from autoloader.graph.tensorflow import READ_BUFFER_BYTES, tf
+from autoloader.remote.faults import NoFileSystemError, UnreachableError
 
 _PASSING = (
     tf.errors.UnavailableError,

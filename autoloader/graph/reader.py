@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
-from autoloader.catalog.files import UnreachableError, unreadable
+from autoloader.catalog.files import unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
 from autoloader.errors import SourceError
 from autoloader.graph import files
@@ -27,6 +27,7 @@ from autoloader.graph.episodes import EpisodeGraph
 from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.remote.faults import UnreachableError
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart, SourceInterruptedError
 from autoloader.samples.layout import BatchLayout

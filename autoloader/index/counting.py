@@ -1,9 +1,9 @@
 """Counts the samples that the datasets of a mixture give.
 
-Local data is counted by its index: building it reads and checks every record once, and both readers
-take their counts from it. Remote data has no index: its count is estimated from a few headers,
-unless the spec gives ``num_samples``. A quick plan estimates local data without an index the same
-way.
+Data is counted by its index: building it reads and checks every record once, and both readers take
+their counts from it. Remote data that is streamed has none: its count is estimated from a few
+headers, unless the spec gives ``num_samples``. A quick plan estimates data without an index the
+same way.
 
 Not here: what makes a t valid (``index.valid``), the headers (``catalog.lengths``).
 """
@@ -39,9 +39,9 @@ def count_mixture(
     Raises:
         SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
     """
-    local = [d for d in mixture.datasets if _is_counted(d, by_index)]
-    found = find_indexes(local) if probe_only else open_indexes(local, who=who)
-    indexes = {one.name: index for one, index in zip(local, found, strict=True)}
+    counted = [d for d in mixture.datasets if _is_counted(d, by_index)]
+    found = find_indexes(counted) if probe_only else open_indexes(counted, who=who)
+    indexes = {one.name: index for one, index in zip(counted, found, strict=True)}
     counts = {}
     for dataset in mixture.datasets:
         index = indexes.get(dataset.name)
@@ -56,8 +56,8 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
     Raises:
         SourceError: a dataset cannot be read.
     """
-    local = [dataset for dataset in datasets if not dataset.remote]
-    indexes = dict(zip((one.name for one in local), find_indexes(local), strict=True))
+    asked = [dataset for dataset in datasets if dataset.indexable]
+    indexes = dict(zip((one.name for one in asked), find_indexes(asked), strict=True))
     return tuple(
         _estimated_table(dataset) if index is None else table_of(dataset, index)
         for dataset in datasets
@@ -66,7 +66,7 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
 
 
 def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
-    return not dataset.remote and (by_index or dataset.num_samples is None)
+    return by_index or (not dataset.remote and dataset.num_samples is None)
 
 
 def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:

@@ -166,6 +166,11 @@ class DatasetIndex:
         slices = self.dataset.slices
         return tuple(f"{slices[d.slice].path}, record {d.record}: {d.reason}" for d in self.damaged)
 
+    def contents(self) -> Iterator[tuple[str, bytes]]:
+        """Each shard file and its whole index file."""
+        for path, shard in self._by_path.items():
+            yield path, shard.content()
+
     def check_unchanged(self, paths: Set[str] | None) -> None:
         """See ``ShardIndex.check_unchanged``; of the indexes of these shard files, or of all.
 

@@ -214,6 +214,22 @@ def pack(tables: ShardTables, schema: RecordSchema) -> bytes:
     return bytes(file)
 
 
+def source_of(content: bytes) -> SourceIdentity:
+    """The file that an index file was made of; of what is none, of no file."""
+    if len(content) < HEADER.size:
+        return SourceIdentity(-1, -1)
+    return SourceIdentity(*HEADER.unpack(content[: HEADER.size])[3:5])
+
+
+def with_source(content: bytes, source: SourceIdentity) -> bytes:
+    """An index file, of a copy of the file that it was made of."""
+    values = list(HEADER.unpack(content[: HEADER.size]))
+    listed = content[HEADER.size : HEADER.size + values[2] * ENTRY.size]
+    values[3:5], values[-1] = source, 0
+    values[-1] = google_crc32c.value(HEADER.pack(*values) + listed)
+    return HEADER.pack(*values) + content[HEADER.size :]
+
+
 @dataclass(frozen=True, slots=True)
 class Front:
     """The front of an index file: enough to count episodes without mapping it.

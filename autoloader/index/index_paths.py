@@ -23,7 +23,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from autoloader.catalog.cache import cache_root
+from autoloader.catalog.files import is_remote, join
+from autoloader.remote.places import cache_root
 
 BESIDE_FOLDER = ".autoloader-index"
 SUFFIX = ".index"
@@ -49,7 +50,9 @@ def any_index(shard: str) -> bool:
 
 
 def _cached_name(shard: str) -> str:
-    path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
+    path = shard
+    if not is_remote(shard):
+        path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
     return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
 
 
@@ -57,6 +60,12 @@ def path_beside_data(shard: str, fingerprint: bytes) -> Path:
     """Where the index of a shard file lies beside the data."""
     path = Path(shard)
     return path.parent / BESIDE_FOLDER / f"{path.name}-{fingerprint.hex()[:16]}{SUFFIX}"
+
+
+def address_beside_data(shard: str, fingerprint: bytes) -> str:
+    """The same of a remote shard file."""
+    directory, _, name = shard.rpartition("/")
+    return join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
 
 
 def publish(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:

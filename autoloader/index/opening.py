@@ -12,16 +12,15 @@ several builders of one cache share the work instead of repeating it.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from autoloader.catalog import ShardSlice
-from autoloader.catalog.files import opened, unreadable
+from autoloader.catalog.files import is_remote, unreadable
 from autoloader.clock import SystemClock
 from autoloader.errors import SourceError, SpecError
 from autoloader.host.processors import usable_processors
@@ -36,9 +35,8 @@ from autoloader.index.format import (
     SourceIdentity,
     UnusableIndexError,
     pack,
-    read_front,
 )
-from autoloader.index.shard import ShardIndex
+from autoloader.index.shard import ShardIndex, front_of, usable_front
 from autoloader.index.shard_formats import ShardFormat, format_of
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -93,8 +91,8 @@ def open_indexes(
     Args:
         datasets: resolved against what is on disk.
         cache_dir: where index files lie; default ``index_paths.index_directory()``.
-        beside: write new index files beside the data instead. Where they lie there, they are used
-            in any case.
+        beside: write new index files beside local data instead. Where they lie beside the data,
+            they are used in any case.
         keep: an index that cannot be written is an error.
         foretold: called before a build begins with how long it will take; without it the log
             says so.
@@ -106,14 +104,15 @@ def open_indexes(
     Raises:
         SourceError: a shard file cannot be read, or is written to while it is indexed; or its index
             cannot be kept.
-        SpecError: a dataset is remote.
+        SpecError: a dataset is remote, and no client that gives ranges of its files is installed.
     """
     for dataset in datasets:
-        if dataset.remote:
+        if not dataset.indexable:
             raise SpecError(
-                f"dataset {dataset.name!r} is remote ({dataset.directory.path}), and only local "
-                "files have an index",
-                remedy="read it as a stream (reader: auto does), or copy it to a local disk",
+                f"dataset {dataset.name!r} is remote ({dataset.directory.path}), and nothing is "
+                "installed that fetches ranges of its files",
+                remedy="pip install 'autoloader-rlds[remote]', read it as a stream (reader: auto "
+                "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
     home = index_paths.index_directory() if cache_dir is None else cache_dir
@@ -126,10 +125,10 @@ def open_indexes(
 
 
 def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | None, ...]:
-    """The indexes of local datasets; ``None`` where one is missing or stale. Builds nothing.
+    """The indexes of datasets; ``None`` where one is missing or stale. Builds nothing.
 
     Raises:
-        SourceError: a shard file is not there.
+        SourceError: a shard file is not there, or cannot be asked for.
     """
     return _indexes(
         datasets, index_paths.index_directory(), beside=False, keep=False, build=lambda _: {}
@@ -153,7 +152,7 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
         identity, content = _content(
             piece.path, schema, dataset.name, lambda: index_shard(piece.path, schema, records)
         )
-        front = _front_of(content, identity, schema.fingerprint)
+        front = front_of(content, identity, schema.fingerprint)
         return ShardIndex(piece.path, front, content, lambda: content)
 
     with ThreadPoolExecutor(_REMOTE_THREADS, "autoloader-statistics") as pool:
@@ -177,7 +176,7 @@ def _indexes(
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
         format_ = format_of(dataset)
-        look = beside or any((Path(one) / index_paths.BESIDE_FOLDER).is_dir() for one in folders)
+        look = beside or dataset.remote or _lie_beside(folders)
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
@@ -199,8 +198,13 @@ def _indexes(
     return tuple(indexes)
 
 
+def _lie_beside(folders: Collection[str]) -> bool:
+    """Whether there may be index files beside local data."""
+    return any((Path(one) / index_paths.BESIDE_FOLDER).is_dir() for one in folders)
+
+
 def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
-    if len(files) < _MANY_FILES:
+    if len(files) < _MANY_FILES and not any(is_remote(file.path) for file in files):
         return [file.open() for file in files]
     # Threads hide the latency of a network file system; a few files do not need them.
     with ThreadPoolExecutor(_OPENING_THREADS, "autoloader-index") as pool:
@@ -288,7 +292,7 @@ class _ShardFile:
     @property
     def place(self) -> Path:
         """Where a new index goes."""
-        if self.beside:
+        if self.beside and not is_remote(self.path):
             return index_paths.path_beside_data(self.path, self.schema.fingerprint)
         return index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
 
@@ -314,13 +318,39 @@ class _ShardFile:
         """The index that is there, or ``None`` where none can be used."""
         identity, fingerprint = self._identity(), self.schema.fingerprint
         asked = [index_paths.cached_path(self.path, fingerprint, self.home)]
-        if self.look_beside:
+        remote = is_remote(self.path)
+        if self.look_beside and not remote:
             asked.insert(0, index_paths.path_beside_data(self.path, fingerprint))
         for place in asked:
-            front = _usable_front(place, identity, fingerprint)
+            front = usable_front(place, identity, fingerprint)
             if front is not None:
                 return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
-        return None
+        return self._fetched(identity) if remote and self.look_beside else None
+
+    def _fetched(self, identity: SourceIdentity) -> ShardIndex | None:
+        """The index that lies beside a remote shard, from now on in the cache too."""
+        from autoloader.index.remote.beside import fetch_beside  # local data goes without
+
+        try:
+            content = fetch_beside(self.path, self.schema.fingerprint, identity)
+            front = content and front_of(content, identity, self.schema.fingerprint)
+        except OSError as error:
+            raise unreadable(error, self.path, dataset=self.dataset) from error
+        except UnusableIndexError as error:
+            logger.info("the index beside %s is not used: %s", self.path, error)
+            return None
+        if not content or not front:
+            return None
+        place = index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
+        return self._kept(content, front, identity, place)
+
+    def _kept(
+        self, content: bytes, front: Front, identity: SourceIdentity, place: Path
+    ) -> ShardIndex:
+        written = self._publish(content, place, identity)
+        return ShardIndex(
+            self.path, front, place if written else content, partial(self._rebuilt, place, identity)
+        )
 
     def open_or_build(self) -> ShardIndex:
         """The index that another builder has made meanwhile, or a new one."""
@@ -328,12 +358,8 @@ class _ShardFile:
         if found is not None:
             return found
         identity, content = self._content()
-        place = self.place
-        written = self._publish(content, place, identity)
-        front = _front_of(content, identity, self.schema.fingerprint)
-        return ShardIndex(
-            self.path, front, place if written else content, partial(self._rebuilt, place, identity)
-        )
+        front = front_of(content, identity, self.schema.fingerprint)
+        return self._kept(content, front, identity, self.place)
 
     def _rebuilt(self, place: Path, identity: SourceIdentity) -> bytes:
         """The content of an index anew, because the one at ``place`` proved damaged."""
@@ -355,7 +381,7 @@ class _ShardFile:
     ) -> bool:
         def keep(there: Path) -> bool:
             return (
-                not replace and _usable_front(there, identity, self.schema.fingerprint) is not None
+                not replace and usable_front(there, identity, self.schema.fingerprint) is not None
             )
 
         try:
@@ -406,25 +432,3 @@ def _changed(path: str, dataset: str) -> SourceError:
         remedy="wait until the dataset is written, then start again",
         dataset=dataset,
     )
-
-
-def _usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:
-    try:
-        with opened(place) as fd:
-
-            def read(count: int, offset: int) -> bytes:
-                return os.pread(fd, count, offset)
-
-            return read_front(read, os.fstat(fd).st_size, identity, fingerprint)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnusableIndexError) as error:
-        logger.info("the index %s is not used: %s", place, error)
-        return None
-
-
-def _front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Front:
-    def read(count: int, offset: int) -> bytes:
-        return content[offset : offset + count]
-
-    return read_front(read, len(content), identity, fingerprint)

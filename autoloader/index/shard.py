@@ -16,6 +16,7 @@ Thread-safe. Arrays are read-only views.
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
 import threading
@@ -37,10 +38,14 @@ from autoloader.index.format import (
     Entry,
     Front,
     Section,
+    SourceIdentity,
     UnusableIndexError,
+    read_front,
 )
 
 _PIECE_BYTES = 2**20
+
+logger = logging.getLogger(__name__)
 
 _Key = tuple[Section, int]
 
@@ -108,6 +113,11 @@ class ShardIndex:
         starts = self.section(Section.TEXT_STARTS).data
         data = self.section(Section.TEXT_BYTES).data
         return [bytes(data[starts[number] : starts[number + 1]]) for number in numbers.tolist()]
+
+    def content(self) -> bytes:
+        """The index file, verified."""
+        self.verify()
+        return self._source if isinstance(self._source, bytes) else self._source.read_bytes()
 
     def verify(self) -> None:
         """Checks every section now; a damaged index is built anew."""
@@ -196,6 +206,31 @@ class ShardIndex:
                 position += len(piece)
         if crc != entry.crc:
             raise UnusableIndexError(f"the checksum of its {entry.kind.name.lower()} is wrong")
+
+
+def usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:
+    """The front of an index file; ``None`` where there is none that can be used."""
+    try:
+        with opened(place) as fd:
+
+            def read(count: int, offset: int) -> bytes:
+                return os.pread(fd, count, offset)
+
+            return read_front(read, os.fstat(fd).st_size, identity, fingerprint)
+    except FileNotFoundError:
+        return None
+    except (OSError, UnusableIndexError) as error:
+        logger.info("the index %s is not used: %s", place, error)
+        return None
+
+
+def front_of(content: bytes, identity: SourceIdentity, fingerprint: bytes) -> Front:
+    """The front of an index file that is held. Raises UnusableIndexError."""
+
+    def read(count: int, offset: int) -> bytes:
+        return content[offset : offset + count]
+
+    return read_front(read, len(content), identity, fingerprint)
 
 
 class _Mapped:

@@ -1,6 +1,7 @@
 """How the files of a dataset become index tables, by its format.
 
-Not here: TFRecords (``index.build``), LeRobot's files (``index.lerobot``).
+Not here: remote files (``index.remote``), TFRecords (``index.build``), LeRobot's files
+(``index.lerobot``).
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class RldsShards:
 
 def format_of(dataset: ResolvedDataset) -> ShardFormat:
     """The format of a dataset's files."""
+    if dataset.remote:
+        from autoloader.index.remote.shards import RemoteShards  # others start without it
+
+        return RemoteShards()
     if dataset.directory.file_format == LEROBOT:
         from autoloader.catalog.lerobot.metadata import metadata_of  # others start without it
         from autoloader.index.lerobot.shards import LeRobotShards

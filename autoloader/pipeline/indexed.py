@@ -12,6 +12,7 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from autoloader.cache.disk import DiskRoom
@@ -125,16 +126,15 @@ class IndexedReader(MixtureReader):
     ) -> PlannedSource:
         """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
-        return PlannedSource(
-            self._mixture,
-            self._plan,
-            self.indexes,
-            self._order.shares,
-            knobs,
-            held=self._held,
-            condition=condition,
-            failed=failed,
+        made: Callable[..., PlannedSource] = partial(
+            PlannedSource, held=self._held, condition=condition, failed=failed
         )
+        if any(dataset.remote for dataset in self._mixture.datasets):
+            from autoloader.read.shard_feed import FedSource, ShardFeed, ShardOrder  # few need it
+
+            feed = ShardFeed(ShardOrder(self._plan, self.indexes, self._node))
+            made = partial(FedSource, feed, held=self._held, condition=condition, failed=failed)
+        return made(self._mixture, self._plan, self.indexes, self._order.shares, knobs)
 
     def processes(self, knobs: Knobs) -> int:
         """See ``MixtureReader.processes``."""

@@ -8,10 +8,10 @@ Not here: running it (``loader``, ``worker``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.errors import SpecError, UsageError
@@ -26,6 +26,7 @@ from autoloader.pipeline.batch_call import check_call
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.order_notes import chain_notes, locality_notes
 from autoloader.planning.preemption import OpenLoaders
+from autoloader.planning.reader import choose_reader, reader_of_profile
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import ResolvedProfile, host_facts, load_profile
 from autoloader.samples.counts import DatasetCount
@@ -236,7 +237,7 @@ def plan_loader(
     if "reader" in given:
         asked: str = Knobs.build({"reader": given["reader"]}).reader
     else:
-        asked = _reader_of_profile(mixture, base.reader, changes)
+        asked = reader_of_profile(mixture, base.reader, changes)
     reader, why = choose_reader(mixture, asked)
     if reader == "stream":
         require("tensorflow", f"the stream reader ({why})")
@@ -296,68 +297,6 @@ def plan_loader(
         world_size,
         most_cache_bytes=chosen.cache_bytes if "cache_bytes" in given else None,
     )
-
-
-def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream", "indexed"], str]:
-    """Which reader, and why: the spec's, else the knob's, else by where the data lies.
-
-    Raises:
-        SpecError: a reader is asked for that cannot read the data, or none can read all of it.
-    """
-    spec = mixture.spec
-    pinned = spec.reader if spec.reader != "auto" else knob
-    away = [dataset for dataset in mixture.datasets if dataset.remote]
-    indexed = [dataset.name for dataset in mixture.datasets if not dataset.streamable]
-    if away and indexed:
-        raise SpecError(
-            f"datasets: {_and_others(indexed)} holds LeRobot data, which is read by index, and "
-            f"{_and_others([one.name for one in away])} is remote, which is read as a stream",
-            remedy="copy the remote data to a local disk, or train on either",
-            path="datasets",
-        )
-    if away:
-        why = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
-        if pinned == "indexed":
-            field = "reader" if spec.reader != "auto" else "knobs.reader"
-            raise SpecError(
-                f"{field}: indexed, but {why}: an index reads local files",
-                remedy="use reader: stream (or auto), or copy the data to a local disk",
-                path=field,
-            )
-        return "stream", f"{why}, which TensorFlow streams; by index only local files are read"
-    if pinned == "stream" and indexed:
-        field = "reader" if spec.reader != "auto" else "knobs.reader"
-        raise SpecError(
-            f"{field}: stream, but {_and_others(indexed)} holds LeRobot data, which is read by "
-            "index only",
-            remedy="use reader: auto",
-            path=field,
-        )
-    if pinned in ("stream", "indexed"):
-        who = "the spec pins it" if spec.reader != "auto" else "the knob says so"
-        return ("stream" if pinned == "stream" else "indexed"), who
-    return "indexed", "all files are local"
-
-
-def _reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:
-    """The profile's reader, or auto: what a profile says gives way to the spec, with a note."""
-    spec = mixture.spec
-    if reader != "auto" and spec.reader not in ("auto", reader):
-        why = f"the spec's reader: {spec.reader}"
-    elif reader == "indexed" and any(one.remote for one in mixture.datasets):
-        why = "the spec's remote data, since an index reads local files"
-    elif reader == "stream" and spec.mixing.chain and not any(d.remote for d in mixture.datasets):
-        why = "the spec's mixing.chain, which needs an index"
-    elif reader == "stream" and not all(one.streamable for one in mixture.datasets):
-        why = "the spec's LeRobot data, which is read by index only"
-    else:
-        return reader
-    notes.append(f"reader: {reader} of the profile gives way to {why}")
-    return "auto"
-
-
-def _and_others(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} (as {len(names) - 1} more)"
 
 
 def cores_of_rank(ranks_here: int) -> int:

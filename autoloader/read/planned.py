@@ -44,6 +44,7 @@ from autoloader.catalog.descriptors import (
     descriptors,
     too_many_open,
 )
+from autoloader.catalog.files import is_remote, unreadable
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.source import Spans
 from autoloader.errors import SourceError
@@ -390,7 +391,8 @@ class PlannedSource:
         sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
         memory, filled = self._memory.take(sum(sizes)), 0
         self.run_bytes = len(memory)
-        path = ""
+        path, shared = "", None
+        away: dict[str, list[tuple[int, memoryview]]] = {}
         try:
             with contextlib.ExitStack() as held:
                 for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
@@ -398,14 +400,22 @@ class PlannedSource:
                     filled += size
                     if reads.files[files[begin]] != path:
                         held.close()
-                        path = reads.files[files[begin]]
-                        shared = held.enter_context(descriptors.borrowed(path))
-                    self._read_into(data, shared, first)
+                        path, shared = reads.files[files[begin]], None
+                        if not is_remote(path):
+                            shared = held.enter_context(descriptors.borrowed(path))
+                    if shared is None:
+                        away.setdefault(path, []).append((first, data))
+                    else:
+                        self._read_into(data, shared, first)
                     for k in range(begin, end):
                         at = starts[k] - first
                         frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
+            if away:
+                from autoloader.remote.shards import shard_cache  # local data goes without
+
+                shard_cache().read(away, lambda: not self._closed)
         except OSError as error:
-            raise self._unreadable(error, path) from error
+            raise self._unreadable(error, str(error.filename) if away else path) from error
 
     def _read_into(self, data: memoryview, shared: OpenFile, offset: int) -> None:
         filled = os.preadv(shared.descriptor, [data], offset)
@@ -417,9 +427,11 @@ class PlannedSource:
 
     def _unreadable(self, error: OSError, path: str) -> SourceError:
         owners = (one for one in self._datasets if any(part.path == path for part in one.slices))
-        name = next(owners).name
+        name = next((one.name for one in owners), "")
         if error.errno in OUT_OF_DESCRIPTORS:
             return too_many_open(error, path, dataset=name)
+        if is_remote(path):
+            return unreadable(error, path, dataset=name)
         return SourceError(
             f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
             remedy="put the file back as it was, or take its dataset out",

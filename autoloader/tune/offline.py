@@ -25,7 +25,8 @@ from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.planning.kinds import kind_of
-from autoloader.planning.start import LoaderPlan, choose_reader, plan_loader
+from autoloader.planning.reader import choose_reader
+from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoloader.catalog import files
-from autoloader.catalog.files import NoFileSystemError, RemoteFile, UnreachableError
+from autoloader.catalog.files import RemoteFile
+from autoloader.remote.faults import NoFileSystemError, UnreachableError
 
 DATA = bytes(range(256)) * 40
 

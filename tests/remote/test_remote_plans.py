@@ -16,6 +16,7 @@ from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.parts import mixture_part
 from autoloader.planning.start import LoaderPlan, plan_loader
+from autoloader.remote import places
 from autoloader.samples.resolve import MixtureSizes, resolve
 from autoloader.statistics import statistics_of
 
@@ -103,7 +104,10 @@ def refused(*datasets: Any, **top: Any) -> AutoloaderError:
     return caught.value
 
 
-def test_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(here: Any) -> None:
+def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "PACKAGES", {})
     far = here.dataset(here.large)
     error = refused(far, reader="indexed")
     assert isinstance(error, SpecError)
@@ -111,7 +115,7 @@ def test_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(here: Any) 
     assert "gs://lab/large/1.0.0" in error.what
     assert "copy the data to a local disk" in error.remedy
     assert "stream" in refused(far, knobs={"reader": "indexed"}).remedy
-    with pytest.raises(SpecError, match="only local files have an index"):
+    with pytest.raises(SpecError, match="nothing is installed that fetches ranges"):
         open_dataset_index(mixture_of(far).datasets[0])
 
 

@@ -162,11 +162,3 @@ def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
     mix = tmp_path / "mix.yaml"
     mix.write_text(found["spec"])
     assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")[0] == 0
-
-
-def test_index_of_a_bucket_is_refused(
-    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, found = answer(capsys, "index", "--spec", written(tmp_path, here.dataset(here.small)))
-    assert code == 2
-    assert "only local files have an index" in json.dumps(found)

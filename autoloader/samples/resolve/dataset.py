@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory, files
 from autoloader.catalog.metadata import LEROBOT
+from autoloader.remote.places import has_client
 from autoloader.samples.scaling import Scaling
 from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import FieldName, NumericField, find_feature
@@ -77,8 +78,13 @@ class ResolvedDataset:
 
     @property
     def remote(self) -> bool:
-        """Whether its files lie on a file system that only TensorFlow opens."""
+        """Whether its files lie where only a client reaches them."""
         return files.is_remote(self.directory.path)
+
+    @property
+    def indexable(self) -> bool:
+        """Whether its files can be read by index: they are local, or a client gives ranges."""
+        return not self.remote or has_client(self.directory.path)
 
     @property
     def streamable(self) -> bool:

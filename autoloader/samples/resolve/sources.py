@@ -43,7 +43,7 @@ class DatasetSource:
 
     @property
     def remote(self) -> bool:
-        """Whether its files lie on a file system that only TensorFlow opens."""
+        """Whether its files lie where only a client reaches them."""
         return files.is_remote(self.declared.path or self.declared.data_dir or "")
 
     def path(self) -> str:

@@ -1,0 +1,4 @@
+"""Indexes of shards far away.
+
+Not here: the files themselves (``remote``), local shards (``index.build``).
+"""

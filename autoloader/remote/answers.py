@@ -1,0 +1,50 @@
+"""What ``catalog.files`` asks of remote files, answered by the clients of this package.
+
+Not here: the same by TensorFlow (``graph.files``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autoloader.remote.store import store
+
+
+def answer_of(question: str, arguments: tuple[Any, ...]) -> Any:
+    """The answer, or the ``OSError``; see ``catalog.files.Answer``."""
+    try:
+        return _QUESTIONS[question](*arguments)
+    except OSError as error:
+        return error
+
+
+def _read(path: str, offset: int, count: int) -> bytes:
+    identity = store.identity(path)
+    stop = identity.size if count < 0 else min(identity.size, offset + count)
+    return store.read(path, offset, stop, identity) if offset < stop else b""
+
+
+def _size(path: str) -> int | None:
+    try:
+        return store.identity(path).size
+    except FileNotFoundError:
+        return None
+
+
+def _names(directory: str) -> list[str]:
+    """Names in a directory, those of directories with a slash at the end."""
+    found = store.listing(directory)
+    return [name if one is not None else f"{name}/" for name, one in found.items()]
+
+
+def _is_directory(path: str) -> bool:
+    return bool(store.listing(path))
+
+
+_QUESTIONS: Mapping[str, Callable[..., Any]] = {
+    "read": _read,
+    "size": _size,
+    "names": _names,
+    "is_directory": _is_directory,
+}

@@ -1,0 +1,302 @@
+"""A shard that is arriving: a sparse file, and a map of which chunks of it are there.
+
+    KEY.part    as large as the shard; chunks that are not there are holes
+    KEY.map     header, then a byte for each chunk (0 missing, 1 there), then its CRC-32C
+
+Theory of operation. Any number of threads and processes fill a part together. Who fetches a chunk
+holds a lock on its byte of the map (an open file description's lock, which ends with its process),
+so a chunk has one fetcher at a time, whoever is killed. Its bytes are written first, its checksum
+next, and its byte in the map last: a chunk that is told to be there is there, wherever a kill hit.
+A machine that went down may have kept the map and lost the bytes: a map of an earlier boot is
+believed only where the checksums agree. The map names the part by its inode: a map that was left
+alone, or copied, says nothing of another file.
+
+When all chunks are there the part is read once: each chunk against the checksum of what came, the
+whole against the store's, where it has one. Then it is linked to ``KEY.shard``.
+
+Invariants:
+    1. A byte that is read of a chunk that is there is the store's.
+    2. No two fetch a chunk at the same time; none fetches one that is there.
+    3. ``KEY.shard`` is whole, and never written to.
+
+Not here: fetching (``remote.shards``), when shards are deleted (``remote.room``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import google_crc32c
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES = 2**18
+"""What is fetched at least: of a frame of 25 kB its neighbours come along."""
+_MAGIC = b"ALPART1\0"
+_HEADER = struct.Struct("<8sqq16sI")
+"""Magic, bytes of the shard, inode of the part, boot, bytes of a chunk."""
+_HEADER_BYTES = 64
+_FLOCK = struct.Struct("hhqqixxxx")
+_THERE = 1
+
+
+class DamagedError(OSError):
+    """What came is not what the store says it has."""
+
+
+class ShardPart:
+    """One shard that is arriving, as this process sees it; any thread.
+
+    Args:
+        folder: where it lies.
+        key: of the version of the object.
+        size: its bytes.
+
+    Attributes:
+        path: of the sparse file; it stays open as ``descriptor`` when it is published.
+        chunks: how many there are.
+
+    Raises:
+        OSError: it cannot be made or written.
+    """
+
+    def __init__(self, folder: Path, key: str, size: int) -> None:
+        self.folder, self.key, self.size = folder, key, size
+        self.path = folder / f"{key}.part"
+        self.whole_path = folder / f"{key}.shard"
+        self.chunks = -(-size // CHUNK_BYTES)
+        self._mine: set[int] = set()
+        self._leads = False
+        self._lock = threading.Lock()
+        self.moved = threading.Condition(self._lock)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._map_path = folder / f"{key}.map"
+        self._map_file = os.open(self._map_path, flags, 0o600)
+        fcntl.flock(self._map_file, fcntl.LOCK_EX)  # while it is made: others wait
+        try:
+            self.descriptor = os.open(self.path, flags, 0o600)
+            os.ftruncate(self.descriptor, size)
+            self._open_map()
+        finally:
+            fcntl.flock(self._map_file, fcntl.LOCK_UN)
+
+    def _open_map(self) -> None:
+        crcs = _HEADER_BYTES + self.chunks
+        header = _HEADER.pack(
+            _MAGIC, self.size, os.fstat(self.descriptor).st_ino, _boot(), CHUNK_BYTES
+        )
+        found = os.pread(self._map_file, _HEADER.size, 0)
+        length = crcs + 4 * self.chunks
+        fits = os.fstat(self._map_file).st_size == length
+        same = _HEADER.unpack(found) if len(found) == _HEADER.size else None
+        ours = _HEADER.unpack(header)
+        if not fits or same is None or (same[:3], same[4]) != (ours[:3], ours[4]):
+            os.ftruncate(self._map_file, 0)
+            os.ftruncate(self._map_file, length)
+        self._map = mmap.mmap(self._map_file, length)
+        self._crcs = memoryview(self._map)[crcs:].cast("B")
+        if fits and same is not None and same[3] != ours[3]:
+            for chunk in range(self.chunks):
+                if self.has(chunk) and not self._agrees(chunk):
+                    self._map[_HEADER_BYTES + chunk] = 0
+        self._map[: _HEADER.size] = header
+
+    @property
+    def whole(self) -> bool:
+        """Whether all chunks are there."""
+        return self.missing_bytes == 0
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of chunks that are not there."""
+        flags = self._map[_HEADER_BYTES : _HEADER_BYTES + self.chunks]
+        missing = self.chunks - flags.count(_THERE)
+        short = self.chunks * CHUNK_BYTES - self.size
+        return missing * CHUNK_BYTES - (short if missing and flags[-1] != _THERE else 0)
+
+    def has(self, chunk: int) -> bool:
+        """Whether a chunk is there."""
+        return self._map[_HEADER_BYTES + chunk] == _THERE
+
+    def lacks(self, start: int, stop: int) -> list[int]:
+        """The chunks of bytes [start, stop) that are not there."""
+        chunks = range(start // CHUNK_BYTES, -(-stop // CHUNK_BYTES))
+        return [chunk for chunk in chunks if not self.has(chunk)]
+
+    def span(self, first: int, stop: int) -> tuple[int, int]:
+        """The bytes of chunks [first, stop)."""
+        return first * CHUNK_BYTES, min(self.size, stop * CHUNK_BYTES)
+
+    def claim(self, chunks: Iterable[int]) -> list[int]:
+        """Of some chunks those that are not there and that nobody fetches: they are the caller's.
+
+        Each is to be filled, or let go of.
+        """
+        got = []
+        with self._lock:
+            for chunk in chunks:
+                if chunk not in self._mine and not self.has(chunk) and self._try_lock(chunk):
+                    if self.has(chunk):  # filled just before
+                        self._unlock(chunk)
+                        continue
+                    self._mine.add(chunk)
+                    got.append(chunk)
+        return got
+
+    def lead(self) -> bool:
+        """Whether the caller is the one, of all processes, who fetches all of it ahead."""
+        with self._lock:
+            if self._leads or not self._try_lock(self.chunks):
+                return False
+            self._leads = True
+            return True
+
+    def follow(self) -> None:
+        """The caller fetches it ahead no more."""
+        with self._lock:
+            self._leads = False
+            self._unlock(self.chunks)
+
+    def let_go(self, chunks: Iterable[int]) -> None:
+        """The caller will not fill chunks that it has claimed."""
+        with self._lock:
+            for chunk in chunks:
+                if chunk in self._mine:
+                    self._mine.discard(chunk)
+                    self._unlock(chunk)
+            self.moved.notify_all()
+
+    def fill(self, first: int, data: bytes) -> None:
+        """Put claimed chunks from ``first`` on; ``data`` is whole chunks, or the file's end.
+
+        Raises:
+            OSError: the disk takes no more.
+        """
+        view, position = memoryview(data), first * CHUNK_BYTES
+        written = 0
+        while written < len(view):
+            written += os.pwrite(self.descriptor, view[written:], position + written)
+        chunks = range(first, first + -(-len(data) // CHUNK_BYTES))
+        for number, chunk in enumerate(chunks):
+            piece = data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            self._crcs[4 * chunk : 4 * chunk + 4] = google_crc32c.value(piece).to_bytes(4, "little")
+            self._map[_HEADER_BYTES + chunk] = _THERE
+        self.let_go(chunks)
+
+    def read_into(self, view: memoryview, start: int) -> None:
+        """Fill ``view`` with the bytes from ``start`` on, whose chunks are there.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        done = 0
+        while done < len(view):
+            more = os.preadv(self.descriptor, [view[done:]], start + done)
+            if not more:
+                raise OSError(errno.EIO, "it is cut off", str(self.path))
+            done += more
+
+    def publish(self, crc32c: int | None) -> None:
+        """Give the whole shard its name, once its bytes are checked.
+
+        Args:
+            crc32c: of the object, where the store says it.
+
+        Raises:
+            DamagedError: it is not what the store has; all chunks are missing again.
+            OSError: it cannot be read or linked.
+        """
+        crc, wrong = 0, []
+        for chunk in range(self.chunks):
+            start, stop = self.span(chunk, chunk + 1)
+            piece = os.pread(self.descriptor, stop - start, start)
+            crc = google_crc32c.extend(crc, piece)
+            if google_crc32c.value(piece) != self._crc_of(chunk):
+                wrong.append(chunk)
+        if crc32c is not None and crc != crc32c and not wrong:
+            wrong = list(range(self.chunks))
+        if wrong:
+            for chunk in wrong:
+                self._map[_HEADER_BYTES + chunk] = 0
+            raise DamagedError(errno.EIO, "the checksum of what came is wrong", str(self.path))
+        with contextlib.suppress(FileExistsError):
+            os.link(self.path, self.whole_path)
+        self.discard()
+
+    def discard(self) -> None:
+        """Take the names of part and map away; who has them open goes on."""
+        for path, descriptor in (
+            (self._map_path, self._map_file),  # first: a map alone names an inode that is gone
+            (self.path, self.descriptor),
+        ):
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                    path.unlink()
+
+    def close(self) -> None:
+        """Close the files; the last use of it."""
+        self._crcs.release()
+        self._map.close()
+        os.close(self._map_file)
+        os.close(self.descriptor)
+
+    def _crc_of(self, chunk: int) -> int:
+        return int.from_bytes(self._crcs[4 * chunk : 4 * chunk + 4], "little")
+
+    def _agrees(self, chunk: int) -> bool:
+        start, stop = self.span(chunk, chunk + 1)
+        piece = os.pread(self.descriptor, stop - start, start)
+        return bool(google_crc32c.value(piece) == self._crc_of(chunk))
+
+    def _try_lock(self, chunk: int) -> bool:
+        try:
+            set_lock(self._map_file, fcntl.F_WRLCK, chunk)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def _unlock(self, chunk: int) -> None:
+        set_lock(self._map_file, fcntl.F_UNLCK, chunk)
+
+
+def set_lock(file: int, kind: int, at: int) -> None:
+    """Lock one byte of a file for its open file description, or let go of it; never waits.
+
+    Raises:
+        OSError: EAGAIN: another one holds it.
+    """
+    flock = _FLOCK.pack(kind, os.SEEK_SET, at, 1, 0)
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, flock)
+
+
+def runs(chunks: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Neighbours among ascending chunks as [first, stop), each at most so many."""
+    first = stop = -1
+    for chunk in chunks:
+        if chunk == stop and stop - first < most:
+            stop += 1
+            continue
+        if first >= 0:
+            yield first, stop
+        first, stop = chunk, chunk + 1
+    if first >= 0:
+        yield first, stop
+
+
+def _boot() -> bytes:
+    """This boot of the machine: 16 bytes."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return bytes.fromhex(text.strip().replace("-", ""))
+    return bytes(16)

@@ -1,0 +1,176 @@
+"""Room on the disk of the cache: what must stay free, and which shards make room for others.
+
+Theory of operation. As much of the disk as ``disk_floor`` says stays free, whoever fills it. Where
+the next shard would cross the floor, whole shards are deleted: those that the plan needs last go
+first, those that it does not name in its horizon before them, the ones read longest ago first of
+all. A shard that the plan needs sooner than the next one stays: then there is no room. Jobs that
+share the folder hold a lease on the shards that they will need soon (a lock on a byte of a file
+of their own, which ends with the process); what another job leases stays too.
+
+Invariants:
+    1. Only a file that the cache has made is deleted: its name is one of the cache's, and the
+       record beside it names its inode and size.
+    2. A leased shard of another job stays.
+
+Not here: what is fetched (``remote.shards``), when the plan needs it (``read.shard_feed``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import math
+import os
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.part import set_lock
+from autoloader.units import GIB, format_bytes
+
+logger = logging.getLogger(__name__)
+
+DISK_FLOOR_BYTES = 10 * GIB
+"""What stays free where nobody says."""
+_SHARD = re.compile(r"([0-9a-f]{40})\.shard")
+_LEASES = "leases"
+
+
+class Room:
+    """The disk of one cache folder; any thread.
+
+    Args:
+        folder: of the cache.
+        floor_bytes: what must stay free.
+
+    Attributes:
+        future: key of a shard → the position at which the plan needs it next.
+    """
+
+    def __init__(self, folder: Path, floor_bytes: int) -> None:
+        self.folder = folder
+        self.floor_bytes = floor_bytes
+        self.future: Mapping[str, float] = {}
+        self._lock = threading.Lock()
+        self._held: set[str] = set()
+        self._told_full = False
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._leases = os.open(folder / _LEASES, flags, 0o600)
+        self._others = os.open(folder / _LEASES, flags, 0o600)
+
+    def free_bytes(self) -> int:
+        """What may still be written."""
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize - self.floor_bytes
+
+    def make(self, nbytes: int, needed: float = math.inf) -> bool:
+        """Whether there is room for so many bytes, once others have made it.
+
+        Args:
+            nbytes: that will be written.
+            needed: the position at which they are needed; what is needed sooner stays.
+        """
+        with self._lock:
+            if self.free_bytes() >= nbytes:
+                return True
+            for key in self._by_use():
+                if self.future.get(key, math.inf) < needed:
+                    break
+                gone = not self._leased_by_others(key) and self._delete(key)
+                if gone and self.free_bytes() >= nbytes:
+                    return True
+            return False
+
+    def say_full(self) -> None:
+        """The floor is reached, and nothing may go; said once."""
+        if not self._told_full:
+            self._told_full = True
+            logger.warning(
+                "%s: the disk floor of %s is reached, and no shard there may go: what else is "
+                "needed is fetched each time that it is read",
+                self.folder,
+                format_bytes(self.floor_bytes),
+            )
+
+    def lease(self, keys: set[str]) -> None:
+        """These shards, and no others, are needed soon."""
+        with self._lock:
+            for key in self._held - keys:
+                set_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+            self._held = {key for key in keys if self._try_lease(key)}
+
+    def record(self, key: str, path: str, identity: RemoteIdentity) -> None:
+        """Note that the cache has made a shard.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        stat = (self.folder / f"{key}.shard").stat()
+        document = {"inode": stat.st_ino, "path": path, **identity.plain()}
+        note = self.folder / f"{key}.json"
+        own = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
+        own.write_text(json.dumps(document), encoding="utf-8")
+        own.replace(note)
+
+    def close(self) -> None:
+        """Let go of all leases; the last use of it."""
+        os.close(self._leases)
+        os.close(self._others)
+
+    def _by_use(self) -> list[str]:
+        """Keys of whole shards, those that are needed last first."""
+        found = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                match = _SHARD.fullmatch(entry.name)
+                if match is not None:
+                    with contextlib.suppress(OSError):
+                        used = entry.stat(follow_symlinks=False).st_atime
+                        found.append((-self.future.get(match[1], math.inf), used, match[1]))
+        return [key for _, _, key in sorted(found)]
+
+    def _delete(self, key: str) -> bool:
+        """Delete a shard of ours; whether it was one."""
+        shard, note = self.folder / f"{key}.shard", self.folder / f"{key}.json"
+        try:
+            told = json.loads(note.read_text(encoding="utf-8"))
+            stat = shard.lstat()
+            if (told["inode"], told["size"]) != (stat.st_ino, stat.st_size):
+                return False
+            shard.unlink()
+            note.unlink(missing_ok=True)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+        return True
+
+    def _try_lease(self, key: str) -> bool:
+        try:
+            set_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
+        except OSError:  # somebody looks at it at this moment; it is asked for again soon
+            return False
+        return True
+
+    def _leased_by_others(self, key: str) -> bool:
+        if key in self._held:  # ours would be in the way
+            set_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+        try:
+            set_lock(self._others, fcntl.F_WRLCK, _byte_of(key))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return True
+            raise
+        finally:
+            set_lock(self._others, fcntl.F_UNLCK, _byte_of(key))
+            if key in self._held:
+                self._try_lease(key)
+        return False
+
+
+def _byte_of(key: str) -> int:
+    """The byte of the file of leases that stands for a shard."""
+    return int(key[:12], 16)

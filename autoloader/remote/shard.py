@@ -1,0 +1,319 @@
+"""One remote shard, read through the cache folder on a local disk.
+
+    KEY.part, KEY.map   it is arriving (``remote.part``)
+    KEY.shard           it is whole, and never written to again
+    KEY.json            whose it is: that the cache has made it
+
+Theory of operation. Whoever reads a shard asks for stretches of it. What the disk has is read from
+there. What it lacks is fetched, in chunks, by requests of at most ``REQUEST_BYTES``, several at a
+time, before all that is only fetched ahead; a chunk that another thread or process is fetching is
+waited for. So a shard arrives once, in whatever order it is asked for, by however many jobs. Where
+the disk has no room above its floor, what is asked for is fetched and not kept.
+
+Invariants:
+    1. What is read is of the version that the index speaks of; another one is an error.
+    2. Bytes are fetched once for all processes of the machine, but those of requests that a kill
+       cut off, and those for which there was no room.
+
+Not here: all shards of a process (``remote.shards``), requests (``remote.store``).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from autoloader.remote.faults import changed
+from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart, runs
+from autoloader.remote.requests import requests
+from autoloader.remote.room import Room
+from autoloader.remote.store import store
+
+REQUEST_BYTES = 2 * 2**20
+"""Of a request at most."""
+_LOOK_S = 0.02
+"""How often is looked whether another process has brought a chunk."""
+_TRIES = 2
+"""So often is a shard fetched whose checksum is wrong."""
+
+logger = logging.getLogger(__name__)
+
+Wanted = Callable[[], bool]
+"""Whether anybody still waits."""
+Stretch = tuple[int, memoryview]
+"""Where a stretch of a file begins, and the memory that it fills."""
+
+
+class RemoteShard:
+    """One version of a remote shard, and what the disk has of it; any thread.
+
+    Args:
+        room: where it lies.
+        path: the file.
+        identity: the version.
+    """
+
+    def __init__(self, room: Room, path: str, identity: RemoteIdentity) -> None:
+        self.path, self.identity = path, identity
+        self.key = identity.key(path)
+        self.whole_path = room.folder / f"{self.key}.shard"
+        self._room = room
+        self._lock = threading.Lock()
+        self._publishing = threading.Lock()
+        self._part: ShardPart | None = None
+        self._users = 0
+
+    def begin(self, stretches: Sequence[Stretch], wanted: Wanted) -> Callable[[], None]:
+        """Ask for what is not here of some stretches.
+
+        Returns:
+            What fills them, once all is here; it raises as ``fetch_whole``, and is to be called.
+
+        Raises:
+            OSError: the disk cannot be written, or a foreign file lies in the shard's place.
+        """
+        part = self._enter()
+        if part is None:
+            return partial(self._fill_from_whole, stretches)
+        chunks = sorted({c for at, view in stretches for c in part.lacks(at, at + len(view))})
+        room = not chunks or self._room.make(len(chunks) * CHUNK_BYTES, self._needed)
+        asked = _Asked(len(chunks) if room else len(stretches))
+        if room:
+            self._ask_for(part, chunks, asked, -math.inf, wanted)
+        else:
+            self._room.say_full()
+            for at, view in stretches:
+                requests().submit(partial(self._bypass, part, at, view, asked, wanted), -math.inf)
+
+        def end() -> None:
+            try:
+                asked.wait()
+                if room:
+                    for at, view in stretches:
+                        part.read_into(view, at)
+            finally:
+                self._leave()
+
+        return end
+
+    def fetch_whole(self, urgency: float = 0.0, wanted: Wanted = lambda: True) -> Path:
+        """The path of the whole shard, once all of it is here.
+
+        Args:
+            urgency: the smaller, the sooner, among all that this process fetches ahead.
+            wanted: whether it is still to be fetched.
+
+        Raises:
+            ChangedError: it is another version now, or what comes is not what the store tells.
+            UnreachableError: the store does not answer, or nobody wants it any more.
+            OSError: it may not be read, or is not there; ENOSPC: no room above the floor.
+        """
+        for _ in range(_TRIES):
+            part = self._enter()
+            if part is None:
+                return self.whole_path
+            try:
+                if not self._room.make(part.missing_bytes, self._needed):
+                    self._room.say_full()
+                    raise OSError(errno.ENOSPC, "no room above the disk floor", self.path)
+                chunks = part.lacks(0, part.size)
+                asked = _Asked(len(chunks))
+                self._ask_for(part, chunks, asked, urgency, wanted)
+                asked.wait()
+                self._publish(part)
+            except DamagedError as error:
+                logger.warning("%s: %s; it is fetched again", self.path, error.strerror)
+            finally:
+                self._leave()
+        if self.whole_path.exists():
+            return self.whole_path
+        raise changed(self.path)
+
+    def fetch_ahead(self, urgency: float, wanted: Wanted) -> None:
+        """Fetch all of it, where no other process of the machine does so already.
+
+        Raises:
+            OSError: as ``fetch_whole``.
+        """
+        part = self._enter()
+        if part is None:
+            return
+        try:
+            if part.lead():
+                try:
+                    self.fetch_whole(urgency, wanted)
+                finally:
+                    part.follow()
+        finally:
+            self._leave()
+
+    @property
+    def missing_bytes(self) -> int:
+        """What the disk lacks of it."""
+        if self._part is None:
+            if self.whole_path.exists():
+                return 0
+            if not self.whole_path.with_suffix(".map").exists():
+                return self.identity.size
+        part = self._enter()
+        if part is None:
+            return 0
+        try:
+            return part.missing_bytes
+        finally:
+            self._leave()
+
+    @property
+    def _needed(self) -> float:
+        return self._room.future.get(self.key, -math.inf)
+
+    def _enter(self) -> ShardPart | None:
+        """The part, which stays open until ``_leave``; ``None`` where the shard is whole."""
+        with self._lock:
+            if self._part is None:
+                if self._is_whole():
+                    return None
+                part = ShardPart(self._room.folder, self.key, self.identity.size)
+                if self._is_whole():  # published between the two looks
+                    part.discard()
+                    part.close()
+                    return None
+                self._part = part
+            self._users += 1
+            return self._part
+
+    def _leave(self) -> None:
+        """A use of the part is over; a whole one is closed with its last use."""
+        with self._lock:
+            self._users -= 1
+            part = self._part
+            if not self._users and part is not None and part.whole and self.whole_path.exists():
+                self._part = None
+                part.close()
+
+    def _is_whole(self) -> bool:
+        try:
+            size = self.whole_path.stat().st_size
+        except FileNotFoundError:
+            return False
+        if size != self.identity.size:  # one of ours is whole
+            raise OSError(
+                errno.EEXIST,
+                f"{self.whole_path} is none of the cache's files: move it away",
+                self.path,
+            )
+        return True
+
+    def _ask_for(
+        self, part: ShardPart, chunks: Iterable[int], asked: _Asked, urgency: float, wanted: Wanted
+    ) -> None:
+        for first, stop in runs(chunks, REQUEST_BYTES // CHUNK_BYTES):
+            job = partial(self._bring, part, first, stop, asked, wanted)
+            requests().submit(job, urgency)
+
+    def _bring(self, part: ShardPart, first: int, stop: int, asked: _Asked, wanted: Wanted) -> None:
+        """Bring chunks [first, stop), or see that others do; a job of ``requests``."""
+        left = list(range(first, stop))
+        with asked.counting(stop - first):
+            while left and not asked.errors:
+                if not wanted():
+                    raise OSError(errno.ECANCELED, "nobody waits for it", self.path)
+                claimed = part.claim(left)
+                try:
+                    for begin, end in runs(claimed, stop - first):
+                        data = store.read(self.path, *part.span(begin, end), self.identity, wanted)
+                        part.fill(begin, data)
+                finally:
+                    part.let_go(claimed)
+                left = [chunk for chunk in left if not part.has(chunk)]
+                if left and not claimed:
+                    with part.moved:
+                        part.moved.wait(_LOOK_S)
+            if part.whole:
+                self._publish(part)
+
+    def _bypass(
+        self, part: ShardPart, at: int, view: memoryview, asked: _Asked, wanted: Wanted
+    ) -> None:
+        """Fill a stretch without the disk, where that lacks it; a job of ``requests``."""
+        with asked.counting(1):
+            if part.lacks(at, at + len(view)):
+                view[:] = store.read(self.path, at, at + len(view), self.identity, wanted)
+            else:
+                part.read_into(view, at)
+
+    def _publish(self, part: ShardPart) -> None:
+        """Give the part its name where it is whole, once."""
+        with self._publishing:
+            if not part.whole or self.whole_path.exists():
+                return
+            if not self.identity.tag and store.now(self.path) != self.identity:
+                raise changed(self.path)  # nothing pinned the version of what came
+            part.publish(self.identity.crc32c)
+            self._room.record(self.key, self.path, self.identity)
+
+    def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
+        try:
+            descriptor = os.open(self.whole_path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # it made room for another one just now
+            self.begin(stretches, lambda: True)()
+            return
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            for at, view in stretches:
+                done = 0
+                while done < len(view):
+                    more = os.preadv(descriptor, [view[done:]], at + done)
+                    if not more:
+                        raise OSError(errno.EIO, "it is cut off", self.path)
+                    done += more
+        finally:
+            os.close(descriptor)
+
+
+class _Asked:
+    """Counts what is left of something that several jobs bring.
+
+    Attributes:
+        left: of it.
+        errors: of the jobs that failed.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+        self.errors: list[Exception] = []
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        if not count:
+            self._over.set()
+
+    @contextmanager
+    def counting(self, count: int) -> Iterator[None]:
+        """At whose end so much is here, or has failed: errors go to whoever waits."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 the thread goes on; who waits raises it
+            self.errors.append(error)
+        finally:
+            self.done(count)
+
+    def done(self, count: int) -> None:
+        """So much is here, or has failed."""
+        with self._lock:
+            self.left -= count
+            if self.left <= 0:
+                self._over.set()
+
+    def wait(self) -> None:
+        """Until all is here. Raises the first error."""
+        self._over.wait()
+        if self.errors:
+            raise self.errors[0]

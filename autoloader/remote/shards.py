@@ -1,0 +1,105 @@
+"""All remote shards that this process reads, over one cache folder.
+
+Not here: one shard (``remote.shard``), the order in which they are fetched ahead
+(``read.shard_feed``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from autoloader.remote.places import cache_root
+from autoloader.remote.room import DISK_FLOOR_BYTES, Room
+from autoloader.remote.shard import RemoteShard, Stretch, Wanted
+from autoloader.remote.store import store
+from autoloader.units import parse_bytes
+
+FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
+"""Environment variable: what must stay free on the disk of the cache, such as "50GB"."""
+
+
+class ShardCache:
+    """The cache of a folder; any thread.
+
+    Args:
+        folder: made where it is missing.
+        floor_bytes: what must stay free on its disk.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, folder: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.room = Room(folder, floor_bytes)
+        self._shards: dict[str, RemoteShard] = {}
+        self._lock = threading.Lock()
+
+    def shard(self, path: str) -> RemoteShard:
+        """A shard, in the version that was the current one at the start.
+
+        Raises:
+            OSError: as ``remote.faults``.
+        """
+        with self._lock:
+            found = self._shards.get(path)
+        return self.current(path) if found is None else found
+
+    def current(self, path: str) -> RemoteShard:
+        """A shard, in the version that the store lists now: for whoever starts.
+
+        Raises:
+            OSError: as ``remote.faults``.
+        """
+        identity = store.identity(path)
+        with self._lock:
+            found = self._shards.get(path)
+            if found is None or found.identity != identity:
+                found = self._shards[path] = RemoteShard(self.room, path, identity)
+        return found
+
+    def read(
+        self, stretches: Mapping[str, Sequence[Stretch]], wanted: Wanted = lambda: True
+    ) -> None:
+        """Fill stretches of several shards; what is not here of all of them is fetched together.
+
+        Raises:
+            OSError: its ``filename`` is the shard's path.
+        """
+        ends = []
+        failed: OSError | None = None
+        for path, some in stretches.items():
+            try:
+                ends.append((path, self.shard(path).begin(some, wanted)))
+            except OSError as error:
+                error.filename, failed = path, failed or error
+        for path, end in ends:
+            try:
+                end()
+            except OSError as error:
+                error.filename, failed = path, failed or error
+        if failed is not None:
+            raise failed
+
+
+_caches: dict[tuple[int, Path], ShardCache] = {}
+_lock = threading.Lock()
+
+
+def shard_cache() -> ShardCache:
+    """This process's, in the cache directory, with the floor that the environment says.
+
+    Raises:
+        OSError: its folder cannot be made.
+    """
+    floor = os.environ.get(FLOOR_VARIABLE)
+    floor_bytes = parse_bytes(floor, name=FLOOR_VARIABLE) if floor else DISK_FLOOR_BYTES
+    key = (os.getpid(), cache_root() / "shards")
+    with _lock:
+        if key not in _caches:
+            _caches[key] = ShardCache(key[1], floor_bytes)
+        _caches[key].room.floor_bytes = floor_bytes
+        return _caches[key]

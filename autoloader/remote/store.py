@@ -1,0 +1,197 @@
+"""Asks remote file systems, again where they fail for a moment, and not too often.
+
+Theory of operation. Every question goes through one ``Store`` of the process. It repeats what may
+pass (``remote.patience``). Where a server says that it is busy, nobody of this process asks that
+server before the pause is over. What a directory holds is asked for once a start: the answer is
+kept on the disk for ``LISTED_FOR_S``, for the other processes and ranks of the same start. (An
+object that changes meanwhile is noticed when it is read: the version is part of each request.)
+
+Not here: what is asked how (``remote.clients``), shards (``remote.shards``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from autoloader.remote import clients, faults
+from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.patience import Patience
+from autoloader.remote.places import cache_root
+
+LISTED_FOR_S = 60.0
+_SAY_EVERY_S = 10.0
+
+Answer = TypeVar("Answer")
+Listing = dict[str, RemoteIdentity | None]
+
+logger = logging.getLogger(__name__)
+
+
+class Store:
+    """Remote files, for any thread; a process has one, ``store``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._not_before: dict[str, float] = {}
+        self._said: dict[str, float] = {}
+        self._listings: dict[str, tuple[float, Listing]] = {}
+        self._listing: dict[str, threading.Lock] = {}
+        self.fetched_bytes = 0
+        self.fetching_s = 0.0
+
+    def listing(self, directory: str) -> Listing:
+        """Names in a directory: files with what they are, directories with ``None``.
+
+        Raises:
+            OSError: as ``remote.faults``; ``NoFileSystemError`` where the server lists nothing.
+        """
+        with self._lock:
+            alone = self._listing.setdefault(directory, threading.Lock())
+        with alone:  # many threads ask for files of one directory at a time
+            known = self._listings.get(directory) or _kept(directory)
+            if known is None or not _fresh(known):
+                client = clients.client_of(directory)
+                found = self._ask(directory, lambda: client.listing(directory))
+                known = (time.time(), found)
+                _keep(directory, found)
+            self._listings[directory] = known
+            return known[1]
+
+    def identity(self, path: str) -> RemoteIdentity:
+        """What a file is: of the listing of its directory, where there is one.
+
+        Raises:
+            OSError: as ``remote.faults``.
+        """
+        client = clients.client_of(path)
+        directory, _, name = path.rpartition("/")
+        if client.lists:
+            found = self.listing(directory).get(name)
+            if found is None:
+                raise faults.missing(path)
+            return found
+        known = _kept(path)
+        kept = known[1].get("") if known is not None and _fresh(known) else None
+        if kept is not None:
+            return kept
+        identity = self._ask(path, lambda: client.identity(path))
+        _keep(path, {"": identity})
+        return identity
+
+    def now(self, path: str) -> RemoteIdentity:
+        """What a file is at this moment. Raises OSError as ``identity``."""
+        client = clients.client_of(path)
+        return self._ask(path, lambda: client.identity(path))
+
+    def read(
+        self,
+        path: str,
+        start: int,
+        stop: int,
+        of: RemoteIdentity,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> bytes:
+        """Bytes [start, stop) of a version of a file.
+
+        Args:
+            path: the file.
+            start: of the first byte.
+            stop: behind the last one.
+            of: the version.
+            wanted: whether anybody still waits for it.
+
+        Raises:
+            OSError: as ``remote.faults``.
+        """
+        client = clients.client_of(path)
+        begun = time.monotonic()
+        data = self._ask(path, lambda: client.read(path, start, stop, of), wanted)
+        with self._lock:
+            self.fetched_bytes += len(data)
+            self.fetching_s += time.monotonic() - begun
+        return data
+
+    def read_all(self, path: str) -> bytes:
+        """A small file. Raises OSError as ``read``."""
+        of = self.identity(path)
+        return self.read(path, 0, of.size, of) if of.size else b""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Put a small file. Raises OSError."""
+        client = clients.client_of(path)
+        self._ask(path, lambda: client.write(path, content))
+        self._listings.pop(path.rpartition("/")[0], None)
+
+    def _ask(
+        self,
+        path: str,
+        question: Callable[[], Answer],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Answer:
+        host = urlsplit(path)._replace(path="").geturl()
+
+        def asked() -> Answer:
+            while (left := self._not_before.get(host, 0.0) - time.monotonic()) > 0:
+                if not wanted():
+                    raise faults.UnreachableError(errno.EHOSTUNREACH, "not wanted any more", path)
+                time.sleep(min(left, 0.25))
+            return question()
+
+        def wait(seconds: float) -> bool:
+            until = time.monotonic() + seconds
+            while wanted() and (left := until - time.monotonic()) > 0:
+                time.sleep(min(left, 0.25))
+            return wanted()
+
+        def told(error: faults.PassingError, pause: float) -> None:
+            now = time.monotonic()
+            if error.busy:
+                self._not_before[host] = max(self._not_before.get(host, 0.0), now + pause)
+            if now - self._said.get(host, -_SAY_EVERY_S) >= _SAY_EVERY_S:
+                self._said[host] = now
+                logger.warning("%s: %s; asked again in %.1f s", path, error.strerror, pause)
+
+        return Patience(wait, told).ask(asked)
+
+
+def _fresh(known: tuple[float, Listing]) -> bool:
+    return 0 <= time.time() - known[0] < LISTED_FOR_S
+
+
+def _place(what: str) -> Path:
+    return cache_root() / "listings" / f"{sha256(what.encode()).hexdigest()[:40]}.json"
+
+
+def _kept(what: str) -> tuple[float, Listing] | None:
+    """What another process of this start was told, and when."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        told = json.loads(_place(what).read_text(encoding="utf-8"))
+        names = told["names"].items()
+        return float(told["at_s"]), {k: v and RemoteIdentity(**v) for k, v in names}
+    return None
+
+
+def _keep(what: str, found: Listing) -> None:
+    place = _place(what)
+    names = {name: one and one.plain() for name, one in found.items()}
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".listing-")
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            json.dump({"at_s": time.time(), "names": names}, file)
+        Path(temporary).replace(place)
+
+
+store = Store()

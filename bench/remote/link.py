@@ -1,0 +1,194 @@
+"""A mixture behind a link of 50 ms and 1 Gb/s: the first batch, the link's use, the second pass.
+
+    python -m bench.remote.link [--spec MIX] [--latency 0.05] [--rate 125e6] [--seconds 10]
+
+A server of its own process serves a copy of the mixture's files with index files beside them. A
+loader on an empty cache is timed to its first batch, and taken from until all shards have arrived;
+the server says how many bytes it sent in which time. Then loaders over the cache, which is whole
+now, and over the local files run in turn.
+
+Result on stdout as JSON.
+
+Not here: faults (``tests/remote``), kills (``bench.remote.kills``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main as command
+from bench.data import ensure_data
+from bench.host import load
+from bench.paired import estimate, in_turn, paired_ratios
+
+_FLOOR = "1GB"
+
+
+class Server:
+    """A server of files in a process of its own.
+
+    Args:
+        folder: what it serves.
+        latency_s: before every answer.
+        bytes_per_s: of its link.
+    """
+
+    def __init__(self, folder: Path, latency_s: float, bytes_per_s: float) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.remote.server", str(folder),
+             "--latency", str(latency_s), "--rate", str(bytes_per_s)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self.address = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
+
+    def sent(self) -> dict[str, float]:
+        """Bytes since the last time, and the seconds from the first to the last of them."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        return found
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def main() -> int:
+    """Run it."""
+    chosen = _arguments()
+    began = load()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=chosen.folder)))
+        near, away, served = _served(Path(chosen.spec or ensure_data("demo")), folder)
+        os.environ.update(AUTOLOADER_CACHE_DIR=str(folder / "here"), AUTOLOADER_DISK_FLOOR="1GB")
+        server = Server(served, chosen.latency, chosen.rate)
+        stack.callback(server.close)
+        away_spec = _at(away, server.address)
+        first = _first_pass(away_spec, server, folder / "here" / "shards", chosen.rate)
+        rates: dict[str, list[float]] = {"away": [], "local": []}
+        specs = {"away": away_spec, "local": PipelineSpec.from_yaml(near)}
+        for order in in_turn(list(rates), chosen.pairs):
+            for name in order:
+                rates[name].append(_rate(specs[name], chosen.seconds))
+        answer = {
+            **first,
+            "second_pass": {name: [round(rate) for rate in found] for name, found in rates.items()},
+            "second_pass_to_local": _ratio(rates),
+            "fetched_in_second_pass": server.sent()["sent"],
+            "load": [began, load()],
+        }
+    print(json.dumps(answer, indent=2))
+    return 0
+
+
+def _served(spec: Path, folder: Path) -> tuple[Path, Path, Path]:
+    """(the mixture's spec over a copy of its files with index files, a folder of it)."""
+    served = folder / "served"
+    shutil.copytree(spec.parent, served, copy_function=_link)
+    near = served / spec.name
+    os.environ["AUTOLOADER_CACHE_DIR"] = str(folder / "there")
+    with contextlib.redirect_stdout(sys.stderr):
+        if command(["index", "--spec", str(near), "--beside"]):
+            raise SystemExit("the mixture cannot be indexed")
+    return near, near, served
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _at(near: Path, address: str) -> PipelineSpec:
+    """The same mixture on the server."""
+    plain: dict[str, Any] = PipelineSpec.from_yaml(near).model_dump(mode="json", exclude_unset=True)
+    for one in plain["datasets"]:
+        where = Path(one["path"])
+        where = where if where.is_absolute() else near.parent / where
+        one["path"] = f"{address}/{where.relative_to(near.parent)}"
+    return PipelineSpec.from_mapping(plain)
+
+
+@contextlib.contextmanager
+def _loader(spec: PipelineSpec) -> Iterator[AutoLoader]:
+    with AutoLoader(spec, ram_floor=_FLOOR, rank=0, world_size=1) as loader:
+        yield loader
+
+
+def _first_pass(spec: PipelineSpec, server: Server, shards: Path, rate: float) -> dict[str, Any]:
+    """Time to the first batch, then batches until every shard is here."""
+    server.sent()
+    began = time.monotonic()
+    batches, samples = 0, 0
+    with _loader(spec) as loader:
+        count = sum(len(one.slices) for one in loader.plan.mixture.datasets)
+        for batch in _forever(loader):
+            if not batches:
+                first_s, before = time.monotonic() - began, server.sent()["sent"]
+            batches += 1
+            samples += len(batch["provenance"])
+            if batches % 8 == 0 and len(list(shards.glob("*.shard"))) >= count:
+                break
+        whole_s = time.monotonic() - began
+    sent = server.sent()
+    return {
+        "first_batch_s": round(first_s, 2),
+        "all_here_s": round(whole_s, 2),
+        "samples_meanwhile": samples,
+        "fetched_bytes": before + sent["sent"],
+        "link_used_ratio": round(sent["sent"] / sent["seconds"] / rate, 3),
+    }
+
+
+def _forever(loader: AutoLoader) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _rate(spec: PipelineSpec, seconds: float) -> float:
+    """Samples a second, once it runs."""
+    with _loader(spec) as loader:
+        batches = _forever(loader)
+        for _ in range(8):
+            next(batches)
+        began, samples = time.monotonic(), 0
+        while time.monotonic() - began < seconds:
+            samples += len(next(batches)["provenance"])
+        return samples / (time.monotonic() - began)
+
+
+def _ratio(rates: dict[str, list[float]]) -> Any:
+    return estimate(paired_ratios(rates["away"], rates["local"])).as_dict()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.remote.link")
+    parser.add_argument("--spec", help="a local mix.yaml; default: the demo mixture")
+    parser.add_argument("--folder", help="where files and cache lie meanwhile")
+    parser.add_argument("--latency", type=float, default=0.05)
+    parser.add_argument("--rate", type=float, default=125e6)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--pairs", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""Datasets far away that have index files beside them: read by index from the first batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from rlds_files import Written
+from streams import dataset_of, spec_of
+
+from autoloader import AutoLoader
+from autoloader.catalog import files
+from autoloader.cli.app import main
+from autoloader.errors import SourceError
+from autoloader.remote.part import CHUNK_BYTES
+from autoloader.remote.store import store
+from bench.remote.server import FileServer, serve
+
+
+@pytest.fixture
+def clean(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The bucket, read by gcsfs, with an empty cache; what is put into it goes again."""
+    monkeypatch.setattr(files, "_here", None)
+    fresh(tmp_path / "first", monkeypatch)
+    yield lab
+    for written in (lab.small, lab.large):
+        shutil.rmtree(written.path / ".autoloader-index", ignore_errors=True)
+
+
+def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine: nothing is in its cache."""
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(folder))
+    monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "1MB")
+    store.__init__()
+
+
+def mix_file(folder: Path, dataset: dict[str, Any]) -> str:
+    plain = {
+        "datasets": [dataset],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "batch": {"size": 4},
+    }
+    (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
+    return str(folder / "mix.yaml")
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def batches(dataset: Any, count: int, state: Any = None) -> tuple[list[dict[str, Any]], Any]:
+    """Some batches of an endless mixture, and the state behind them."""
+    spec = spec_of(dataset, mixing={"epoch": "forever"})
+    with AutoLoader(
+        spec, ram_floor="1MB", controller=False, isolation="thread", output="numpy"
+    ) as loader:
+        assert loader.knobs.reader == "indexed"
+        if state is not None:
+            loader.load_state_dict(state)
+        found = [
+            {
+                "provenance": batch["provenance"].copy(),
+                "image": batch["images"]["primary"].copy(),
+                "action": batch["action"].copy(),
+                "language": list(batch["language"]),
+            }
+            for _, batch in zip(range(count), loader, strict=False)
+        ]
+        return found, loader.state_dict()
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert np.array_equal(one[name], other[name]), name
+
+
+def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
+    clean: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    large = clean.dataset(clean.large)
+    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
+    assert (code, found["put_beside"]) == (0, 2)
+    fresh(tmp_path / "second", monkeypatch)
+    clean.storage.asked.clear()
+    expected, _ = batches(clean.large, 12)
+    first, state = batches(large, 7)
+    rest, _ = batches(large, 5, state)
+    assert_same(first + rest, expected)
+    asked = clean.storage.asked
+    listed = Counter(one.name for one in asked if one.target == "listing")
+    assert set(listed.values()) == {1}, "a directory was listed twice in a minute"
+    shards = [one for one in asked if one.target == "media" and ".tfrecord-" in one.name]
+    data = [one for one in shards if "autoloader-index" not in one.name]
+    starts = Counter((one.name, one.start // CHUNK_BYTES) for one in data)
+    assert set(starts.values()) == {1}, "bytes were fetched twice"
+    assert not any(one.authorised for one in asked)
+    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
+    assert (code, found["built_shards"], found["put_beside"]) == (0, 0, 0)
+
+
+def test_an_index_of_local_files_is_put_beside_their_copy_in_a_bucket(
+    clean: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    local = shutil.copytree(clean.small.path, tmp_path / "robot" / "1.0.0")
+    near = clean.dataset(clean.small, path=str(local))
+    out = clean.url(clean.small)
+    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, near), "--out", out)
+    assert (code, found["put_beside"]) == (0, 2)
+    assert not clean.storage.of("media", "tfrecord"), "the data was fetched"
+    fresh(tmp_path / "second", monkeypatch)
+    assert_same(batches(clean.dataset(clean.small), 3)[0], batches(clean.small, 3)[0])
+    shard = next(local.glob("*00000-of*"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, near), "--out", out)
+    assert code == 4
+    assert "is no copy of" in json.dumps(found)
+    assert main(["index", "--spec", mix_file(tmp_path, near), "--out", str(tmp_path)]) == 2
+
+
+def test_an_object_that_changes_while_it_is_read_is_refused(
+    clean: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    large = clean.dataset(clean.large)
+    assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0
+    fresh(tmp_path / "second", monkeypatch)
+    shards = sorted(clean.large.path.glob("*.tfrecord-*"))
+    times = {path: path.stat().st_mtime_ns for path in shards}
+
+    def change(asked: Any) -> None:
+        if asked.target == "media" and ".tfrecord-" in asked.name and "index" not in asked.name:
+            for path in shards:
+                os.utime(path, ns=(times[path] + 10**9,) * 2)
+
+    clean.storage.fault = change
+    try:
+        with pytest.raises(SourceError, match="changed or deleted") as raised:
+            batches(large, 12)
+        assert "start again" in raised.value.remedy
+    finally:
+        clean.storage.fault = lambda _: None
+        for path, time in times.items():
+            os.utime(path, ns=(time, time))
+
+
+@pytest.fixture(scope="module")
+def web(_served: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FileServer, Any]]:
+    """A web server over a copy of the large dataset."""
+    folder = tmp_path_factory.mktemp("web")
+    large: Written = _served[0].large
+    shutil.copytree(large.path, folder / large.name / "1.0.0")
+    with serve(folder) as server:
+        yield server, large
+
+
+def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
+    web: tuple[FileServer, Written],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server, large = web
+    fresh(tmp_path / "there", monkeypatch)
+    folder = server.folder / large.name / "1.0.0"
+    near = dataset_of(large, path=str(folder))
+    assert main(["index", "--spec", mix_file(tmp_path, near), "--beside"]) == 0
+    fresh(tmp_path / "here", monkeypatch)
+    monkeypatch.setattr(files, "_here", None)
+    away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
+    code, found = answer(capsys, "plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB")
+    assert code == 0
+    assert found["datasets"]["large"]["reader"] == "indexed"
+    probed = [one for one in server.of("tfrecord", "GET") if "index" not in one.name]
+    assert len(probed) <= 1, "a plan reads a part of one shard, to see how long decoding takes"
+    assert_same(batches(away, 6)[0], batches(near, 6)[0])
+
+
+def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(
+    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, large = web
+    fresh(tmp_path / "here", monkeypatch)
+    monkeypatch.setattr(files, "_here", None)
+    shutil.rmtree(server.folder / large.name / "1.0.0" / ".autoloader-index", ignore_errors=True)
+    away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
+    server.asked.clear()
+    assert_same(batches(away, 6)[0], batches(large, 6)[0])
+    asked = [one for one in server.of("tfrecord", "GET") if "index" not in one.name]
+    assert sum(one.stop - one.start for one in asked) == sum(
+        path.stat().st_size for path in large.path.glob("*.tfrecord-*")
+    )

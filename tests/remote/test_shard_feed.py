@@ -1,0 +1,145 @@
+"""Shards are fetched ahead in the order in which the plan needs them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rlds_files import Written, episode, write_dataset
+from streams import dataset_of, mixture_of
+
+from autoloader.index import open_dataset_index
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.valid import table_of
+from autoloader.order.dealing import NodePart
+from autoloader.order.mixture import mixture_order
+from autoloader.order.plan import SamplePlan
+from autoloader.read import shard_feed
+from autoloader.read.shard_feed import ShardFeed, ShardOrder
+from autoloader.remote.shards import ShardCache
+from bench.remote.server import FileServer, serve
+
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FileServer, Written]]:
+    folder = tmp_path_factory.mktemp("web")
+    written = write_dataset(
+        folder, [[episode(8 * s + e, 2 + s % 3) for e in range(2)] for s in range(SHARDS)]
+    )
+    with serve(folder) as server:
+        yield server, written
+
+
+@pytest.fixture
+def planned(
+    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[FileServer, SamplePlan, DatasetIndex]:
+    """The plan of the dataset on the server, whose shards the cache has."""
+    server, written = web
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "user"))
+    path = f"{server.address}/{written.name}/1.0.0"
+    mixture = mixture_of(dataset_of(written, path=path), mixing={"epoch": "forever"})
+    index = open_dataset_index(mixture.datasets[0])
+    order = mixture_order(mixture, {written.name: 1000})
+    table = table_of(mixture.datasets[0], index)
+    server.asked.clear()
+    return server, SamplePlan(order, [table]), index
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait; a hang is the suite's time limit."""
+    while not true():
+        time.sleep(0.005)
+
+
+def test_what_is_needed_ahead_is_what_the_samples_of_the_positions_lie_in(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex],
+) -> None:
+    _, plan, index = planned
+    samples = plan.samples(10, 40)
+    slices = index.dataset.slices
+    paths = [slices[index.slice_of[episode]].path for episode in samples.episode.tolist()]
+    expected: dict[str, int] = {}
+    for position, path in enumerate(paths, 10):
+        expected.setdefault(path, position)
+    assert list(ShardOrder(plan, [index]).ahead(10, 30).items()) == list(expected.items())
+    node = NodePart(base=0, batch=4, first=1, here=1, world_size=2)
+    own: dict[str, int] = {}
+    for position, path in enumerate(paths, 10):
+        if position // 4 % 2 == 1:
+            own.setdefault(path, position)
+    assert ShardOrder(plan, [index], node).ahead(10, 30) == own
+
+
+def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not_fetched(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shard_feed, "_THREADS", 1)
+    server, plan, index = planned
+    cache = ShardCache(tmp_path / "cache", floor_bytes=0)
+    order = ShardOrder(plan, [index])
+    first, *others = order.ahead(0)
+    cache.shard(first).fetch_whole()
+    server.asked.clear()
+    feed = ShardFeed(order, cache)
+    feed.follow(0)
+    until(lambda: all(cache.shard(path).whole_path.exists() for path in others))
+    feed.close()
+    assert feed.join(30)
+    asked = [f"{server.address}/{one.name}" for one in server.of("tfrecord", "GET")]
+    assert asked == others
+    assert cache.room.future.keys() == {cache.shard(path).key for path in (first, *others)}
+
+
+def test_a_shard_that_cannot_be_fetched_ahead_is_left_to_who_needs_it(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex], tmp_path: Path
+) -> None:
+    server, plan, index = planned
+    cache = ShardCache(tmp_path / "cache", floor_bytes=0)
+    order = ShardOrder(plan, [index])
+    bad, *others = order.ahead(0)
+    server.fault = lambda asked: 403 if bad.endswith(asked.name) else None
+    feed = ShardFeed(order, cache)
+    try:
+        cache.shard(others[0])
+        feed.follow(0)
+        until(lambda: all(cache.shard(path).whole_path.exists() for path in others))
+    finally:
+        server.fault = lambda _: None
+        feed.close()
+    assert feed.join(30)
+    assert not cache.shard(bad).whole_path.exists()
+
+
+def test_of_two_jobs_on_one_cache_one_fetches_a_shard(
+    planned: tuple[FileServer, SamplePlan, DatasetIndex], tmp_path: Path
+) -> None:
+    server, plan, index = planned
+    order = ShardOrder(plan, [index])
+    caches = [ShardCache(tmp_path / "cache", floor_bytes=0) for _ in range(2)]
+    feeds = [ShardFeed(order, cache) for cache in caches]
+    for cache in caches:
+        for path in order.ahead(0):
+            cache.shard(path)
+    server.asked.clear()
+    before = server.sent
+    server.latency_s = 0.01
+    together = [threading.Thread(target=feed.follow, args=(0,)) for feed in feeds]
+    for thread in together:
+        thread.start()
+    for thread in together:
+        thread.join()
+    until(lambda: all(caches[0].shard(path).whole_path.exists() for path in order.ahead(0)))
+    server.latency_s = 0.0
+    for feed in feeds:
+        feed.close()
+        assert feed.join(30)
+    sizes = [caches[0].shard(path).identity.size for path in order.ahead(0)]
+    assert server.sent - before == sum(sizes)

@@ -1,0 +1,356 @@
+"""Shards that arrive through the cache: what is read is the store's, once, or an error says why."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoloader.errors import SpecError
+from autoloader.remote import clients, patience, store
+from autoloader.remote.faults import ChangedError, PassingError, UnreachableError, of_status
+from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart
+from autoloader.remote.room import Room
+from autoloader.remote.shards import ShardCache
+from bench.remote.server import FileServer, serve
+
+SIZE = 5 * CHUNK_BYTES + 1000
+
+
+@pytest.fixture(scope="module")
+def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    with serve(tmp_path_factory.mktemp("served")) as server:
+        yield server
+
+
+@pytest.fixture
+def far(_served: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileServer:
+    """A server with one file of its own for each test, quick to be asked again."""
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "user"))
+    monkeypatch.setattr(patience, "FIRST_S", 0.01)
+    _served.fault, _served.tags = (lambda _: None), True
+    _served.asked.clear()
+    _served.sent = _served.most_at_once = 0
+    (_served.folder / tmp_path.name).write_bytes(random.Random(tmp_path.name).randbytes(SIZE))
+    return _served
+
+
+@pytest.fixture
+def address(far: FileServer, tmp_path: Path) -> str:
+    return f"{far.address}/{tmp_path.name}"
+
+
+@pytest.fixture
+def content(far: FileServer, tmp_path: Path) -> bytes:
+    return (far.folder / tmp_path.name).read_bytes()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ShardCache:
+    return ShardCache(tmp_path / "cache", floor_bytes=0)
+
+
+def read(cache: ShardCache, address: str, start: int, stop: int) -> bytes:
+    data = bytearray(stop - start)
+    cache.read({address: [(start, memoryview(data))]})
+    return bytes(data)
+
+
+def test_a_stretch_fetches_its_chunks_alone_and_a_second_reader_fetches_nothing(
+    far: FileServer, address: str, content: bytes, cache: ShardCache
+) -> None:
+    at = 2 * CHUNK_BYTES - 10
+    assert read(cache, address, at, at + 20) == content[at : at + 20]
+    assert [(one.start, one.stop) for one in far.of("", "GET")] == [(CHUNK_BYTES, 3 * CHUNK_BYTES)]
+    again = ShardCache(cache.room.folder, floor_bytes=0)
+    assert read(again, address, at - 5, at + 30) == content[at - 5 : at + 30]
+    assert len(far.of("", "GET")) == 1
+
+
+def test_a_whole_shard_is_published_and_asks_the_server_for_each_byte_once(
+    far: FileServer, address: str, content: bytes, cache: ShardCache
+) -> None:
+    read(cache, address, 0, 10)
+    path = cache.shard(address).fetch_whole()
+    assert path.read_bytes() == content
+    assert far.sent == SIZE
+    assert {one.suffix for one in path.parent.iterdir()} == {".shard", ".json", ""}
+    assert cache.shard(address).fetch_whole() == path
+    assert read(cache, address, 0, SIZE) == content
+    assert far.sent == SIZE
+
+
+def test_requests_under_way_are_bounded(
+    far: FileServer, address: str, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("autoloader.remote.shard.REQUEST_BYTES", 8192)
+    monkeypatch.setattr("autoloader.remote.shard.CHUNK_BYTES", 8192)
+    monkeypatch.setattr("autoloader.remote.part.CHUNK_BYTES", 8192)
+    far.latency_s = 0.001
+    cache.shard(address).fetch_whole()
+    far.latency_s = 0.0
+    assert len(far.of("", "GET")) > 100
+    assert 1 < far.most_at_once <= 12
+
+
+@pytest.mark.parametrize("fault", [503, 500, (429, "0"), "cut"])
+def test_what_fails_for_a_moment_is_asked_again_and_arrives_whole(
+    far: FileServer, address: str, content: bytes, cache: ShardCache, fault: Any
+) -> None:
+    far.fault = lambda asked: fault if len(far.of("", "GET")) in (1, 2, 3) else None
+    assert cache.shard(address).fetch_whole().read_bytes() == content
+
+
+def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> None:
+    assert patience.pause_s(1, 7.0, 0.0) == 7.0
+    assert patience.pause_s(1, None, 0.5) == patience.FIRST_S
+    assert patience.pause_s(30, None, 0.999) < patience.LONGEST_S
+    for status in (429, 503):
+        error = of_status(status, "x", "7")
+        assert isinstance(error, PassingError)
+        assert (error.busy, error.after_s) == (True, 7.0)
+    own = store.Store()
+    asked: list[str] = []
+
+    def busy_once() -> str:
+        asked.append("once")
+        if len(asked) == 1:
+            raise PassingError("busy", "gs://b/x", after_s=0.05, busy=True)
+        return "told"
+
+    assert own._ask("gs://b/x", busy_once) == "told"
+    assert own._not_before.keys() == {"gs://b"}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(403, PermissionError), (401, PermissionError), (404, FileNotFoundError), (412, ChangedError)],
+)
+def test_what_will_not_pass_is_not_asked_again(
+    far: FileServer, address: str, cache: ShardCache, status: int, kind: type[OSError]
+) -> None:
+    cache.shard(address)
+    far.fault = lambda _: status
+    with pytest.raises(kind) as raised:
+        read(cache, address, 0, 10)
+    assert raised.value.filename == address
+    assert len(far.of("", "GET")) == 1
+
+
+@pytest.mark.parametrize("tags", [True, False])
+def test_an_object_that_changed_is_refused(
+    far: FileServer, address: str, cache: ShardCache, tmp_path: Path, tags: bool
+) -> None:
+    far.tags = tags
+    read(cache, address, 0, 10)
+    file = far.folder / tmp_path.name
+    file.write_bytes(bytes(SIZE))
+    os.utime(file, (1e9, 1e9))
+    with pytest.raises(ChangedError, match="changed"):
+        read(cache, address, SIZE - 10, SIZE)
+
+
+def test_a_server_that_is_gone_is_waited_for(
+    far: FileServer, address: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = store.store.identity(address)
+    monkeypatch.setattr(patience, "LONGEST_S", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/{address.rpartition('/')[2]}"
+    own, looks = store.Store(), iter(range(40))
+    with contextlib.ExitStack() as back:
+
+        def wanted() -> bool:
+            if next(looks) == 20:
+                back.enter_context(serve(far.folder, port))
+            return True
+
+        assert own.read(address, 0, 10, identity, wanted) == content[:10]
+    left = iter(range(3))
+    with pytest.raises(UnreachableError, match="cannot be resolved"):
+        own.read("http://nowhere.invalid/x", 0, 10, identity, lambda: next(left, None) is not None)
+
+
+def test_bytes_that_were_damaged_on_the_disk_are_never_published(
+    far: FileServer, address: str, content: bytes, cache: ShardCache
+) -> None:
+    read(cache, address, 0, 10)
+    part = next(cache.room.folder.glob("*.part"))
+    with part.open("r+b") as file:
+        file.write(b"damage")
+    assert cache.shard(address).fetch_whole().read_bytes() == content
+
+
+def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> None:
+    part = ShardPart(tmp_path, "k", 100)
+    part.claim([0])
+    part.fill(0, bytes(100))
+    with pytest.raises(DamagedError):
+        part.publish(crc32c=1)
+    assert part.missing_bytes == 100
+    part.close()
+
+
+def test_a_map_that_is_left_without_its_part_says_nothing(tmp_path: Path) -> None:
+    part = ShardPart(tmp_path, "k", 100)
+    part.claim([0])
+    part.fill(0, bytes(100))
+    part.close()
+    (tmp_path / "k.part").rename(tmp_path / "elsewhere")
+    again = ShardPart(tmp_path, "k", 100)
+    assert again.missing_bytes == 100
+    again.close()
+
+
+def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> None:
+    first, second = (ShardPart(tmp_path, "k", SIZE) for _ in range(2))
+    assert first.claim([0, 1]) == [0, 1]
+    assert second.claim(range(3)) == [2]
+    first.close()
+    assert second.claim(range(3)) == [0, 1]
+    second.close()
+
+
+class SmallDisk(Room):
+    """A disk with room for so many bytes."""
+
+    room_bytes = 0
+
+    def free_bytes(self) -> int:
+        taken = sum(one.stat().st_blocks * 512 for one in self.folder.glob("*.shard"))
+        return self.room_bytes - taken - self.floor_bytes
+
+
+@pytest.fixture
+def three(
+    far: FileServer, tmp_path: Path, cache: ShardCache
+) -> tuple[ShardCache, SmallDisk, list[str]]:
+    """Three shards, and a disk for two and a half of them."""
+    cache.room.close()
+    room = cache.room = SmallDisk(cache.room.folder, 0)
+    names = [f"{tmp_path.name}-{number}" for number in range(3)]
+    for name in names:
+        (far.folder / name).write_bytes(random.Random(name).randbytes(SIZE))
+    room.room_bytes = int(2.5 * SIZE)
+    return cache, room, [f"{far.address}/{name}" for name in names]
+
+
+def test_at_the_floor_what_the_plan_needs_last_goes_first(
+    three: tuple[ShardCache, SmallDisk, list[str]],
+) -> None:
+    cache, room, addresses = three
+    first, second, third = map(cache.shard, addresses)
+    room.future = {first.key: 50.0, second.key: 900.0, third.key: 100.0}
+    first.fetch_whole()
+    second.fetch_whole()
+    third.fetch_whole()
+    assert [one.whole_path.exists() for one in (first, second, third)] == [True, False, True]
+    with pytest.raises(OSError, match="no room above the disk floor"):
+        second.fetch_whole()
+
+
+def test_without_room_what_is_asked_for_is_read_and_not_kept(
+    far: FileServer,
+    three: tuple[ShardCache, SmallDisk, list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cache, room, addresses = three
+    room.room_bytes = 0
+    with caplog.at_level(logging.WARNING):
+        got = [read(cache, addresses[0], 100, 300) for _ in range(2)]
+    assert got == [(far.folder / addresses[0].rpartition("/")[2]).read_bytes()[100:300]] * 2
+    assert len(far.of("", "GET")) == 2
+    assert [one.getMessage().count("disk floor") for one in caplog.records] == [1]
+
+
+def test_foreign_files_and_shards_that_another_job_leases_stay(
+    three: tuple[ShardCache, SmallDisk, list[str]],
+) -> None:
+    cache, room, addresses = three
+    shards = [cache.shard(address) for address in addresses]
+    shards[0].fetch_whole()
+    shards[1].fetch_whole()
+    foreign = [room.folder / name for name in ("notes.txt", f"{'a' * 40}.shard")]
+    for path in foreign:
+        path.write_bytes(b"mine")
+    other = Room(room.folder, 0)
+    other.lease({shards[0].key})
+    room.room_bytes = 0
+    assert not room.make(SIZE)
+    assert [one.whole_path.exists() for one in shards[:2]] == [True, False]
+    assert all(path.read_bytes() == b"mine" for path in foreign)
+    other.close()
+    assert not room.make(SIZE)
+    assert not shards[0].whole_path.exists()
+    assert all(path.exists() for path in foreign)
+
+
+def test_a_foreign_file_in_a_shards_place_is_named_and_lives(
+    address: str, cache: ShardCache
+) -> None:
+    place = cache.shard(address).whole_path
+    place.write_bytes(b"mine")
+    with pytest.raises(OSError, match=r"none of the cache's files") as raised:
+        read(cache, address, 0, 10)
+    assert raised.value.errno == errno.EEXIST
+    assert place.read_bytes() == b"mine"
+
+
+def test_an_address_with_a_secret_is_refused_without_saying_it() -> None:
+    for address in ("https://ann:hunter2@h/x", "https://h/x?sig=hunter2"):
+        with pytest.raises(SpecError) as raised:
+            clients.client_of(address)
+        assert "hunter2" not in str(raised.value)
+
+
+def test_credentials_are_the_clients_own_and_stand_nowhere(
+    far: FileServer,
+    address: str,
+    content: bytes,
+    cache: ShardCache,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login ann password hunter2\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    secret = "YW5uOmh1bnRlcjI="  # what the header holds
+    far.fault = lambda asked: None if secret in asked.headers.get("authorization", "") else 401
+    told = []
+    with caplog.at_level(logging.DEBUG, "autoloader"):
+        assert cache.shard(address).fetch_whole().read_bytes() == content
+        far.fault = lambda _: 403
+        with pytest.raises(PermissionError) as raised:
+            read(ShardCache(tmp_path / "other", 0), address, 0, 10)
+        told += [str(raised.value), repr(raised.value), caplog.text]
+    for place in (tmp_path / "cache", tmp_path / "other", tmp_path / "user"):
+        told += [path.read_bytes().hex() for path in place.rglob("*") if path.is_file()]
+    everything = "\n".join(told)
+    assert address in everything
+    for word in ("hunter2", secret):
+        assert word not in everything
+        assert word.encode().hex() not in everything
+
+
+def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
+    cloud = of_entry({"size": 5, "generation": "17", "crc32c": "AAAAAQ=="})
+    assert cloud == RemoteIdentity(5, 17, "17", 1)
+    plain = {"size": 5, "Last-Modified": "Thu, 01 Jan 1970 00:00:02 GMT", "ETag": '"a"'}
+    assert of_entry(plain) == RemoteIdentity(5, 2 * 10**9, '"a"')
+    assert of_entry({"size": 5, "ETag": "a"}).number != of_entry({"size": 5, "ETag": "b"}).number
+    with pytest.raises(ValueError, match="how large"):
+        of_entry({"size": None})
+    assert json.loads(json.dumps(cloud.plain()))["size"] == 5
