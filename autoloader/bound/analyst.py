@@ -6,10 +6,10 @@ Not here: the bound itself (``bound.model``), the study (``tune.study``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoloader.bound.model import Bound, bound_of
+from autoloader.bound.model import Bound, bound_of, disk_rate
 from autoloader.bound.programme import CacheStep, Supplies
 from autoloader.bound.trace import Trace
 from autoloader.cache.forecast import SAMPLE_S
@@ -28,16 +28,24 @@ class Analyst:
     Attributes:
         supplies: what there is for the loader.
         cache: what holding frames saves.
+        most_io_threads: that may be set. A disk gives more where more is asked of it at a time, so
+            its rate is known of measurements with so many only.
     """
 
     supplies: Supplies
     cache: CacheModel = lambda _: ()
+    most_io_threads: int = 1
     _traces: list[Trace] = field(default_factory=list)
+    _asking: list[Trace] = field(default_factory=list)
 
     def learn(self, measurement: Mapping[str, Any] | None) -> None:
         """One measurement (``measure --json``); one without a trace says nothing."""
-        if measurement is not None and measurement.get("trace"):
-            self._traces.append(Trace.from_plain(measurement["trace"]))
+        if measurement is None or not measurement.get("trace"):
+            return
+        trace, knobs = Trace.from_plain(measurement["trace"]), measurement.get("knobs") or {}
+        self._traces.append(trace)
+        if knobs.get("reader") == "indexed" and knobs["io_threads"] >= self.most_io_threads:
+            self._asking.append(trace)
 
     @property
     def trace(self) -> Trace | None:
@@ -53,12 +61,13 @@ class Analyst:
         trace = self.trace
         if trace is None:
             return None
+        supplies = replace(self.supplies, disk_bytes_per_s=disk_rate(self._asking))
         decode = trace.stages.get("decode")
         if not with_cache or decode is None or decode.cpu_s <= SAMPLE_S:
-            return bound_of(self._traces, self.supplies)
+            return bound_of(self._traces, supplies)
         # What the interpreter does for a sample in decode threads no held frame saves.
         steps = self.cache(decode.cpu_s - SAMPLE_S)
-        return bound_of(self._traces, self.supplies, steps)
+        return bound_of(self._traces, supplies, steps)
 
     def near(self, samples_per_s: float | None) -> bool:
         """Whether a rate is so close to the bound that no trial can be told to be better."""

@@ -110,19 +110,17 @@ def bound_of(
 
     Args:
         traces: of measurements of one mixture on one machine, whatever their knobs.
-        supplies: what there is. The disk's rate is taken of the traces where it is ``None``.
+        supplies: what there is.
         cache: what holding frames saves; see ``cache_steps``.
     """
     known = [trace for trace in traces if trace.samples and trace.cpu_s > 0]
     if not known:
         return None
     cheapest = min(known, key=lambda trace: trace.cpu_s)
-    if supplies.disk_bytes_per_s is None:
-        supplies = replace(supplies, disk_bytes_per_s=disk_rate(known))
     costs = Costs(
         cpu_s=cheapest.cpu_s,
         one_thread_s=min(trace.one_thread_s for trace in known),
-        disk_bytes=min(trace.disk_bytes or 0.0 for trace in known),
+        disk_bytes=min(trace.stored_bytes for trace in known),
         cache=tuple(cache),
     )
     alone = solve(costs, replace(supplies, cache_bytes=0.0))
@@ -140,7 +138,7 @@ def bound_of(
 
 
 def disk_rate(traces: Iterable[Trace]) -> float | None:
-    """Bytes a second of the disk, from the trace that asked it most; ``None``: none did."""
+    """Bytes a second of the disk, from the traces that asked it most; ``None``: none waited."""
     told = [
         rate
         for trace in traces

@@ -3,9 +3,10 @@
 Theory of operation. The kernel counts for every thread how long it ran and how long it stood ready
 with no processor free (``/proc/PID/task/TID/schedstat``); what is left of the clock it waited for
 something else. Threads of the loader have names (``host.threads``), so times add up by stage. Bytes
-are those of ``/proc/PID/io``: asked of files, and come from a disk. A disk is the one that holds
-things up while some thread sleeps in the kernel for it (state D), which is looked at ten times a
-second. What other processes took of the processors meanwhile comes from ``probes.pressure``.
+are those of ``/proc/PID/io``: asked of files, and come from a block device. A disk holds things up
+while some thread sleeps in the kernel for it, which is looked at ten times a second: state D, or a
+positional read that has not come back (a FUSE file system is waited for in state S). What other
+processes took of the processors meanwhile comes from ``probes.pressure``.
 
 A trace is the difference of two readings. Threads that ended in between are not in it, so knobs
 must hold still.
@@ -32,6 +33,12 @@ from autoloader.probes.pressure import ProcessorProbe
 _PERIOD_S = 0.1
 _REFRESH = 10
 """Looks at states between two looks at which threads there are, and at what others use."""
+
+_POSITIONAL_READS = {
+    "x86_64": (b"17", b"295", b"327"),
+    "aarch64": (b"67", b"69", b"286"),
+}.get(os.uname().machine, ())
+"""Numbers of pread64, preadv and preadv2: what files are read with, and pipes are not."""
 
 _STAGES = {
     "loader-decode": "decode",
@@ -72,7 +79,8 @@ class Trace:
         stages: by name: read, decode, mix, consumer, other.
         one_thread_s: seconds a sample of the busiest thread that no knob gives a second of.
         read_bytes: asked of files, for each sample; ``None`` where the kernel does not say.
-        disk_bytes: of these, come from a disk.
+        disk_bytes: of these, come from a block device; those of a network's file system are not
+            counted there.
         disk_busy_ratio: share of the time that some thread slept for a disk, 0 to 1.
         others_cpus: processors that other processes used meanwhile; ``None``: not known.
         datasets: processor seconds of decoding one of its samples, by dataset.
@@ -95,10 +103,17 @@ class Trace:
 
     @property
     def disk_bytes_per_s(self) -> float | None:
-        """What the disk gave while it was asked; ``None`` where next to nothing was."""
-        if not self.disk_bytes or self.disk_busy_ratio <= 0:
+        """What the disk gave while it was waited for; ``None`` where it never was."""
+        if not self.stored_bytes or self.disk_busy_ratio <= 0:
             return None
-        return self.disk_bytes * self.samples / (self.duration_s * self.disk_busy_ratio)
+        return self.stored_bytes * self.samples / (self.duration_s * self.disk_busy_ratio)
+
+    @property
+    def stored_bytes(self) -> float:
+        """Bytes a sample that were waited for: a block device's, else all that files gave."""
+        if self.disk_bytes:
+            return self.disk_bytes
+        return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
 
     def with_datasets(self, decoded: Mapping[str, tuple[float, int]]) -> Trace:
         """The same, with the processor time of decoding dealt to datasets.
@@ -285,4 +300,11 @@ def _sleeps_for_disk(task: Path) -> bool:
         stat = (task / "stat").read_bytes()
     except OSError:
         return False
-    return stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3] == b"D"
+    state = stat[stat.rindex(b")") + 2 : stat.rindex(b")") + 3]
+    if state != b"S" or not _POSITIONAL_READS:
+        return state == b"D"
+    try:
+        call = (task / "syscall").read_bytes().partition(b" ")[0]
+    except OSError:
+        return False
+    return call in _POSITIONAL_READS

@@ -142,7 +142,7 @@ def tune(
         batches=_batches(options),
         floor_bytes=floor_bytes,
     )
-    analyst = _analyst(plan, batch_size, options.step_time_s, clock)
+    analyst = _analyst(place, options.step_time_s, clock)
     result = run_study(
         space,
         partial(_first_trial, space, batch_size, options.step_time_s),
@@ -311,16 +311,18 @@ def _first_trial(
     return least_for_step(space, batch_size, trace, step_time_s)
 
 
-def _analyst(plan: LoaderPlan, batch_size: int, step_time_s: float | None, clock: Clock) -> Analyst:
+def _analyst(place: _Place, step_time_s: float | None, clock: Clock) -> Analyst:
     """Knows what there is for this plan's loader."""
+    plan, batch_size = place.plan, place.batch_size
     supplies = Supplies(
         cpus=plan.limits.cpus,
         cache_bytes=float(plan.limits.cache_bytes or 0),
         trainer_s=None if step_time_s is None else step_time_s / batch_size,
     )
+    most = place.space.ranges["io_threads"].high
     if not plan.limits.cache_bytes or plan.knobs.reader != "indexed":
-        return Analyst(supplies)
-    return Analyst(supplies, cache_model(plan, clock))
+        return Analyst(supplies, most_io_threads=most)
+    return Analyst(supplies, cache_model(plan, clock), most_io_threads=most)
 
 
 def _batches(options: TuneOptions) -> int:

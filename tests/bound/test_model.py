@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autoloader.bound.analyst import Analyst
-from autoloader.bound.model import bound_of, cache_steps
+from autoloader.bound.model import bound_of, cache_steps, disk_rate
 from autoloader.bound.programme import CacheStep, Supplies
 from autoloader.bound.trace import StageCost, Trace
 from autoloader.cache.forecast import FrameSet
@@ -51,7 +51,7 @@ def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
 
 def test_a_disk_that_is_waited_for_is_the_limit_and_a_faster_one_the_lift() -> None:
     slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0)  # 1000 samples of 100 kB in 10 s: 10 MB/s
-    found = bound_of([slow], Supplies(2))
+    found = bound_of([slow], Supplies(2, disk_bytes_per_s=disk_rate([slow])))
     assert found is not None
     assert found.limited_by == "disk"
     assert found.samples_per_s == pytest.approx(100)
@@ -60,9 +60,23 @@ def test_a_disk_that_is_waited_for_is_the_limit_and_a_faster_one_the_lift() -> N
 
 
 def test_a_disk_that_is_hardly_waited_for_says_nothing() -> None:
-    found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.01)], Supplies(2))
-    assert found is not None
-    assert found.limited_by == "cores"
+    assert disk_rate([trace(disk_bytes=1e5, disk_busy_ratio=0.01)]) is None
+
+
+def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> None:
+    slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0).as_dict()
+    analyst = Analyst(Supplies(2), most_io_threads=8)
+    limits = []
+    for knobs in (
+        {"reader": "indexed", "io_threads": 2},
+        {"reader": "stream", "io_threads": 8},
+        {"reader": "indexed", "io_threads": 8},
+    ):
+        analyst.learn({"trace": slow, "knobs": knobs})
+        bound = analyst.bound()
+        assert bound is not None
+        limits.append(bound.limited_by)
+    assert limits == ["cores", "cores", "disk"]
 
 
 def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:

@@ -76,4 +76,6 @@ def test_decoding_is_dealt_to_datasets_as_their_clock_seconds_compare() -> None:
 def test_a_disk_s_rate_is_of_the_time_it_was_waited_for() -> None:
     trace = Trace(100, 10.0, {}, 0.0, 5e4, 1e4, disk_busy_ratio=0.5)
     assert trace.disk_bytes_per_s == pytest.approx(2e5)
-    assert Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.5).disk_bytes_per_s is None
+    network = Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.5)
+    assert network.disk_bytes_per_s == pytest.approx(1e6), "no block device counts its bytes"
+    assert Trace(100, 10.0, {}, 0.0, 5e4, 0.0, 0.0).disk_bytes_per_s is None, "page cache"
