@@ -24,6 +24,7 @@ EXTRA_OF: Mapping[str, str] = {
     "optuna": "tune",
     "sqlalchemy": "tune",
     "highspy": "tune",
+    "jinja2": "report",
     "matplotlib": "report",
     "pyarrow": "lerobot",
     "av": "lerobot",

@@ -169,7 +169,9 @@ class AutoLoader(PlannedLoader):
         log_notes(self.plan)
         self._closed = False
         ranks_here = self._neighbours.local_world_size
-        control = control_request(self.plan, self._neighbours, moves=self._controller)
+        control = control_request(
+            self.plan, self._neighbours, moves=self._controller, replays=replays
+        )
         if isolation == "process" and self._child is None:
             self._child = Child.shared(self._neighbours)
         page, number = self._child.page if self._child else None, pipeline_number()

@@ -288,9 +288,9 @@ class Worker:
     def end(self, reason: str) -> None:
         """End the process now."""
         logger.info("ending: %s", reason)
-        from autoloader.telemetry.runtime import forget_all  # in use by now
+        from autoloader.control.sinks import end_all  # in use by now
 
-        forget_all()
+        end_all()
         logging.shutdown()
         os._exit(0)
 

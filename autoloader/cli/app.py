@@ -40,6 +40,7 @@ from autoloader.cli.peek import peek
 from autoloader.cli.plan import plan
 from autoloader.cli.profile import profile_app
 from autoloader.cli.replay import replay
+from autoloader.cli.report import report
 from autoloader.cli.stats import stats
 from autoloader.cli.top import top
 from autoloader.cli.tune import tune
@@ -127,7 +128,7 @@ def _schema_of(kind: SchemaKind) -> dict[str, Any]:
 
 # In the order in which a new user meets them.
 _COMMANDS: list[Callable[..., None]] = [demo, inspect, init, plan, peek, verify, index, stats]
-_COMMANDS += [measure, tune, top, doctor, replay, schema]
+_COMMANDS += [measure, tune, top, report, doctor, replay, schema]
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(profile_app, name="profile")

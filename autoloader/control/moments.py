@@ -15,9 +15,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from autoloader.control.pressure import Pressure
+from autoloader.control.sinks import Sink
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import SATISFIED_RATIO
@@ -26,7 +26,6 @@ from autoloader.controller.states import State
 from autoloader.decode.activity import PipelineActivity
 from autoloader.knobs import Knobs
 from autoloader.process.setup import PipelineSetup
-from autoloader.telemetry.runtime import RunFile
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
     DatasetMoment,
@@ -42,28 +41,6 @@ from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistic
 _KEPT_MOVES = 12
 _KEPT_MOMENTS = 60
 _UNJUDGED = ("", "undecided")
-
-
-class Sink(Protocol):
-    """Where snapshots go. Called from the policy's thread: it must not wait, and not raise."""
-
-    def write(self, moment: Snapshot) -> None:
-        """One more."""
-        ...
-
-    def close(self) -> None:
-        """There are no more."""
-        ...
-
-
-def open_sinks(setup: PipelineSetup, number: int) -> tuple[Sink, ...]:
-    """Where the snapshots of a pipeline go.
-
-    Args:
-        setup: what it is opened with.
-        number: which pipeline of its trainer.
-    """
-    return (RunFile(setup.control.run, number),)
 
 
 class Moments:

@@ -135,9 +135,10 @@ class ControlledPipeline:
         """Made when there is something to say: its classes cost milliseconds that batches want."""
         with self._lately:
             if self._made is None:
-                from autoloader.control.moments import Moments, open_sinks
+                from autoloader.control.moments import Moments
+                from autoloader.control.sinks import open_sinks
 
-                sinks = open_sinks(self._setup, self._number)
+                sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
                 self._made = Moments(self._setup, self._number, sinks)
             return self._made
 

@@ -6,7 +6,7 @@ Not here: governing (``autoloader.control.pipeline``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -16,6 +16,9 @@ from autoloader.controller.limits import ControllerLimits
 
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
 """Environment variable: the decision log's file, or a directory for one a run; unset: none."""
+RUN_DIR_VARIABLE = "AUTOLOADER_RUN_DIR"
+"""Environment variable: the folder that runs leave their records in, with their decision logs;
+"off": no record; unset: a small ring of records in the cache directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ class ControlRequest:
         script: what the trainer runs, for people.
         frames_on_disk: where decoded frames may lie on a disk; ``None``: nowhere.
         helpers: address of the cluster whose hosts help; "": none do.
+        record: folder of this run's record; "": none is kept.
+        record_in_ring: whether that folder is one of the cache directory's ring.
+        facts: what the record says of the start; plain values.
     """
 
     limits: ControllerLimits
@@ -45,6 +51,9 @@ class ControlRequest:
     script: str = ""
     frames_on_disk: DiskRoom | None = None
     helpers: str = ""
+    record: str = ""
+    record_in_ring: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import DiskRoom
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.request import DECISIONS_VARIABLE, ControlRequest
+from autoloader.controller.request import DECISIONS_VARIABLE, RUN_DIR_VARIABLE, ControlRequest
 from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
+from autoloader.remote.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
 if TYPE_CHECKING:
@@ -53,16 +55,23 @@ def log_notes(plan: LoaderPlan) -> None:
         logger.warning("%s", plan.why_no_batch)
 
 
-def control_request(plan: LoaderPlan, neighbours: Neighbours, *, moves: bool) -> ControlRequest:
+def control_request(
+    plan: LoaderPlan, neighbours: Neighbours, *, moves: bool, replays: bool
+) -> ControlRequest:
     """What the controller of a loader is asked.
 
     Args:
         plan: what was decided.
         neighbours: the trainers that share the machine.
         moves: whether the controller may move knobs.
+        replays: whether the first batch is handed out again and again.
     """
     mixing, lent = plan.mixture.spec.mixing, plan.profile.profile.cache
-    wanted, run = os.environ.get(DECISIONS_VARIABLE, ""), run_name()
+    run = run_name()
+    record, in_ring = _record_of(run)
+    wanted = os.environ.get(DECISIONS_VARIABLE, "")
+    if not wanted and record and not in_ring:
+        wanted = f"{record}/decisions.jsonl"
     return ControlRequest(
         limits=ControllerLimits(
             ram_floor_bytes=plan.ram_floor_bytes,
@@ -81,4 +90,29 @@ def control_request(plan: LoaderPlan, neighbours: Neighbours, *, moves: bool) ->
         script=script_name(),
         helpers=plan.helpers,
         frames_on_disk=None if lent is None else DiskRoom(lent.disk, lent.bytes),
+        record=record,
+        record_in_ring=in_ring,
+        facts=_facts(plan, replays),
     )
+
+
+def _record_of(run: str) -> tuple[str, bool]:
+    """The folder of a run's record ("": none is wanted), and whether it is one of the ring's."""
+    wanted = os.environ.get(RUN_DIR_VARIABLE, "")
+    if wanted == "off":
+        return "", False
+    if wanted:
+        return str(Path(wanted).absolute() / run), False
+    return str(cache_root() / "runs" / run), True
+
+
+def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:
+    """What a record says of the plan; the rest is known where it is written."""
+    return {
+        "profile": plan.profile.origin,
+        "reader_reason": plan.reader_reason,
+        "epoch_samples": plan.order.epoch_samples,
+        "datasets": {name: count.samples for name, count in plan.counts.items()},
+        "notes": list(plan.notes),
+        "replay_one_batch": replays,
+    }

@@ -1,0 +1,159 @@
+"""``autoloader report``: one HTML page of a run from the record that it left, or of two.
+
+Not here: the record (``telemetry.run_record``), the page (``report``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autoloader.cli.options import JsonFlag
+from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.errors import UsageError, nearest
+
+if TYPE_CHECKING:
+    from autoloader.report.run import Run
+
+_LAST = "last"
+
+
+def report(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]",
+            help="A folder that AUTOLOADER_RUN_DIR named, the name of a run that the cache "
+            'directory keeps, or "last". Without one: lists those that it keeps.',
+        ),
+    ] = None,
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="A second run, to put beside it.")
+    ] = None,
+    ideal: Annotated[
+        str | None,
+        typer.Option(
+            help="A run of the same trainer with replay_one_batch: says what the loader costs. "
+            "Default: the latest one of the same spec on the same host, where there is one."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The page; default: RUN.html in the working directory.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw one HTML page of a run: what limited it, what was done and why; or two side by side."""
+    if run is None:
+        _list(as_json)
+        return
+    from autoloader.report.page import page
+    from autoloader.report.run import find_ideal
+
+    shown, beside = _read(run), None if other is None else _read(other)
+    standard = find_ideal(shown, _folder(run).parent) if ideal is None else _read(ideal)
+    target = output or Path(f"{shown.name}.html")
+    text = page(shown, beside, standard)
+    with file_errors("--output", target):
+        target.write_text(text, encoding="utf-8")
+    _tell([shown] if beside is None else [shown, beside], standard, target, as_json)
+
+
+def _tell(runs: list[Run], ideal: Run | None, target: Path, as_json: bool) -> None:
+    from autoloader.report.findings import findings
+
+    if as_json:
+        emit_json(
+            {
+                "page": str(target),
+                "runs": [
+                    {
+                        "run": one.own.last.run,
+                        "record": str(one.own.path),
+                        "length_s": one.length_s,
+                        "samples_per_s": one.samples_per_s,
+                        "wait_ratio": one.wait_ratio,
+                        "limits": one.limits,
+                        "moves": [asdict(move) for move in one.moves],
+                        "findings": [asdict(found) for found in findings(one, ideal)],
+                    }
+                    for one in runs
+                ],
+            }
+        )
+        return
+    for one in runs:
+        for found in findings(one, ideal):
+            note(f"{found.question} {found.answer}")
+    emit(str(target))
+
+
+def _list(as_json: bool) -> None:
+    from autoloader.report.run import read_run
+
+    found = []
+    for folder in sorted(_ring().glob("*/"), key=lambda one: one.stat().st_mtime):
+        try:
+            found.append(read_run(folder))
+        except UsageError as error:
+            note(f"left out: {error.what}")
+    if as_json:
+        emit_json(
+            {
+                "ring": str(_ring()),
+                "runs": [
+                    {"name": one.name, "began_s": one.begin_s, "length_s": one.length_s}
+                    for one in found
+                ],
+            }
+        )
+        return
+    if not found:
+        note(f"{_ring()} keeps no run: one is kept there once it is 20 s old")
+        return
+    emit_table(
+        ("run", "script", "began", "ran for", "samples/s", "waited"),
+        (
+            (
+                one.name,
+                one.own.last.script,
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(one.begin_s)),
+                f"{one.length_s:.0f} s",
+                "–" if one.samples_per_s is None else f"{one.samples_per_s:.0f}",
+                "–" if one.wait_ratio is None else f"{100 * one.wait_ratio:.1f} %",
+            )
+            for one in found
+        ),
+    )
+
+
+def _read(run: str) -> Run:
+    from autoloader.report.run import read_run
+
+    return read_run(_folder(run))
+
+
+def _ring() -> Path:
+    from autoloader.remote.places import cache_root
+
+    return cache_root() / "runs"
+
+
+def _folder(run: str) -> Path:
+    """Where a record lies: a path, a name in the ring or the beginning of one, or the latest."""
+    if Path(run).exists():
+        return Path(run)
+    kept = {one.name: one for one in _ring().glob("*/")}
+    if run == _LAST and kept:
+        return max(kept.values(), key=lambda one: one.stat().st_mtime)
+    matching = [name for name in kept if name.startswith(run)]
+    if run in kept or len(matching) == 1:
+        return kept[run if run in kept else matching[0]]
+    where = f"there is no {run}, and {_ring()} keeps "
+    raise UsageError(
+        where + (f"{len(matching)} runs that begin so" if matching else "no run of that name"),
+        remedy=nearest(run, sorted(kept)) if kept else "set AUTOLOADER_RUN_DIR, and run again",
+    )

@@ -1,0 +1,207 @@
+"""The drawings of one run: each a question, an SVG and its legend.
+
+Not here: how a line is drawn (``lines``), the page (``page``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from autoloader.report.findings import value_of
+from autoloader.report.lines import Frame, Line, Mark, Point, Row, drawing, rows_drawing
+from autoloader.report.run import Run, held_bytes
+from autoloader.telemetry.snapshot import Move, Snapshot
+from autoloader.units import GIB
+
+MOST_MARKS = 60
+"""Of moves in a drawing: more would hide what they mark."""
+_MOST_KNOBS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One drawing.
+
+    Attributes:
+        key: the same for the same drawing of another run.
+        title: what it shows.
+        legend: (CSS class, label) of its lines.
+        svg: the drawing.
+    """
+
+    key: str
+    title: str
+    legend: tuple[tuple[str, str], ...]
+    svg: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far the axes go at least, so that drawings of two runs compare."""
+
+    seconds: float = 0.0
+    samples_per_s: float = 0.0
+    gib: float = 0.0
+
+
+def reach_of(runs: Sequence[Run]) -> Reach:
+    """What encloses all of several runs."""
+    moments = [moment for run in runs for moment in run.own.moments]
+    rates = [m.consumer.samples_per_s or 0.0 for m in moments]
+    memory = [max(m.memory.headroom_bytes or 0, m.memory.floor_bytes) for m in moments]
+    return Reach(max(run.length_s for run in runs), max(rates), max(memory) / GIB)
+
+
+def said(number: int, move: Move) -> str:
+    """A move in one line."""
+    moved = ", ".join(
+        f"{knob} {value_of(knob, a)}→{value_of(knob, b)}"
+        for knob, (a, b) in list(move.changes.items())[:4]
+    )
+    return f"{number}: {move.by}: {move.why}" + (f": {moved}" if moved else "")
+
+
+def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
+    """The drawings of a run, those that have something to show."""
+    frame = _frame(run, reach)
+    found = [
+        _chart(
+            "throughput",
+            "Samples a second: what training took, and what the slowest stage could give",
+            "",
+            [
+                Line("training took", _series(run, lambda m: m.consumer.samples_per_s), "a"),
+                Line("the loader could give", _series(run, lambda m: _shown_bound(run, m)), "c"),
+            ],
+            frame,
+            reach.samples_per_s,
+        ),
+        _chart(
+            "waits",
+            "Share of its time that training waited for data",
+            "%",
+            [Line("waited", _series(run, lambda m: _percent(m.consumer.wait_ratio)), "b")],
+            frame,
+            5.0,
+        ),
+        _chart(
+            "memory",
+            "Memory: what the machine could still give, the floor, and what the loader held",
+            "GiB",
+            [
+                Line("headroom", _all(run, lambda m: _gib(m.memory.headroom_bytes)), "a"),
+                Line("RAM floor", _all(run, lambda m: _gib(m.memory.floor_bytes)), "limit", True),
+                Line("the loader, with its ring", _all(run, lambda m: _gib(held_bytes(m))), "d"),
+            ],
+            frame,
+            reach.gib,
+        ),
+        _knobs(run, frame),
+        _chart(
+            "ring",
+            "Batches ready in the ring, of its slots",
+            "",
+            [
+                Line("ready", _series(run, lambda m: float(m.ring.filled)), "a"),
+                Line("slots", _all(run, lambda m: float(m.ring.slots)), "limit", True),
+            ],
+            frame,
+            4.0,
+        ),
+        _cache(run, frame),
+    ]
+    return tuple(one for one in found if one is not None)
+
+
+def _chart(
+    key: str, title: str, unit: str, lines: list[Line], frame: Frame, top: float
+) -> Chart | None:
+    drawn = [line for line in lines if any(point is not None for point in line.points)]
+    if not drawn:
+        return None
+    legend = tuple((line.style, line.label) for line in drawn)
+    return Chart(key, title, legend, drawing(title, unit, drawn, frame, top))
+
+
+def _cache(run: Run, frame: Frame) -> Chart | None:
+    if not any(one.cache and one.cache.budget_bytes for one in run.own.moments):
+        return None
+    lines = [
+        Line("hit ratio", _all(run, lambda m: _percent(m.cache.hit_ratio if m.cache else None)))
+    ]
+    return _chart(
+        "cache", "Frames shown from the cache instead of decoded", "%", lines, frame, 10.0
+    )
+
+
+def _knobs(run: Run, frame: Frame) -> Chart | None:
+    changes: dict[str, list[Point]] = {}
+    for moment in run.own.moments:
+        for knob, value in moment.knobs.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                in_gib = knob.endswith("_bytes")
+                shown = value / GIB if in_gib else float(value)
+                series = changes.setdefault(f"{knob}, GiB" if in_gib else knob, [])
+                if not series or series[-1][1] != shown:
+                    series.append((max(0.0, moment.at_s - run.begin_s), shown))
+    moved = sorted(
+        (knob for knob in changes if len(changes[knob]) > 1), key=lambda k: -len(changes[k])
+    )
+    if not moved:
+        return None
+    rows = [Row(knob, changes[knob]) for knob in sorted(moved[:_MOST_KNOBS])]
+    left_out = len(moved) - len(rows)
+    title = "Knobs that moved" + (f" (and {left_out} more)" if left_out else "")
+    return Chart("knobs", title, (), rows_drawing(title, rows, frame))
+
+
+def _frame(run: Run, reach: Reach) -> Frame:
+    shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
+    begin: float | None = None
+    for moment in [*run.own.moments, None]:
+        parked = moment is not None and moment.phase == "parked"
+        at_s = run.length_s if moment is None else moment.at_s - run.begin_s
+        if parked and begin is None:
+            begin = at_s
+        elif not parked and begin is not None:
+            shades.append((begin, at_s, "parked"))
+            begin = None
+    moves = list(enumerate(run.moves, start=1))
+    if len(moves) > MOST_MARKS:  # the reflex's are what a reader looks for
+        reflex = [one for one in moves if one[1].by == "reflex"]
+        moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())
+    marks = tuple(
+        Mark(max(0.0, move.at_s - run.begin_s), number, said(number, move), move.by)
+        for number, move in moves
+    )
+    return Frame(max(reach.seconds, run.length_s), marks, tuple(shades[:100]))
+
+
+def _series(run: Run, read: Callable[[Snapshot], float | None]) -> list[Point | None]:
+    """A line that pauses where training does."""
+    return _all(run, lambda m: read(m) if m.phase == "running" else None)
+
+
+def _all(run: Run, read: Callable[[Snapshot], float | None]) -> list[Point | None]:
+    found: list[Point | None] = []
+    for moment in run.own.moments:
+        value = read(moment)
+        found.append(None if value is None else (max(0.0, moment.at_s - run.begin_s), value))
+    return found
+
+
+def _shown_bound(run: Run, moment: Snapshot) -> float | None:
+    """The bound, where it does not squeeze what training took into the lowest tenth."""
+    took = run.samples_per_s
+    if moment.bound_per_s is None or (took and moment.bound_per_s > 10 * took):
+        return None
+    return moment.bound_per_s
+
+
+def _percent(ratio: float | None) -> float | None:
+    return None if ratio is None else 100 * ratio
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / GIB

@@ -1,0 +1,274 @@
+"""A run as its record tells it: figures over all of it, and those of its stretches.
+
+Not here: sentences (``findings``), drawings (``charts``), reading files (``telemetry.run_record``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from autoloader.errors import UsageError
+from autoloader.telemetry.run_record import (
+    PipelineRecord,
+    files_of,
+    first_facts,
+    read_pipeline,
+)
+from autoloader.telemetry.snapshot import Move, Snapshot
+
+_GAP_RATIO = 1 / 50
+"""A pause between two moments above this share of the run, and above ``_GAP_S``, is a gap."""
+_GAP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """A time that headroom was below the RAM floor.
+
+    Attributes:
+        begin_s, end_s: seconds since the run began.
+        least_bytes: of headroom in it.
+        floor_bytes: what was to stay free.
+        lost_bytes: of headroom, from half a minute before to the least.
+        own_bytes: how much more of it the loader itself held at the least than before; negative:
+            it had given memory back.
+    """
+
+    begin_s: float
+    end_s: float
+    least_bytes: int
+    floor_bytes: int
+    lost_bytes: int
+    own_bytes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: the record of its training loader, and those of the other ranks.
+
+    Attributes:
+        name: as people call it.
+        own: the pipeline that the page is about: of the rank that waits most.
+        ranks: the training pipelines of all ranks that were found, ``own`` included.
+    """
+
+    name: str
+    own: PipelineRecord
+    ranks: tuple[PipelineRecord, ...] = field(default=())
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Of the start."""
+        return self.own.facts
+
+    @property
+    def replays(self) -> bool:
+        """Whether one batch was handed out again and again: the trainer alone."""
+        return bool(self.facts.get("replay_one_batch"))
+
+    @cached_property
+    def begin_s(self) -> float:
+        """Unix time that the page counts from."""
+        return min(self.own.moments[0].started_at_s, self.own.moments[0].at_s)
+
+    @property
+    def length_s(self) -> float:
+        """From the beginning to the last moment."""
+        return self.own.last.at_s - self.begin_s
+
+    @cached_property
+    def running(self) -> tuple[tuple[float, Snapshot], ...]:
+        """(seconds that it stands for, moment) of all moments in which training took batches."""
+        return tuple(
+            (now.at_s - before.at_s, now)
+            for before, now in self._pairs()
+            if now.phase == "running" and before.phase == "running"
+        )
+
+    def _pairs(self) -> Iterator[tuple[Snapshot, Snapshot]]:
+        longest = max(_GAP_S, self.length_s * _GAP_RATIO)
+        for before, now in zip(self.own.moments, self.own.moments[1:], strict=False):
+            if 0 < now.at_s - before.at_s <= longest and now.worker_pid == before.worker_pid:
+                yield before, now
+
+    @cached_property
+    def samples_per_s(self) -> float | None:
+        """That training took while it ran, pauses for validation left out."""
+        batch = self.facts.get("batch_size")
+        seconds = batches = 0.0
+        for before, now in self._pairs():
+            if before.phase == now.phase == "running":
+                more = now.consumer.batches - before.consumer.batches
+                if more >= 0:
+                    seconds, batches = seconds + now.at_s - before.at_s, batches + more
+        return batches * batch / seconds if batch and seconds and batches else None
+
+    @cached_property
+    def wait_ratio(self) -> float | None:
+        """Share of the time that training waited for data."""
+        return self._mean(lambda moment: moment.consumer.wait_ratio)
+
+    @cached_property
+    def bound_per_s(self) -> float | None:
+        """What the slowest stage could do, in the mean."""
+        return self._mean(lambda moment: moment.bound_per_s)
+
+    @cached_property
+    def hit_ratio(self) -> float | None:
+        """Of the frame cache, over all of the run."""
+        return self.own.last.cache.hit_ratio if self.own.last.cache else None
+
+    @cached_property
+    def most_bytes(self) -> int | None:
+        """The most that the loader held, its ring included."""
+        held = (held_bytes(one) for one in self.own.moments)
+        return max((one for one in held if one is not None), default=None)
+
+    @cached_property
+    def least_headroom_bytes(self) -> int | None:
+        """The least that the machine could still give."""
+        seen = (one.memory.headroom_bytes for one in self.own.moments)
+        return min((one for one in seen if one is not None), default=None)
+
+    def _mean(self, read: Callable[[Snapshot], float | None]) -> float | None:
+        read_all = [(seconds, read(moment)) for seconds, moment in self.running]
+        known = [(seconds, value) for seconds, value in read_all if value is not None]
+        total = sum(seconds for seconds, _ in known)
+        return sum(seconds * value for seconds, value in known) / total if total else None
+
+    @cached_property
+    def limits(self) -> dict[str, float]:
+        """What limited it → share of the time that training ran, the largest first."""
+        counted: Counter[str] = Counter()
+        for seconds, moment in self.running:
+            counted[moment.limited_by] += seconds  # type: ignore[assignment]
+        total = sum(counted.values())
+        return {name: value / total for name, value in counted.most_common()} if total else {}
+
+    @cached_property
+    def waits(self) -> dict[str, float]:
+        """What limited it → share of the time spent waiting for it, the largest first."""
+        counted: Counter[str] = Counter()
+        for seconds, moment in self.running:
+            if moment.limited_by not in ("", "training", "gpu"):
+                counted[moment.limited_by] += seconds * (moment.consumer.wait_ratio or 0.0)  # type: ignore[assignment]
+        total = sum(counted.values())
+        return {name: value / total for name, value in counted.most_common()} if total else {}
+
+    @cached_property
+    def below_floor(self) -> tuple[Below, ...]:
+        """The times that headroom was below the RAM floor."""
+        found = []
+        stretch: list[Snapshot] = []
+        for moment in [*self.own.moments, None]:
+            above = None if moment is None else moment.above_floor_bytes
+            if moment is not None and above is not None and above < 0:
+                stretch.append(moment)
+            elif stretch:
+                found.append(self._below(stretch, moment))
+                stretch = []
+        return tuple(found)
+
+    def _below(self, stretch: Sequence[Snapshot], after: Snapshot | None) -> Below:
+        least = min(stretch, key=lambda one: one.memory.headroom_bytes or 0)
+        since_s = stretch[0].at_s - 30.0
+        before = [
+            one
+            for one in self.own.moments
+            if since_s <= one.at_s < stretch[0].at_s and one.memory.headroom_bytes is not None
+        ]
+        start = max(before, key=lambda one: one.memory.headroom_bytes or 0, default=least)
+        return Below(
+            stretch[0].at_s - self.begin_s,
+            (after or stretch[-1]).at_s - self.begin_s,
+            least.memory.headroom_bytes or 0,
+            least.memory.floor_bytes,
+            (start.memory.headroom_bytes or 0) - (least.memory.headroom_bytes or 0),
+            (held_bytes(least) or 0) - (held_bytes(start) or 0),
+        )
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """Every time that knobs moved, the oldest first."""
+        return self.own.moves
+
+    def rank_waits(self) -> dict[int, float]:
+        """Rank → share of its time that it waited, the worst first."""
+        found: dict[int, float] = {}
+        for one in self.ranks:
+            waited = Run("", one).wait_ratio
+            if waited is not None:
+                found[one.last.rank] = waited
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def mean_rank_wait(self) -> float | None:
+        """Of all ranks that were found."""
+        waits = self.rank_waits().values()
+        return fmean(waits) if waits else None
+
+
+def held_bytes(moment: Snapshot) -> int | None:
+    """What the loader holds, its ring included."""
+    own = moment.memory.loader_bytes
+    return None if own is None else own + moment.ring.allocated_bytes
+
+
+def read_run(path: Path) -> Run:
+    """The run whose record lies in a folder or a file; of several, the latest.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    every = [read_pipeline(file) for file in files_of(path)]
+    training = [one for one in every if one.last.split == "train"] or every
+    latest = max(training, key=lambda one: one.moments[0].at_s)
+    ranks = [one for one in training if _together(one, latest)]
+    by_rank = {one.last.rank: one for one in sorted(ranks, key=_weight)}
+    if not by_rank:
+        raise UsageError(f"{path} holds no record of a run", remedy="name another folder")
+    ranks = [by_rank[rank] for rank in sorted(by_rank)]
+    own = max(ranks, key=lambda one: Run("", one).wait_ratio or 0.0)
+    return Run(path.name if path.is_dir() else path.parent.name, own, tuple(ranks))
+
+
+def _together(one: PipelineRecord, other: PipelineRecord) -> bool:
+    if one.last.run == other.last.run:
+        return True
+    return one.last.node == other.last.node and one.last.at_s >= other.moments[0].at_s
+
+
+def _weight(one: PipelineRecord) -> float:
+    """Of two loaders of a rank the one that gave more is meant."""
+    return one.last.consumer.batches
+
+
+def cost_of(run: Run, ideal: Run) -> float | None:
+    """Share of a run's time that its loader costs, against the trainer alone; not below 0."""
+    if not run.samples_per_s or not ideal.samples_per_s:
+        return None
+    return max(0.0, 1.0 - run.samples_per_s / ideal.samples_per_s)
+
+
+def find_ideal(run: Run, folder: Path) -> Run | None:
+    """The latest run in a folder of the same spec on the same host that repeated one batch."""
+    found = []
+    for file in folder.glob("*/train-*.jsonl"):
+        with contextlib.suppress(UsageError):
+            facts = first_facts(file)
+            same = all(facts.get(key) == run.facts.get(key) for key in ("spec_digest", "host"))
+            if facts.get("replay_one_batch") and same:
+                found.append(file)
+    if run.replays or not found:
+        return None
+    latest = max(found, key=lambda file: file.stat().st_mtime)
+    with contextlib.suppress(UsageError):
+        return read_run(latest)
+    return None

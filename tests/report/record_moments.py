@@ -1,0 +1,51 @@
+"""Moments of runs that never were, for what keeps, exports and draws them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from autoloader.telemetry.snapshot import (
+    ConsumerMoment,
+    DatasetMoment,
+    MemoryMoment,
+    RingMoment,
+    Snapshot,
+    StageMoment,
+)
+from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+from autoloader.units import GIB
+
+BEGAN_S = 1_700_000_000.0
+
+
+def a_moment(after_s: float = 100.0, **changed: Any) -> Snapshot:
+    """A moment so long after the run began: 10 batches a second, decode at half its bound."""
+    moment = Snapshot(
+        run="host-4711-20260101T120000",
+        pipeline=0,
+        split="train",
+        at_s=BEGAN_S + after_s,
+        started_at_s=BEGAN_S,
+        phase="running",
+        script="train.py",
+        trainer_pid=4711,
+        worker_pid=4712,
+        samples=int(480 * after_s),
+        bound_per_s=960.0,
+        limited_by="decode",
+        state="HOLD",
+        why="the consumer waits for nothing",
+        consumer=ConsumerMoment(int(10 * after_s), 480.0, 0.25, 0.0, 0.1, 0.0),
+        memory=MemoryMoment(8 * GIB, 5 * GIB, GIB // 4, 2 * GIB, 0.0),
+        ring=RingMoment(8, 2, 2**20),
+        cache=CacheStatistics(GIB, GIB // 2, 10, 30, 70, 0.3, None),
+        stages=(StageMoment("decode", "", 2, 0.002, 0.9, 960.0),),
+        datasets={
+            "bridge": DatasetMoment(0.75, 0.74, 3200, queue=12),
+            "fractal": DatasetMoment(0.25, 0.26, 1100, queue=3, stalls=2),
+        },
+        knobs={"ring_slots": 8, "decode_threads": 2},
+        control=ControllerStatistics(decisions=100, changes=1),
+    )
+    return replace(moment, **changed)

@@ -1,0 +1,105 @@
+"""Running loaders keep the record that the environment asks for."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from rlds_files import episode, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.cli.app import main
+from autoloader.report.run import Run, read_run
+
+LIMIT_S = 100
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a loader in a child left: three seconds of it, with a frame that cannot be decoded."""
+    folder = tmp_path_factory.mktemp("runs")
+    records = [episode(number, 8, encode=png) for number in range(20)]
+    records[3] = {**records[3], "observation/image": [b"no picture"] * 8}
+    written = write_dataset(folder / "data", [records], name="a")
+    spec = spec_of(
+        written,
+        mixing={"epoch": "forever"},
+        reader="indexed",
+        errors={"max_corrupt_ratio": 0.5},
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOLOADER_RUN_DIR", str(folder / "left"))
+        patch.delenv("AUTOLOADER_DECISIONS")
+        with AutoLoader(spec, ram_floor="64MB", output="numpy") as loader:
+            deadline = time.monotonic() + LIMIT_S
+            for _ in loader:
+                time.sleep(0.005)
+                files = list(folder.rglob("train-*.jsonl"))
+                moments = files[0].read_text().count('"kind": "moment"') if files else 0
+                if moments >= 4 or time.monotonic() > deadline:
+                    break
+    return folder / "left"
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return read_run(folder)
+
+
+def test_a_record_holds_what_the_loader_did_and_that_it_ended(run: Run) -> None:
+    assert run.own.ended
+    assert run.facts["batch_size"] == 4
+    assert run.facts["replay_one_batch"] is False
+    assert run.own.last.consumer.batches > 0
+    assert list(run.own.last.datasets) == ["a"]
+    assert 0 < run.length_s < LIMIT_S
+    assert run.samples_per_s
+
+
+def test_a_record_names_the_records_that_were_left_out(run: Run) -> None:
+    [bad] = run.own.bad
+    assert (bad["dataset"], bad["record"]) == ("a", 3)
+    assert bad["reason"]
+
+
+def test_the_decisions_lie_with_the_record_and_replay(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [log] = folder.rglob("decisions.jsonl")
+    assert main(["replay", str(log), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["decisions"] >= 4
+    assert told["differences"] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "record", "in_ring"),
+    [("off", "", False), ("kept", "kept", False), ("", "cache/runs", True)],
+)
+def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
+    wanted: str,
+    record: str,
+    in_ring: bool,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_RUN_DIR", wanted)
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    spec = spec_of(
+        {
+            "name": "a",
+            "path": str(folder.parent / "data" / "a" / "1.0.0"),
+            "images": {"primary": "observation/image"},
+        },
+        reader="indexed",
+    )
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        asked = loader._pipeline._setup.control
+    expected = str(tmp_path / record / asked.run) if record else ""
+    assert (asked.record, asked.record_in_ring) == (expected, in_ring)
+    assert not (tmp_path / "off").exists()

@@ -1,0 +1,328 @@
+"""The page of a run answers what limited it, what was done and why; it needs no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_moments import BEGAN_S, a_moment
+
+from autoloader.cli.app import main
+from autoloader.report.findings import findings
+from autoloader.report.lines import scale, thinned
+from autoloader.report.page import page
+from autoloader.report.run import Run, find_ideal, read_run
+from autoloader.telemetry.run_log import RunLog
+from autoloader.telemetry.snapshot import ConsumerMoment, MemoryMoment, Move, Snapshot
+from autoloader.units import GIB
+
+FACTS = {"batch_size": 48, "spec_digest": "5p3c", "host": "vm: 2 processors", "reader": "indexed"}
+DROPPED = Move(
+    BEGAN_S + 41,
+    "reflex",
+    "below the RAM floor",
+    {"ring_slots": (16, 4), "cache_bytes": (2 * GIB, 0)},
+)
+GREW = Move(BEGAN_S + 10, "policy", "decode is short", {"decode_threads": (2, 4)}, "paid")
+
+
+def moments(seconds: int = 120, **every: Any) -> list[Snapshot]:
+    return [a_moment(float(second), **every) for second in range(1, seconds)]
+
+
+def squeezed() -> list[Snapshot]:
+    """Two minutes in which a neighbour takes 4 GiB for a while and the reflex answers."""
+    found = []
+    for moment in moments():
+        after = moment.at_s - BEGAN_S
+        moves = tuple(move for move in (GREW, DROPPED) if move.at_s <= moment.at_s)
+        short = 40 <= after < 60
+        memory = MemoryMoment(
+            (4 if short else 8) * GIB, 5 * GIB, 0, (GIB if after >= 41 else 2 * GIB)
+        )
+        limit = "memory" if short else "decode"
+        found.append(replace(moment, memory=memory, moves=moves, limited_by=limit))
+    return found
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Callable[..., Path]:
+    """Leaves a record of moments, and gives its folder."""
+
+    def leave(told: Iterable[Snapshot], name: str = "run", bad: Any = (), **facts: Any) -> Path:
+        file = tmp_path / name / "train-0.jsonl"
+        log = RunLog(file, lambda: {**FACTS, **facts}, lambda: bad)
+        for moment in told:
+            log.write(moment)
+        log.close()
+        return file.parent
+
+    return leave
+
+
+def answers(run: Run, ideal: Run | None = None) -> dict[str, str]:
+    return {one.question: " ".join((one.answer, *one.more)) for one in findings(run, ideal)}
+
+
+# --- what it says -------------------------------------------------------------------------------
+
+
+def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) -> None:
+    told = answers(read_run(left(moments())))
+    assert "waited for data 25 % of its time" in told["What limits this run?"]
+    assert "decoding images" in told["What limits this run?"]
+    assert "The loader costs you 25 %" in told["Would a perfect loader help?"]
+    assert told["Was memory short?"].startswith("No: 8.00 GiB were free at least")
+
+
+def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
+    left: Callable[..., Path],
+) -> None:
+    calm = [
+        replace(one, limited_by="gpu", consumer=replace(one.consumer, wait_ratio=0.001))
+        for one in moments()
+    ]
+    told = answers(read_run(left(calm)))
+    assert told["What limits this run?"].startswith("Not the loader")
+    assert "the GPU" in told["What limits this run?"]
+
+
+def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
+    left: Callable[..., Path],
+) -> None:
+    told = answers(read_run(left(squeezed())))
+    memory = told["Was memory short?"]
+    assert "below the floor of 5.00 GiB once, for 20 s" in memory
+    assert "At 40 s" in memory
+    assert "others took 4.00 GiB" in memory
+    assert "Knobs moved 2 times" in told["What did the controller do, and why?"]
+    assert (
+        "the memory reflex, because below the RAM floor"
+        in told["What did the controller do, and why?"]
+    )
+    assert "cache_bytes 2.00 GiB→0" in told["What did the controller do, and why?"]
+
+
+def test_it_tells_what_the_loader_itself_took_apart_from_others(
+    left: Callable[..., Path],
+) -> None:
+    told = []
+    for moment in moments(60):
+        grown = GIB * max(0, min(3, int(moment.at_s - BEGAN_S - 30)))
+        memory = MemoryMoment(7 * GIB - grown, 5 * GIB, 0, 2 * GIB + grown)
+        told.append(replace(moment, memory=memory))
+    said = answers(read_run(left(told)))["Was memory short?"]
+    assert "others took 0.0 KiB and the loader 3.00 GiB" in said
+
+
+def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
+    left: Callable[..., Path],
+) -> None:
+    quick = [
+        replace(one, consumer=ConsumerMoment(int(one.consumer.batches * 1.25), 600.0, 0.0))
+        for one in moments()
+    ]
+    ideal = read_run(left(quick, "ideal", replay_one_batch=True))
+    run = read_run(left(moments()))
+    assert "The loader costs you 20 %" in answers(run, ideal)["Would a perfect loader help?"]
+    found = find_ideal(run, run.own.path.parents[1])
+    assert found is not None
+    assert found.own.path == ideal.own.path
+    assert find_ideal(ideal, run.own.path.parents[1]) is None
+
+
+def test_a_run_that_stopped_without_an_end_is_told_as_such(
+    left: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = left(moments()) / "train-0.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[:-1]))
+    assert "without an end" in answers(read_run(tmp_path))["How did it end?"]
+    assert "How did it end?" not in answers(read_run(left(moments(), "whole")))
+
+
+def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> None:
+    for rank, waited in ((0, 0.1), (1, 0.4), (2, 0.1)):
+        log = RunLog(tmp_path / f"host-{rank}" / "train-0.jsonl", lambda: FACTS, list)
+        for one in moments(60):
+            consumer = replace(one.consumer, wait_ratio=waited)
+            log.write(
+                replace(
+                    one, run=f"host-{rank}", node="job", rank=rank, world_size=3, consumer=consumer
+                )
+            )
+        log.close()
+    run = read_run(tmp_path)
+    assert run.own.last.rank == 1
+    told = answers(run)["Do all ranks fare alike?"]
+    assert "Rank 1 waited most: 40 %" in told
+    assert "the mean of 3 ranks is 20 %" in told
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+class _Read(HTMLParser):
+    """What a page holds: texts, links, ids, and what it would load."""
+
+    void = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs)
+        if tag not in self.void:
+            self.open.append(tag)
+        if own.get("id"):
+            assert own["id"] not in self.ids
+            self.ids.add(str(own["id"]))
+        if tag == "a":
+            self.links.append(str(own.get("href")))
+        elif own.get("src") or own.get("href"):
+            self.loads.append(str(own))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.void:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_loads_nothing_and_every_mark_leads_to_its_row(
+    left: Callable[..., Path],
+) -> None:
+    text = page(read_run(left(squeezed())))
+    read = _Read(text)
+    assert read.open == []
+    assert read.loads == []
+    assert not re.search(r"<script|@import|url\(|https?://", text)
+    assert {"#move-A1", "#move-A2"} <= set(read.links)
+    assert {link[1:] for link in read.links} <= read.ids
+    assert "prefers-color-scheme: dark" in text
+    for word in ("below the RAM floor", "decode is short", "it paid", "bridge", "fractal"):
+        assert word in text
+
+
+def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path]) -> None:
+    plain = a_moment()
+    names = [f"dataset_with_a_long_name_{number}" for number in range(40)]
+    datasets = dict.fromkeys(names, plain.datasets["bridge"])
+    knobs = {f"{name}.cycle_length": number for number, name in enumerate(names)}
+    every = [
+        a_moment(
+            float(minute * 60),
+            datasets=datasets,
+            knobs={**knobs, "ring_slots": 4 + minute % 7},
+            moves=(Move(BEGAN_S + 60 * minute, "policy", "rates vary", {"ring_slots": (4, 5)}),),
+            consumer=ConsumerMoment(minute * 600, 400.0 + minute % 97, (minute % 11) / 20),
+        )
+        for minute in range(1, 1300)
+    ]
+    bad = [{"dataset": names[0], "path": "/data/" + "x" * 80, "record": n, "reason": "torn " * 99}
+           for n in range(500)]  # fmt: skip
+    torn = replace(plain.datasets["bridge"], quarantined=500)
+    every[-1] = replace(every[-1], datasets={**datasets, names[0]: torn})
+    run = read_run(left(every, bad=bad))
+    assert len(run.moves) > 500
+    assert len(page(run, run).encode()) <= 500_000
+
+
+def test_what_records_hold_is_shown_as_text_never_as_markup(left: Callable[..., Path]) -> None:
+    evil = "<script>alert(1)</script>"
+    move = Move(BEGAN_S + 5, "policy", evil, {evil: (1, 2)})
+    told = moments(60, moves=(move,), script=evil, knobs={evil: 1, "ring_slots": 2})
+    told[-1] = replace(told[-1], knobs={evil: 2, "ring_slots": 3}, why=evil)
+    assert "<script" not in page(read_run(left(told, notes=[evil], host=evil)))
+
+
+def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., Path]) -> None:
+    one, other = read_run(left(squeezed())), read_run(left(moments(60), "other"))
+    text = page(one, other)
+    read = _Read(text)
+    assert {"A-memory", "B-memory", "move-A2"} <= read.ids
+    assert "B / A" in text
+    memory = [text[text.index(f'id="{side}-memory"') :][:3000] for side in "AB"]
+    axes = [re.findall(r'tick end"[^>]*>([^<]+)', svg) for svg in memory]
+    assert axes[0] == axes[1]
+
+
+def test_a_line_of_many_points_keeps_its_peaks_and_its_gaps() -> None:
+    points: list[tuple[float, float] | None] = [(float(n), 1.0) for n in range(10_000)]
+    points[5000], points[7000] = (5000.0, 9.0), None
+    kept = thinned(points)
+    assert len(kept) < 400
+    assert (5000.0, 9.0) in kept
+    assert None in kept
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0.003), (0, 9_999_999), (-3, 8), (0, 0)])
+def test_an_axis_has_few_round_values_that_enclose_all(low: float, high: float) -> None:
+    ticks = scale(low, high)
+    assert ticks[0] <= low + 1e-9
+    assert ticks[-1] >= high - 1e-9
+    assert 2 <= len(ticks) <= 7
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_the_command_writes_the_page_and_tells_where(
+    left: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = left(squeezed())
+    target = tmp_path / "page.html"
+    assert main(["report", str(folder), "--output", str(target)]) == 0
+    told = capsys.readouterr()
+    assert told.out.strip() == str(target)
+    assert "What limits this run?" in told.err
+    assert target.read_text().startswith("<!DOCTYPE html>")
+    assert main(["report", str(folder), str(folder), "--output", str(target), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["runs"]) == 2
+    assert document["runs"][0]["limits"]["decode"] > 0.8
+
+
+def test_the_command_knows_the_runs_of_the_ring_by_name(
+    left: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == []
+    left(moments(), "runs/host-17-a")
+    left(moments(), "runs/other-18-b")
+    assert main(["report", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
+    assert main(["report"]) == 0
+    assert "host-17-a" in capsys.readouterr().out
+    for name in ("host-17-a", "host", "last"):
+        assert main(["report", name]) == 0
+    assert {one.name for one in tmp_path.glob("*.html")} == {"host-17-a.html", "other-18-b.html"}
+    capsys.readouterr()
+    assert main(["report", "nothing"]) == 2
+    assert "no run of that name" in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_an_error_in_words(
+    left: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "missing" / "page.html"
+    assert main(["report", str(left(moments())), "--output", str(target)]) == 2
+    assert "--output" in capsys.readouterr().err
