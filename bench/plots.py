@@ -1,4 +1,4 @@
-"""Draws a run: rates of contenders turn by turn, figures with their intervals and targets; SVG.
+"""Draws a run in SVG: rates turn by turn, memory over time, figures with intervals and targets.
 
 Not here: the page around them (``bench.report``), a mixture's plots (``bench.mixture_run``).
 """
@@ -49,6 +49,24 @@ def figures_svg(figures: Sequence[Mapping[str, Any]]) -> str:
         if target := _TARGET.match(one["target"]):
             axes.plot([float(target[1])], [row], "|", color="black", markersize=14)
     axes.set_yticks(range(len(ratios)), [one["title"] for one in ratios])
+    return _svg(figure)
+
+
+def memory_svg(turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Memory of each contender's first turn over its time; empty where none was sampled."""
+    sampled = {name: own[0]["memory"] for name, own in turns.items() if own[0].get("memory")}
+    if not sampled:
+        return ""
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for name, samples in sampled.items():
+        seconds, held = zip(*samples, strict=True)
+        axes.plot(seconds, [one / 2**20 for one in held], label=name)
+    axes.set_title("memory, MiB, from process start to end", loc="left", fontsize=10)
+    axes.set_xlabel("seconds")
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
     return _svg(figure)
 
 

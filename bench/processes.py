@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,16 +130,21 @@ def in_memfd(address: int, pid: int | str = "self") -> bool:
     return False
 
 
-class PeakMemory:
-    """Samples a tree's memory from a thread of its own; in a ``with`` block."""
+class MemoryOverTime:
+    """Samples a tree's memory from a thread of its own; in a ``with`` block.
+
+    Attributes:
+        samples: seconds since the beginning, bytes.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._stop = threading.Event()
-        self.peak_bytes = 0
+        self._began_s = time.monotonic()
+        self.samples: list[tuple[float, int]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> PeakMemory:
+    def __enter__(self) -> MemoryOverTime:
         self._thread.start()
         return self
 
@@ -148,4 +154,10 @@ class PeakMemory:
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
-            self.peak_bytes = max(self.peak_bytes, tree_pss_bytes(self._pid))
+            held = tree_pss_bytes(self._pid)
+            self.samples.append((round(time.monotonic() - self._began_s, 2), held))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all samples."""
+        return max((held for _, held in self.samples), default=0)

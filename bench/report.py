@@ -80,7 +80,7 @@ def show(run: Mapping[str, Any], console: Console) -> None:
 
 def write_page(run: Mapping[str, Any], path: Path) -> Path:
     """Writes tables and plots of a run as one HTML file; returns its path."""
-    from bench.plots import figures_svg, rates_svg
+    from bench.plots import figures_svg, memory_svg, rates_svg
 
     console = Console(record=True, file=io.StringIO(), width=150)
     show(run, console)
@@ -90,6 +90,7 @@ def write_page(run: Mapping[str, Any], path: Path) -> Path:
     plots = "\n".join(
         f"<h2>{html.escape(name)}</h2>\n<p>{html.escape(scenario['about'])}</p>\n"
         + rates_svg(scenario["turns"])
+        + memory_svg(scenario["turns"])
         + figures_svg([one for one in run["figures"] if one["scenario"] == name])
         for name, scenario in run["scenarios"].items()
     )
@@ -100,6 +101,13 @@ def write_page(run: Mapping[str, Any], path: Path) -> Path:
         f"<h1>autoloader's bench</h1>\n{tables}\n{plots}\n</html>\n"
     )
     return path
+
+
+def write_memory_plot(run: Mapping[str, Any], scenario: str, path: Path) -> None:
+    """Draws memory over time of a scenario's contenders into an SVG file."""
+    from bench.plots import memory_svg
+
+    path.write_text(memory_svg(run["scenarios"][scenario]["turns"]) + "\n")
 
 
 def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:
@@ -258,6 +266,12 @@ def main() -> int:
         action="store_true",
         help="write the tables of docs/explanation/benchmarks.md",
     )
+    parser.add_argument(
+        "--memory-plot",
+        nargs=2,
+        metavar=("SCENARIO", "SVG"),
+        help="draw memory over time, as for mixture docs/images/memory.svg",
+    )
     chosen = parser.parse_args()
     runs = [json.loads(path.read_text()) for path in chosen.results]
     if any(run["host"] != runs[0]["host"] for run in runs):
@@ -268,6 +282,8 @@ def main() -> int:
         print(f"as a page: {write_page(run, chosen.html)}", file=sys.stderr)
     if chosen.write_docs:
         print(f"written in {PAGE}: {', '.join(write_docs(run)) or 'nothing'}", file=sys.stderr)
+    if chosen.memory_plot:
+        write_memory_plot(run, chosen.memory_plot[0], Path(chosen.memory_plot[1]))
     return 0
 
 

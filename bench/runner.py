@@ -28,7 +28,7 @@ from bench.figures import QUIET_CPUS
 from bench.host import load
 from bench.paired import in_turn
 from bench.peers import interpreter, missing
-from bench.processes import PeakMemory
+from bench.processes import MemoryOverTime
 from bench.scenario import ContenderSpec, Scenario
 
 LONGEST_TURN_S = 600.0
@@ -148,7 +148,7 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
         )
         try:
-            with PeakMemory(child.pid) as memory:
+            with MemoryOverTime(child.pid) as memory:
                 out, _ = child.communicate(timeout=LONGEST_TURN_S)
         except subprocess.TimeoutExpired as error:
             raise TurnFailedError(
@@ -163,7 +163,7 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
             said = "\n".join(log.read().strip().splitlines()[-8:])
             raise TurnFailedError(f"{contender.name} ended with {child.returncode}:\n{said}")
     turn: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return {**turn, "peak_bytes": memory.peak_bytes}
+    return {**turn, "peak_bytes": memory.peak_bytes, "memory": memory.samples}
 
 
 def _check_alike(scenario: Scenario, turns: Mapping[str, list[dict[str, Any]]]) -> None:
