@@ -155,7 +155,8 @@ class MemoryOverTime:
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
             held = tree_pss_bytes(self._pid)
-            self.samples.append((round(time.monotonic() - self._began_s, 2), held))
+            if held:  # nothing is: it has ended
+                self.samples.append((round(time.monotonic() - self._began_s, 2), held))
 
     @property
     def peak_bytes(self) -> int:

@@ -103,11 +103,14 @@ def write_page(run: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def write_memory_plot(run: Mapping[str, Any], scenario: str, path: Path) -> None:
-    """Draws memory over time of a scenario's contenders into an SVG file."""
+def write_memory_plot(
+    run: Mapping[str, Any], scenario: str, contenders: Sequence[str], path: Path
+) -> None:
+    """Draws memory over time of a scenario's contenders, or of all where none is named, as SVG."""
     from bench.plots import memory_svg
 
-    path.write_text(memory_svg(run["scenarios"][scenario]["turns"]) + "\n")
+    turns = run["scenarios"][scenario]["turns"]
+    path.write_text(memory_svg({name: turns[name] for name in contenders or turns}) + "\n")
 
 
 def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:
@@ -268,9 +271,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--memory-plot",
-        nargs=2,
-        metavar=("SCENARIO", "SVG"),
-        help="draw memory over time, as for mixture docs/images/memory.svg",
+        nargs="+",
+        metavar=("SVG SCENARIO", "CONTENDER"),
+        help="draw memory over time, such as the one of README.md: docs/images/memory.svg mixture",
     )
     chosen = parser.parse_args()
     runs = [json.loads(path.read_text()) for path in chosen.results]
@@ -283,7 +286,8 @@ def main() -> int:
     if chosen.write_docs:
         print(f"written in {PAGE}: {', '.join(write_docs(run)) or 'nothing'}", file=sys.stderr)
     if chosen.memory_plot:
-        write_memory_plot(run, chosen.memory_plot[0], Path(chosen.memory_plot[1]))
+        svg, scenario, *contenders = chosen.memory_plot
+        write_memory_plot(run, scenario, contenders, Path(svg))
     return 0
 
 

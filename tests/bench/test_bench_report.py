@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bench.figures import work_out
 from bench.host import fingerprint, load
-from bench.report import show, write_docs, write_page
+from bench.report import show, write_docs, write_memory_plot, write_page
 from bench.scenario import Scenario, load_scenarios
 
 TURN = {
@@ -19,6 +19,7 @@ TURN = {
     "cpus_used": 1.0,
     "first_batch_s": 1.0,
     "peak_bytes": 2**20,
+    "memory": [(1.0, 2**19), (2.0, 2**20)],
     "others_cpus": 0.0,
 }
 
@@ -69,8 +70,19 @@ def test_the_page_holds_the_terminals_tables_and_the_plots(
     console = Console(record=True, width=150, quiet=True)
     show(run, console)
     assert "twice" in page
-    assert page.count("<svg") == page.count("</svg>") == 2
+    assert page.count("<svg") == page.count("</svg>") == 3
     assert "nothing &lt;real&gt;" in page
+
+
+def test_memory_over_time_is_drawn_of_those_that_are_named(
+    run: dict[str, Any], tmp_path: Path
+) -> None:
+    every, one = tmp_path / "every.svg", tmp_path / "one.svg"
+    write_memory_plot(run, "made-up", [], every)
+    write_memory_plot(run, "made-up", ["twice"], one)
+    assert "<!-- base -->" in every.read_text()
+    assert "<!-- base -->" not in one.read_text()
+    assert "<!-- twice -->" in one.read_text()
 
 
 def test_only_tables_between_marks_of_what_was_measured_are_written(
