@@ -20,7 +20,7 @@ import os
 import posixpath
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,17 @@ def directory_names(directory: str) -> list[str]:
         return sorted(name[:-1] for name in _ask("names", directory) if name.endswith("/"))
     with os.scandir(directory) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def ask_ahead(paths: Sequence[str]) -> None:
+    """Have small remote files fetched together that will be read one after the other.
+
+    What cannot be fetched is told to whoever reads it.
+    """
+    if _here is None and (away := [path for path in paths if has_client(path)]):
+        from autoloader.remote.answers import fetch_together
+
+        fetch_together(away)
 
 
 class RemoteFile:

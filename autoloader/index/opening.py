@@ -43,6 +43,7 @@ from autoloader.samples.schema import RecordSchema
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
+_ASKING_THREADS = 16
 _REMOTE_THREADS = 4
 _MANY_FILES = 256
 
@@ -204,10 +205,12 @@ def _lie_beside(folders: Collection[str]) -> bool:
 
 
 def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
-    if len(files) < _MANY_FILES and not any(is_remote(file.path) for file in files):
+    away = any(is_remote(file.path) for file in files)
+    if len(files) < _MANY_FILES and not away:
         return [file.open() for file in files]
-    # Threads hide the latency of a network file system; a few files do not need them.
-    with ThreadPoolExecutor(_OPENING_THREADS, "autoloader-index") as pool:
+    # Threads hide the latency of a network; a few local files do not need them.
+    threads = _ASKING_THREADS if away else _OPENING_THREADS
+    with ThreadPoolExecutor(threads, "autoloader-index") as pool:
         return list(pool.map(_ShardFile.open, files))
 
 

@@ -5,10 +5,14 @@ Not here: the same by TensorFlow (``graph.files``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from autoloader.remote.store import store
+
+_TOGETHER = 16
 
 
 def answer_of(question: str, arguments: tuple[Any, ...]) -> Any:
@@ -19,7 +23,20 @@ def answer_of(question: str, arguments: tuple[Any, ...]) -> Any:
         return error
 
 
+def fetch_together(paths: Sequence[str]) -> None:
+    """Fetch small files at the same time; they are kept for who reads them soon."""
+
+    def fetch(path: str) -> None:
+        with contextlib.suppress(OSError):
+            store.read_all(path, keep=True)
+
+    with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
+        list(pool.map(fetch, paths))
+
+
 def _read(path: str, offset: int, count: int) -> bytes:
+    if not offset and count < 0:
+        return store.read_all(path, keep=True)
     identity = store.identity(path)
     stop = identity.size if count < 0 else min(identity.size, offset + count)
     return store.read(path, offset, stop, identity) if offset < stop else b""

@@ -55,6 +55,10 @@ class Client(Protocol):
         """Bytes [start, stop) of a version of a file."""
         ...
 
+    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+        """A small file and what it is; of a version, where one is given."""
+        ...
+
     def write(self, path: str, content: bytes) -> None:
         """Put a small file."""
         ...
@@ -167,6 +171,12 @@ class HttpClient:
         """See ``Client.read``."""
         return _run(self._read(path, start, stop, of), path)
 
+    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+        """See ``Client.whole``; one request in any case."""
+        if of is not None:
+            return of, (self.read(path, 0, of.size, of) if of.size else b"")
+        return _run(self._whole(path), path)
+
     def write(self, path: str, content: bytes) -> None:
         """See ``Client.write``; a server of files takes none."""
         del content
@@ -187,9 +197,14 @@ class HttpClient:
         ) as answer:
             if answer.status >= 400:
                 raise faults.of_status(answer.status, path, answer.headers.get("Retry-After"))
-            entry = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
-            size = answer.headers.get("Content-Length")
-            return of_entry({**entry, "size": None if size is None else int(size)})
+            return _told(answer)
+
+    async def _whole(self, path: str) -> tuple[RemoteIdentity, bytes]:
+        session, (address, headers) = await self._session(), self._address(path, None)
+        async with session.get(address, headers=headers, timeout=_timeout()) as answer:
+            if answer.status >= 400:
+                raise faults.of_status(answer.status, path, answer.headers.get("Retry-After"))
+            return _told(answer), await answer.read()
 
     async def _read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
         session, (address, headers) = await self._session(), self._address(path, of)
@@ -224,6 +239,13 @@ class HttpClient:
             return False
         found = of_entry({"size": of.size, "ETag": tag, "Last-Modified": changed})
         return (found.number, found.tag) != (of.number, of.tag)
+
+
+def _told(answer: Any) -> RemoteIdentity:
+    """What the headers of a whole file say of it."""
+    entry = {name: answer.headers.get(name) for name in ("ETag", "Last-Modified")}
+    size = answer.headers.get("Content-Length")
+    return of_entry({**entry, "size": None if size is None else int(size)})
 
 
 class CloudStorageClient(HttpClient):
@@ -355,6 +377,11 @@ class FsspecClient:
         if len(data) != stop - start:
             raise faults.PassingError("the answer was cut off", path)
         return data
+
+    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+        """See ``Client.whole``."""
+        of = of or self.identity(path)
+        return of, (self.read(path, 0, of.size, of) if of.size else b"")
 
     def write(self, path: str, content: bytes) -> None:
         """See ``Client.write``."""

@@ -19,7 +19,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -83,10 +83,12 @@ class Store:
                 raise faults.missing(path)
             return found
         known = _kept(path)
-        kept = known[1].get("") if known is not None and _fresh(known) else None
-        if kept is not None:
+        if known is not None and _fresh(known):
+            if (kept := known[1][""]) is None:
+                raise faults.missing(path)
             return kept
-        identity = self._ask(path, lambda: client.identity(path))
+        with _missing_is_kept(path):
+            identity = self._ask(path, lambda: client.identity(path))
         _keep(path, {"": identity})
         return identity
 
@@ -123,10 +125,29 @@ class Store:
             self.fetching_s += time.monotonic() - begun
         return data
 
-    def read_all(self, path: str) -> bytes:
-        """A small file. Raises OSError as ``read``."""
-        of = self.identity(path)
-        return self.read(path, 0, of.size, of) if of.size else b""
+    def read_all(self, path: str, *, keep: bool = False) -> bytes:
+        """A small file, by one request.
+
+        Args:
+            path: the file.
+            keep: on the disk, for the other processes of the machine and the next start.
+
+        Raises:
+            OSError: as ``read``.
+        """
+        client = clients.client_of(path)
+        fresh = not client.lists and not _fresh(_kept(path) or (0.0, {}))
+        of = None if fresh else self.identity(path)
+        place = _place(path).with_suffix(".content")
+        if of is not None and keep and (found := _kept_content(place, path, of)) is not None:
+            return found
+        with _missing_is_kept(path):
+            identity, data = self._ask(path, lambda: client.whole(path, of))
+        if not client.lists:
+            _keep(path, {"": identity})
+        if keep:
+            _write(place, identity.key(path).encode() + data)
+        return data
 
     def write(self, path: str, content: bytes) -> None:
         """Put a small file. Raises OSError."""
@@ -184,13 +205,38 @@ def _kept(what: str) -> tuple[float, Listing] | None:
 
 
 def _keep(what: str, found: Listing) -> None:
-    place = _place(what)
     names = {name: one and one.plain() for name, one in found.items()}
+    _write(_place(what), json.dumps({"at_s": time.time(), "names": names}).encode())
+
+
+@contextlib.contextmanager
+def _missing_is_kept(path: str) -> Iterator[None]:
+    """That there is no such file is as good to know as what there is."""
+    try:
+        yield
+    except FileNotFoundError:
+        if not clients.client_of(path).lists:
+            _keep(path, {"": None})
+        raise
+
+
+def _kept_content(place: Path, path: str, of: RemoteIdentity) -> bytes | None:
+    """A file that was read before, in this version."""
+    with contextlib.suppress(OSError):
+        found = place.read_bytes()
+        key = of.key(path).encode()
+        if found.startswith(key) and len(found) == len(key) + of.size:
+            return found[len(key) :]
+    return None
+
+
+def _write(place: Path, content: bytes) -> None:
+    """Put a file in one step, where the directory can be written to."""
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".listing-")
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            json.dump({"at_s": time.time(), "names": names}, file)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
         Path(temporary).replace(place)
 
 

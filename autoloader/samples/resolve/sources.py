@@ -15,6 +15,8 @@ from autoloader.catalog import (
     locate_version,
     open_source,
 )
+from autoloader.catalog.directories import INFO_FILE
+from autoloader.catalog.metadata import FEATURES_FILE
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.transforms.cameras import framed
@@ -57,6 +59,12 @@ class DatasetSource:
         if self.declared.path is not None:
             return self.declared.path
         return locate_version(self.declared.tfds or "", self.declared.data_dir or "", dataset=name)
+
+    def metadata_files(self) -> list[str]:
+        """Files of a remote dataset that opening it reads, where the spec names its directory."""
+        if not self.remote or self.declared.path is None:
+            return []
+        return [files.join(self.declared.path, name) for name in (INFO_FILE, FEATURES_FILE)]
 
     def open(self) -> tuple[VersionDirectory, tuple[ShardSlice, ...]]:
         """What lies there, and the records of the split, by shard.

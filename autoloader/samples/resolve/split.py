@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autoloader.catalog import files
 from autoloader.errors import SpecError
 from autoloader.samples.features import forms_of
 from autoloader.samples.layout import BatchLayout
@@ -43,6 +44,7 @@ def resolve(
     sources = find_sources(spec, split)
     if once_found is not None:
         once_found()
+    files.ask_ahead([path for source in sources for path in source.metadata_files()])
     datasets = tuple(bind_dataset(source, index) for index, source in enumerate(sources))
     first = datasets[0].sample
     layout = BatchLayout(
