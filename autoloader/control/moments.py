@@ -212,7 +212,11 @@ class Moments:
                 weight=self._weights[name],
                 share=own.taken / mixed if mixed else None,
                 samples=own.taken,
-                **own.as_statistics(),
+                queue=own.queue,
+                stalls=own.stalls,
+                quarantined=own.quarantined,
+                generations=own.generations,
+                interruptions=own.interruptions,
             )
             for name, own in activity.datasets.items()
         }
