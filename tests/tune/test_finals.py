@@ -188,6 +188,21 @@ def test_a_finalist_that_fails_once_is_out(outcome: Outcome) -> None:
     assert order.count(FAST) == 2
 
 
+def test_a_start_that_is_killed_once_is_measured_again() -> None:
+    killed: list[int] = []
+
+    def answer(knobs: Knobs, number: int) -> TrialResult:
+        if knobs == START and number == 1 and not killed:
+            killed.append(number)
+            return TrialResult(Outcome.FAILED, reason="SIGKILL")
+        return done(200.0 if knobs == FAST else 100.0)
+
+    verdict = finals(answer, [FAST])
+    assert killed
+    assert verdict.winner.knobs == FAST
+    assert verdict.rounds == 3
+
+
 def test_nothing_is_measured_without_a_finalist() -> None:
     order: list[Knobs] = []
     verdict = finals(lambda knobs, n: done(1.0), [], order=order)
