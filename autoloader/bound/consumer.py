@@ -1,8 +1,8 @@
 """The step of a recorded run's trainer: the time from having a batch to asking for the next.
 
-Read from a batch log (``telemetry.batch_times``) or a decision log (``controller.decisions``); of a
-folder its newest log. What is told is the median, so that pauses for validation and checkpoints do
-not count.
+Read from the record that every run leaves (``telemetry.run_log``), a batch log
+(``telemetry.batch_times``) or a decision log (``controller.decisions``); of a folder its newest.
+What is told is the median, so that pauses for validation and checkpoints do not count.
 
 Not here: writing logs.
 """
@@ -17,13 +17,13 @@ from typing import Any
 
 from autoloader.errors import UsageError
 
-LEAST_STEPS = 20
+LEAST_STEPS = 10
 """Fewer steps say nothing."""
 
 _LOGS = "*.jsonl"
 _REMEDY = (
-    "name a run's folder, its batch log (AUTOLOADER_BATCH_TIMES) or decision log; or give the "
-    "step with --step-time"
+    "name a run of `autoloader report`, its folder, or a batch log (AUTOLOADER_BATCH_TIMES); or "
+    "give the step with --step-time"
 )
 
 
@@ -31,13 +31,13 @@ def recorded_step_s(run: Path) -> float:
     """Seconds of the trainer's step.
 
     Args:
-        run: a log, or a folder with logs.
+        run: a log or a record, or a folder with such at any depth.
 
     Raises:
         UsageError: there is no such log, or it has too few steps.
     """
     try:
-        logs = [run] if run.is_file() else sorted(run.glob(_LOGS), key=_written, reverse=True)
+        logs = [run] if run.is_file() else sorted(run.rglob(_LOGS), key=_written, reverse=True)
         for log in logs:
             with log.open(encoding="utf-8", errors="replace") as lines:
                 steps = steps_of(lines)
@@ -60,8 +60,8 @@ def steps_of(lines: Iterable[str]) -> list[float]:
             if whose in had_s and asked_s >= had_s[whose]:
                 steps.append(asked_s - had_s[whose])
             had_s[whose] = line["at_s"]
-        elif line.get("kind") == "decision":
-            seen = line.get("observation") or {}
+        else:
+            seen = line.get("observation") or line.get("consumer") or {}
             step_s, waited = _value(seen, "step_s"), _value(seen, "wait_ratio")
             if step_s is not None and waited is not None:
                 steps.append(step_s * (1 - waited))
@@ -69,8 +69,11 @@ def steps_of(lines: Iterable[str]) -> list[float]:
 
 
 def _value(seen: Mapping[str, Any], name: str) -> float | None:
-    reading = seen.get(name)
-    return float(reading["value"]) if isinstance(reading, Mapping) else None
+    """A figure of a moment, or the reading of a decision, which says how old it was."""
+    found = seen.get(name)
+    if isinstance(found, Mapping):
+        found = found.get("value")
+    return float(found) if isinstance(found, (int, float)) else None
 
 
 def _records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

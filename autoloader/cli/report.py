@@ -54,7 +54,7 @@ def report(
     from autoloader.report.run import find_ideal
 
     shown, beside = _read(run), None if other is None else _read(other)
-    standard = find_ideal(shown, _folder(run).parent) if ideal is None else _read(ideal)
+    standard = find_ideal(shown, run_folder(run).parent) if ideal is None else _read(ideal)
     target = output or Path(f"{shown.name}.html")
     text = page(shown, beside, standard)
     with file_errors("--output", target):
@@ -133,7 +133,7 @@ def _list(as_json: bool) -> None:
 def _read(run: str) -> Run:
     from autoloader.report.run import read_run
 
-    return read_run(_folder(run))
+    return read_run(run_folder(run))
 
 
 def _ring() -> Path:
@@ -142,7 +142,7 @@ def _ring() -> Path:
     return cache_root() / "runs"
 
 
-def _folder(run: str) -> Path:
+def run_folder(run: str) -> Path:
     """Where a record lies: a path, a name in the ring or the beginning of one, or the latest."""
     if Path(run).exists():
         return Path(run)

@@ -54,8 +54,12 @@ def tune(
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(help="Take the step from a recorded run: its log, or a folder of logs."),
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help='Take the step from a recorded run: as `autoloader report` names it ("last"), '
+            "its folder, or a batch log.",
+        ),
     ] = None,
     ladder: Annotated[
         list[str] | None,
@@ -118,7 +122,7 @@ def tune(
         emit_rendered(report.show)
 
 
-def _step_s(step_time: str | None, trace: Path | None) -> float | None:
+def _step_s(step_time: str | None, trace: str | None) -> float | None:
     """The trainer's step, given or recorded."""
     if trace is None:
         return None if step_time is None else parse_seconds(step_time, name="--step-time")
@@ -127,8 +131,9 @@ def _step_s(step_time: str | None, trace: Path | None) -> float | None:
             "--step-time and --trace both say how long a step takes", remedy="give one of them"
         )
     from autoloader.bound.consumer import recorded_step_s
+    from autoloader.cli.report import run_folder
 
-    step_s = recorded_step_s(trace)
+    step_s = recorded_step_s(run_folder(trace))
     note(f"the recorded trainer's step: {step_s * 1e3:.1f} ms")
     return step_s
 
