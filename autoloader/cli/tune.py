@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from autoloader.cli import options
-from autoloader.cli.output import emit_json, emit_rendered, note, progress_bar
+from autoloader.cli.output import emit, emit_json, emit_rendered, note, progress_bar
 from autoloader.errors import UsageError
 from autoloader.extras import needs
 from autoloader.units import parse_seconds
 
 if TYPE_CHECKING:
     from autoloader.tune.ladder import LadderReport
-    from autoloader.tune.report import TuneReport
 
 
 def tune(
@@ -36,6 +35,12 @@ def tune(
     study: Annotated[
         str | None, typer.Option(help="Name of the study; an existing one is resumed.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with --study, or with the last one: it must be there."
+        ),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option(
@@ -46,6 +51,16 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the profile; default: your config folder.")
     ] = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--report",
+            help="File for the HTML report; default: STUDY.html in --out, else your data folder.",
+        ),
+    ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print the whole report as plain text.")
+    ] = False,
     step_time: Annotated[
         str | None,
         typer.Option(
@@ -85,7 +100,7 @@ def tune(
         from autoloader.tune.ladder import parse_ladders
         from autoloader.tune.offline import TuneOptions, climb_ladders
         from autoloader.tune.offline import tune as run_tune
-        from autoloader.tune.report import LiveWatcher
+        from autoloader.tune.report import LiveWatcher, TuneReport
 
     chosen = TuneOptions(
         spec_path=_demo() if spec is None else spec,
@@ -95,6 +110,7 @@ def tune(
         budget_s=budget_s,
         storage=storage,
         study=study,
+        resume=resume,
         name=name,
         out=out,
         split=split,
@@ -103,6 +119,7 @@ def tune(
         batches=batches,
         command=_command_line(),
         step_time_s=step_time_s,
+        report=report_file,
     )
     from rich.console import Console
 
@@ -118,6 +135,8 @@ def tune(
         watcher.close()
     if as_json:
         emit_json(report.as_dict())
+    elif plain and isinstance(report, TuneReport):
+        emit(report.plain_text())
     else:
         emit_rendered(report.show)
 

@@ -149,10 +149,15 @@ def winning_entry(
             detail=f"study {result.name}: {counts}; start and best measured in turn, "
             f"{len(verdict.ratios)} pairs; from profile {base.name}; {_optuna()}",
             measured_on=place.today.isoformat(),
-            command=_PASSWORD.sub(r"\1***@", place.command),
+            command=without_passwords(place.command),
             study=result.name,
         ),
     )
+
+
+def without_passwords(command: str) -> str:
+    """``command`` without the password of a storage's URL."""
+    return _PASSWORD.sub(r"\1***@", command)
 
 
 def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:

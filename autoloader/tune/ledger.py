@@ -20,10 +20,12 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from autoloader.errors import KnobError
+from autoloader.errors import KnobError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.finals import TIE_RATIO
 from autoloader.tune.search_space import SearchSpace
+from autoloader.tune.shared import shown_study
+from autoloader.tune.storage import queue_lost_trials
 from autoloader.tune.trial import Outcome, TrialResult
 
 LEAST_PRUNE_BATCHES = 40
@@ -35,8 +37,7 @@ NOISE_RATIO = 0.05
 KNOWN = "known"
 """The outcome of a set that was drawn again: what it found before, and nothing was measured."""
 
-_HEARTBEAT_S = 10
-_GRACE_S = 60
+_ABOUT = "about"
 _GIB = 2.0**30
 _FOUND = ("reason", "min_headroom_bytes", "peak_rss_bytes", "cpu_s_per_sample", "duration_s")
 
@@ -64,12 +65,29 @@ class TolerantPruner(optuna.pruners.BasePruner):
         return value < best * (1 - NOISE_RATIO)
 
 
-def open_study(url: str, name: str, *, trials: int, batches: int, seed: int) -> optuna.Study:
-    """The study in its storage, made or resumed; trials of dead workers are failed."""
+def open_study(
+    storage: optuna.storages.RDBStorage,
+    name: str,
+    *,
+    trials: int,
+    batches: int,
+    seed: int,
+    about: str = "",
+) -> optuna.Study:
+    """The study in its storage, made or resumed; trials of workers that are gone are queued again.
+
+    Args:
+        storage: from ``opened_storage``.
+        name: in the storage.
+        trials: that will be added.
+        batches: of a measurement.
+        seed: of the sampler.
+        about: what is measured; one study has one mixture. "": not told.
+
+    Raises:
+        UsageError: the study is of something else.
+    """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    storage = optuna.storages.RDBStorage(
-        url, heartbeat_interval=_HEARTBEAT_S, grace_period=_GRACE_S
-    )
     study = optuna.create_study(
         study_name=name,
         storage=storage,
@@ -83,7 +101,16 @@ def open_study(url: str, name: str, *, trials: int, batches: int, seed: int) -> 
         ),
         pruner=TolerantPruner(min(LEAST_PRUNE_BATCHES, max(1, batches // 4))),
     )
-    optuna.storages.fail_stale_trials(study)
+    told = study.user_attrs.get(_ABOUT)
+    if about and told not in (None, about):
+        raise UsageError(
+            f"the study {shown_study(name)} is of another mixture, split or step: its rates and "
+            "these cannot be compared",
+            remedy="choose another name with --study",
+        )
+    if about and told is None:
+        study.set_user_attr(_ABOUT, about)
+    queue_lost_trials(study)
     return study
 
 

@@ -5,7 +5,9 @@ Not here: each part of it; this is where they are put together.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
@@ -34,9 +36,11 @@ from autoloader.tune.keep import Place, keep_winner
 from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.objective import Fastest, LeastForStep
+from autoloader.tune.page import write_page
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guess, least_for_step
+from autoloader.tune.shared import HostTurns
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
 from autoloader.tune.trial import Measurer, TrialRunner, measure_command
@@ -61,7 +65,9 @@ class TuneOptions:
         trials: trials to run, the start among them.
         budget_s: wall seconds for search and finals.
         storage: a storage URL; ``None`` is an SQLite file in ``out``, else the user's data folder.
-        study: name of a study to make or resume; ``None`` makes a new one.
+        study: name of a study to make or resume; ``None`` makes a new one, of a SLURM job with a
+            storage one for the job.
+        resume: the study must be there; with no name the one that was begun last goes on.
         name: of the profile to keep; ``None``: the start's where it is the user's own, else
             NAME-tuned. Never a shipped one's.
         out: folder (or file) for the profile; ``None`` is the user's config folder.
@@ -72,6 +78,7 @@ class TuneOptions:
         command: the command line, for the profile's provenance.
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
+        report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
     """
 
     spec_path: Path
@@ -81,6 +88,7 @@ class TuneOptions:
     budget_s: float = 360.0
     storage: str | None = None
     study: str | None = None
+    resume: bool = False
     name: str | None = None
     out: Path | None = None
     split: str = "train"
@@ -89,6 +97,7 @@ class TuneOptions:
     batches: int = LEAST_BATCHES
     command: str = "autoloader.tune"
     step_time_s: float | None = None
+    report: Path | None = None
 
 
 def tune(
@@ -133,9 +142,14 @@ def tune(
     place = _place(options, measure, headroom, clock)
     plan, space, batch_size = place.plan, place.space, place.batch_size
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
+    limit = headroom.read().limit_bytes
+    kin = described_host(limit, files=_local_files(plan), probe_s=0).fingerprint
     study_options = StudyOptions(
         storage=options.storage or _default_storage(options.out),
-        name=options.study or f"{base.name}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}",
+        name=_study_name(options, base.name),
+        kin=kin,
+        about=_about(plan, options),
+        resume=options.resume,
         trials=options.trials,
         budget_s=options.budget_s,
         seed=options.seed,
@@ -173,7 +187,7 @@ def tune(
         Place(
             name=options.name,
             out=options.out,
-            host=described_host(headroom.read().limit_bytes, files=_local_files(plan)),
+            host=(host := described_host(limit, files=_local_files(plan))),
             mixture=kind_of(plan.mixture),
             usual_reader=choose_reader(plan.mixture, "auto")[0],
             command=options.command,
@@ -182,7 +196,27 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
-    return TuneReport(kept, result, analysis, proof)
+    report = TuneReport(kept, result, analysis, proof)
+    path = options.report or _folder(options.out) / f"{result.name}.html"
+    told = report.story(host, floor_bytes, options.command)
+    return replace(report, page_path=write_page(told, path), told=told)
+
+
+def _study_name(options: TuneOptions, base: str) -> str:
+    """The study's name; "" leaves it to the storage: the one that was begun last."""
+    if options.study or options.resume:
+        return options.study or ""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job and options.storage:  # every task of the job is one of its workers
+        return f"{base}-slurm-{job}"
+    return f"{base}-{datetime.now():%Y%m%d-%H%M%S}-{token_hex(2)}"
+
+
+def _about(plan: LoaderPlan, options: TuneOptions) -> str:
+    """A word for what is measured: the mixture, its split, the trainer's step."""
+    spec = plan.mixture.spec.model_dump_json()
+    parts = (spec, options.split, options.step_time_s)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
 def climb_ladders(
@@ -257,7 +291,7 @@ def _place(
     def warmed(batches: int) -> Measurer:
         if measure is not None:
             return measure
-        return TrialRunner(
+        runner = TrialRunner(
             measure_command(
                 spec_path,
                 profile=options.host_profile,
@@ -271,6 +305,7 @@ def _place(
             headroom=lambda: _bytes_or_none(headroom),
             clock=clock,
         )
+        return HostTurns(runner, clock)
 
     return _Place(plan, space, spec.batch.size, warmed(options.warmup), warmed)
 
@@ -346,11 +381,15 @@ def _bytes_or_none(headroom: HeadroomSource) -> int | None:
         return None
 
 
-def _default_storage(out: Path | None) -> str:
+def _folder(out: Path | None) -> Path:
+    """Where studies and their reports lie."""
     if out is None:
-        folder = platformdirs.user_data_path("autoloader", appauthor=False)
-    else:
-        folder = out.parent if out.suffix in {".yaml", ".yml"} else out
+        return platformdirs.user_data_path("autoloader", appauthor=False)
+    return out.parent if out.suffix in {".yaml", ".yml"} else out
+
+
+def _default_storage(out: Path | None) -> str:
+    folder = _folder(out)
     try:
         return sqlite_url(folder.absolute() / STUDIES_FILE)
     except OSError as error:

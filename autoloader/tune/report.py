@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,9 +18,11 @@ from rich.table import Table
 from autoloader.bound.model import NO_BOUND, Bound
 from autoloader.bound.proof import CacheProof
 from autoloader.clock import Clock
+from autoloader.profile import HostFacts
 from autoloader.tune.finals import Contender
 from autoloader.tune.keep import Outcome as Kept
-from autoloader.tune.keep import changed_knobs
+from autoloader.tune.keep import changed_knobs, without_passwords
+from autoloader.tune.page import Figures, Story, plain_text
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
 from autoloader.tune.trial import Outcome, TrialResult
@@ -37,12 +40,16 @@ class TuneReport:
         result: what the study found.
         bound: how fast any setting can be, and why; ``None`` when no cost was measured.
         proof: what a primed measurement found of held frames; ``None``: they would give nothing.
+        page_path: the HTML report; ``None`` where it could not be written.
+        told: what the whole report tells.
     """
 
     kept: Kept
     result: StudyResult
     bound: Bound | None
     proof: CacheProof | None = None
+    page_path: Path | None = None
+    told: Story | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` answers; design §3."""
@@ -50,6 +57,7 @@ class TuneReport:
         return {
             "profile_path": None if self.kept.path is None else str(self.kept.path),
             "profile_notes": list(self.kept.notes),
+            "report_path": None if self.page_path is None else str(self.page_path),
             "best": _contender(verdict.winner),
             "start": _contender(verdict.start),
             "speedup": verdict.speedup,
@@ -83,38 +91,97 @@ class TuneReport:
         ):
             table.add_row(label, *rows)
         console.print(table)
-        if self.result.ended:
-            console.print(f"{self.result.ended}: the start stays.")
-        elif verdict.winner.is_start:
-            console.print("Nothing measured beside the start beat it: the start stays.")
-        else:
-            pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
-            low, high = verdict.interval or (verdict.speedup, verdict.speedup)
-            console.print(
-                f"speedup {verdict.speedup:.2f}, with 95 % between {low:.2f} and {high:.2f} "
-                f"(paired runs: {pairs})"
-            )
+        console.print(self.verdict_line, markup=False, highlight=False)
         if verdict.busy_rounds:
             console.print(
                 f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
                 "processors."
             )
-        if self.bound is not None:
-            console.print(self.bound.describe(verdict.winner.samples_per_s), highlight=False)
-            if self.bound.cached_samples_per_s is not None:
-                console.print(
-                    f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
-                    "the controller does by itself: up to "
-                    f"{_rate(self.bound.cached_samples_per_s)} samples/s "
-                    f"by the model; {'' if self.proof is None else self.proof.describe()}",
-                    highlight=False,
-                )
+        for line in self.bound_lines:
+            console.print(line, highlight=False, markup=False)
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
         console.print(f"trials: {counts}", highlight=False)
         if self.kept.path is not None:
             console.print(f"profile: {self.kept.path}", soft_wrap=True, highlight=False)
         for note in self.kept.notes:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
+        if self.page_path is not None:
+            console.print(f"report: {self.page_path}", soft_wrap=True, highlight=False)
+
+    def plain_text(self) -> str:
+        """The whole report as plain text."""
+        where = [f"report: {self.page_path}"] * (self.page_path is not None)
+        return "\n".join([*([] if self.told is None else [plain_text(self.told)]), *where])
+
+    @property
+    def verdict_line(self) -> str:
+        """How the finals ended, in a sentence."""
+        verdict = self.result.verdict
+        if self.result.ended:
+            return f"{self.result.ended}: the start stays."
+        if verdict.winner.is_start:
+            return "Nothing measured beside the start beat it: the start stays."
+        pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
+        low, high = verdict.interval or (verdict.speedup, verdict.speedup)
+        elsewhere = "" if self.result.judged_here else "; measured by another process of the study"
+        return (
+            f"speedup {verdict.speedup:.2f}, with 95 % between {low:.2f} and {high:.2f} "
+            f"(paired runs: {pairs}{elsewhere})"
+        )
+
+    @property
+    def bound_lines(self) -> tuple[str, ...]:
+        """How near the bound it came, what limits it, what would lift it."""
+        if self.bound is None:
+            return ()
+        line = self.bound.describe(self.result.verdict.winner.samples_per_s)
+        if self.bound.cached_samples_per_s is None:
+            return (line,)
+        return (
+            line,
+            f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
+            "the controller does by itself: up to "
+            f"{_rate(self.bound.cached_samples_per_s)} samples/s "
+            f"by the model; {'' if self.proof is None else self.proof.describe()}",
+        )
+
+    def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
+        """What the page and the plain report tell.
+
+        Args:
+            host: this machine, in full.
+            floor_bytes: the RAM floor that held.
+            command: the command line.
+        """
+        verdict = self.result.verdict
+        read = host.storage_read_bytes_per_s
+        storage = f"{host.storage}" + (f", read at {read / 1e6:.0f} MB/s" if read else "")
+        versions = ", ".join(f"{name} {version}" for name, version in host.versions.items())
+        return Story(
+            study=self.result.name,
+            host=f"{host.describe()}; {host.cpu_model}",
+            floor_bytes=floor_bytes,
+            start=_figures(verdict.start),
+            best=_figures(verdict.winner),
+            start_stays=verdict.winner.is_start,
+            verdict=self.verdict_line,
+            ratios=verdict.ratios,
+            changed=changed_knobs(verdict.start.knobs, verdict.winner.knobs),
+            bound_samples_per_s=None if self.bound is None else self.bound.samples_per_s,
+            bound_lines=self.bound_lines,
+            trials=self.result.fates,
+            notes=(f"Profile: {self.kept.path}", *self.kept.notes)
+            if self.kept.path is not None
+            else self.kept.notes,
+            facts=(
+                ("data on", storage),
+                ("kernel", host.kernel),
+                ("versions", versions),
+                ("fingerprint", host.fingerprint),
+                ("storage", self.result.storage),
+                ("command", without_passwords(command)),
+            ),
+        )
 
 
 class LiveWatcher:
@@ -208,6 +275,10 @@ def _contender(contender: Contender) -> dict[str, Any]:
         "samples_per_s": contender.samples_per_s,
         "min_headroom_bytes": contender.min_headroom_bytes,
     }
+
+
+def _figures(contender: Contender) -> Figures:
+    return Figures(contender.samples_per_s, contender.peak_rss_bytes, contender.min_headroom_bytes)
 
 
 def _rate(rate: float | None) -> str:

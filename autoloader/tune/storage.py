@@ -1,10 +1,17 @@
-"""The database that keeps studies: its URL, and its errors in the user's words.
+"""The database that keeps studies: its URL, how it is opened, and its errors in the user's words.
 
-Not here: what a study keeps there (``study``).
+Theory of operation. A trial that runs is heard of every ten seconds. One that was not for a minute
+is failed by whoever asks for the next, and queued again, twice at most: a worker that was killed
+loses no point of the search. Connections are tried before use, so a server that was started anew
+between two trials is no end of the study.
+
+Not here: what a study keeps there (``study``), who shares it (``shared``).
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +22,62 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autoloader.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 10
+GRACE_S = 60
+"""A trial that was not heard of for so long is lost, and queued again."""
+MOST_RETRIES = 2
+_CONNECT_S = 10
+_LOCKED_S = 60
+
+
+class StudyStorage(optuna.storages.RDBStorage):
+    """Optuna's storage, whose heartbeat outlives a server that does not answer for a while."""
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        try:
+            super().record_heartbeat(trial_id)
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            # The study's own thread meets it too, and says it where it lasts.
+            logger.info("no heartbeat of trial %d: %s", trial_id, error)
+
+
+@contextmanager
+def opened_storage(url: str, *, grace_s: int = GRACE_S) -> Iterator[optuna.storages.RDBStorage]:
+    """The storage at ``url``, from ``storage_url``; its tables are made where they are missing.
+
+    Its connections are closed at the end.
+
+    Args:
+        url: where it is.
+        grace_s: a trial that was not heard of for so long is queued again.
+    """
+    postgres = make_url(url).get_backend_name() == "postgresql"
+    timeout = {"connect_timeout": _CONNECT_S} if postgres else {"timeout": _LOCKED_S}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        storage = StudyStorage(
+            url,
+            engine_kwargs={"pool_pre_ping": True, "connect_args": timeout},
+            heartbeat_interval=min(HEARTBEAT_S, max(1, grace_s // 3)),
+            grace_period=grace_s,
+            heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(
+                max_retry=MOST_RETRIES
+            ),
+        )
+    try:
+        yield storage
+    finally:
+        storage.remove_session()
+        storage.engine.dispose()
+
+
+def queue_lost_trials(study: optuna.Study) -> None:
+    """Fail the trials of workers that are gone, and queue them again."""
+    # The function itself, without its warning that it is experimental.
+    inspect.unwrap(optuna.storages.fail_stale_trials)(study)
 
 
 def sqlite_url(path: Path) -> str:
@@ -42,22 +105,37 @@ def storage_url(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """``url`` without its password."""
-    return make_url(url).render_as_string(hide_password=True)
+    """``url`` as people write it, without its password."""
+    parsed = make_url(url)
+    return parsed.set(drivername=parsed.get_backend_name()).render_as_string(hide_password=True)
 
 
 @contextmanager
-def storage_errors(url: str) -> Iterator[None]:
+def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
     """Translates errors of the storage; they name it without its password.
 
     Optuna's warnings that heartbeat and stale trials are experimental are left out.
+
+    Args:
+        url: where it is.
+        study: that is under way, and can be gone on with; "": none is yet.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             yield
-    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
-        first_line = str(error).splitlines()[0]
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError, UnboundLocalError) as error:
+        lost = _lost(error)
+        if lost is None:
+            raise
+        first_line = str(lost).splitlines()[0]
+        if study:
+            raise UsageError(
+                f"the study's storage {shown_url(url)} was lost in the middle of the study "
+                f"{study}: {first_line}",
+                remedy="no profile was written; what was measured is kept there: when it answers "
+                f"again, go on with --study {study} --resume",
+            ) from error
         raise UsageError(
             f"the study's storage {shown_url(url)} cannot be used: {first_line}",
             remedy="name a storage that can be reached and written with --storage",
@@ -67,3 +145,17 @@ def storage_errors(url: str) -> Iterator[None]:
             f"the study's storage {shown_url(url)} needs a driver that is not here: {error}",
             remedy="for PostgreSQL: pip install 'autoloader-rlds[postgresql]'",
         ) from error
+
+
+def _lost(error: BaseException) -> BaseException | None:
+    """What the database said; ``None`` where it is not behind ``error``.
+
+    Where a trial's end cannot be told, Optuna fails over a variable that it has not set.
+    """
+    found = None
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (SQLAlchemyError, optuna.exceptions.StorageInternalError)):
+            found = seen
+        seen = seen.__cause__ or seen.__context__
+    return found

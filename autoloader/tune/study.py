@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import optuna
@@ -43,9 +44,11 @@ from autoloader.tune.ledger import (
     record,
 )
 from autoloader.tune.objective import Fastest, Objective
+from autoloader.tune.page.story import TrialFate, fates
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace
-from autoloader.tune.storage import shown_url, storage_errors, storage_url
+from autoloader.tune.shared import Workers, kin_study, there_already
+from autoloader.tune.storage import opened_storage, shown_url, storage_errors, storage_url
 from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch
 
 HARD_FACTOR = 1.25
@@ -75,6 +78,9 @@ class StudyOptions:
         seed: of the sampler.
         batches: measured batches of a trial; the resource of successive halving.
         floor_bytes: headroom that must remain, for the sampler; ``None``: not known.
+        kin: fingerprint of the hosts that share trials; "": all that open the study do.
+        about: what is measured; a study of something else is refused. "": not told.
+        resume: the study must be there; with an empty name it is the one that was begun last.
     """
 
     storage: str
@@ -86,6 +92,9 @@ class StudyOptions:
     seed: int = 0
     batches: int = 160
     floor_bytes: int | None = None
+    kin: str = ""
+    about: str = ""
+    resume: bool = False
 
 
 class StudyWatcher(Protocol):
@@ -125,6 +134,8 @@ class StudyResult:
         name: the study's name.
         storage: where it lies, without a password.
         ended: why the search ended before its trials and its time; "" where it did not.
+        fates: what became of every trial.
+        judged_here: whether this process ran the finals, and not another one of the study.
     """
 
     verdict: FinalsResult
@@ -133,6 +144,8 @@ class StudyResult:
     name: str
     storage: str
     ended: str = ""
+    fates: tuple[TrialFate, ...] = ()
+    judged_here: bool = True
 
 
 class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
@@ -172,40 +185,36 @@ def run_study(
     sought: Objective = objective or Fastest()
     analyst = analyst or Analyst(Supplies(space.limits.cpus))
     search = _Search(space, measure, options, clock, watcher, analyst, sought)
-    with storage_errors(url):
+    with storage_errors(url), opened_storage(url) as storage:
+        name = options.name
+        if options.resume:
+            name = there_already(storage, name or None, options.kin)
         study = open_study(
-            url,
-            options.name,
+            storage,
+            kin_study(name, options.kin),
             trials=options.trials,
             batches=options.batches,
             seed=options.seed,
+            about=options.about,
         )
-        first = search.run(study, first_trial)
-        finalists = (
-            []
-            if search.ended
-            else pick_finalists(study.get_trials(deepcopy=False), space, options.finalists)
-        )
-        verdict = compare(
-            space.start,
-            finalists,
-            search.measure_final,
-            rounds=options.rounds,
-            soft_deadline_s=search.began_s + options.budget_s,
-            hard_deadline_s=search.began_s + options.budget_s * HARD_FACTOR,
-            clock=clock,
-            judge=sought.judge,
-        )
-        if not verdict.start.rounds:
-            verdict.start.rounds[0] = first
-        return StudyResult(
-            verdict=verdict,
-            first=first,
-            trials=count_outcomes(study.get_trials(deepcopy=False)),
-            name=study.study_name,
-            storage=shown_url(url),
-            ended=search.ended,
-        )
+        with storage_errors(url, study=name), Workers(study, clock) as workers:
+            first = search.run(study, first_trial)
+            verdict, here = workers.one_verdict(
+                partial(search.judge, study, first),
+                FinalsResult,
+                run_waiting=partial(search.run_left, study, first),
+            )
+            trials = study.get_trials(deepcopy=False)
+            return StudyResult(
+                verdict=verdict,
+                first=first,
+                trials=count_outcomes(trials),
+                name=name,
+                storage=shown_url(url),
+                ended=search.ended,
+                fates=fates(trials),
+                judged_here=here,
+            )
 
 
 @dataclass(slots=True)
@@ -225,9 +234,10 @@ class _Search:
     done: int = 0
     ended: str = ""
     known: dict[str, TrialResult] = field(default_factory=dict)
+    searched_s: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.began_s = self.clock.now_s()
+        self.began_s = self.searched_s = self.clock.now_s()
 
     def run(
         self, study: optuna.Study, first_trial: Callable[[Trace | None], Knobs] | None
@@ -237,6 +247,16 @@ class _Search:
         for result in self.known.values():
             self._learn(result)
         first = self._measure_start(study)
+        self._search(study, first, first_trial)
+        self.searched_s = self.clock.now_s()
+        return first
+
+    def _search(
+        self,
+        study: optuna.Study,
+        first: TrialResult,
+        first_trial: Callable[[Trace | None], Knobs] | None,
+    ) -> None:
         if first_trial is not None and self.options.trials > 1:
             reasoned = first_trial(self.analyst.trace)
             if self.space.parameters(reasoned) != self.space.parameters(self.space.start):
@@ -245,7 +265,7 @@ class _Search:
                     self._one(study)
         if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
             self.ended = "the start is within noise of the bound: no trial can win"
-            return first
+            return
         drawn = 0
         while (
             self.done < self.options.trials
@@ -255,7 +275,35 @@ class _Search:
         ):
             drawn += 1
             self._one(study)
-        return first
+
+    def judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
+        """Start and finalists in turn; the time that others were waited for is no part of it."""
+        self.began_s += max(0.0, self.clock.now_s() - self.searched_s)
+        finalists = (
+            []
+            if self.ended
+            else pick_finalists(
+                study.get_trials(deepcopy=False), self.space, self.options.finalists
+            )
+        )
+        verdict = compare(
+            self.space.start,
+            finalists,
+            self.measure_final,
+            rounds=self.options.rounds,
+            soft_deadline_s=self.began_s + self.options.budget_s,
+            hard_deadline_s=self.began_s + self.options.budget_s * HARD_FACTOR,
+            clock=self.clock,
+            judge=self.objective.judge,
+        )
+        if not verdict.start.rounds:
+            verdict.start.rounds[0] = first
+        return verdict
+
+    def run_left(self, study: optuna.Study, first: TrialResult) -> None:
+        """One of the trials that a killed worker has left; whatever the budget says."""
+        self.began_s += max(0.0, self._least_s(first) - self._left_s())
+        self._one(study)
 
     def measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
         """One measurement of the finals; nothing is pruned there."""
@@ -363,7 +411,11 @@ class _Search:
     def _timeout_s(self) -> float:
         if self.first is None:
             return max(self._left_s(), 1.0)
-        return max(min(self._left_s(), 3 * self.first.duration_s + 10), 1.0)
+        return max(min(self._left_s(), self._least_s(self.first)), 1.0)
+
+    def _least_s(self, first: TrialResult) -> float:
+        """After so long a trial has failed, whatever time there is."""
+        return 3 * first.duration_s + 10
 
     def _time_for_another(self, first: TrialResult) -> bool:
         """Whether one more trial as long as the start leaves the finals their time."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +163,7 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
     assert set(document) == {
         "profile_path",
         "profile_notes",
+        "report_path",
         "best",
         "start",
         "speedup",
@@ -244,3 +247,60 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
         "trial 2/12 (guess): infeasible: [floor] breached, best so far 90, "
         "headroom 6.00 GiB, 20 of 360 s\n"
     )
+
+
+def test_a_study_that_goes_on_must_be_there_and_of_the_same_mixture(
+    spec_path: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="no study yet of a host like this"):
+        run(spec_path, trials=1, resume=True)
+    first = run(spec_path, trials=1, study="mine")
+    with pytest.raises(UsageError, match="no study 'mime'") as caught:
+        run(spec_path, trials=1, study="mime", resume=True)
+    assert "'mine'" in caught.value.remedy
+    latest = run(spec_path, trials=1, resume=True)
+    assert latest.result.name == first.result.name == "mine"
+    spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
+    with pytest.raises(UsageError, match="study mine is of another mixture"):
+        run(spec_path, trials=1, study="mine")
+
+
+def test_hosts_that_are_not_equal_share_no_trials(
+    spec_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(spec_path, trials=2, study="mine")
+    real = offline.described_host
+    monkeypatch.setattr(
+        offline,
+        "described_host",
+        lambda *args, **more: real(*args, **more).model_copy(update={"cpu_model": "Z80"}),
+    )
+    with pytest.raises(UsageError, match="another kind of host"):
+        run(spec_path, trials=1, study="mine", resume=True)
+    other = run(spec_path, trials=1, study="mine")
+    assert [one.label for one in other.result.fates] == ["start"]
+
+
+def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(
+    spec_path: Path, tmp_path: Path
+) -> None:
+    def pulls_the_plug(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        with contextlib.closing(sqlite3.connect(tmp_path / "out" / "studies.db")) as base:
+            base.execute("DROP TABLE trial_user_attributes")
+        return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=100.0)
+
+    with pytest.raises(UsageError, match="lost in the middle of the study mine") as caught:
+        run(spec_path, pulls_the_plug, study="mine", out=tmp_path / "out")
+    assert "--study mine --resume" in caught.value.remedy
+    assert [one.name for one in (tmp_path / "out").iterdir()] == ["studies.db"]
+
+
+def test_a_study_leaves_a_page_and_a_plain_report(spec_path: Path, tmp_path: Path) -> None:
+    report = run(spec_path, study="mine", command="tune --storage pg://u:secret@h/x")
+    assert report.page_path == tmp_path / "data" / "autoloader" / "mine.html"
+    written = report.page_path.read_text()
+    for text in (written, report.plain_text()):
+        assert "decode_threads" in text
+        assert "pg://u:***@h/x" in text
+        assert "secret" not in text
+    assert "secret" not in (report.kept.profile.provenance.command or "")
