@@ -20,6 +20,7 @@ from typing import Any
 from autoloader.batch import Batch
 from autoloader.index.counting import count_mixture
 from autoloader.loader import AutoLoader
+from autoloader.planning.reader import choose_reader
 from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
 
@@ -52,7 +53,11 @@ def validation_specs(
     if not names:
         return {}
     whole = resolve(spec, split)
-    counts = count_mixture(whole, by_index=spec.reader != "stream")
+    counts = count_mixture(
+        whole,
+        by_index=spec.reader != "stream",
+        fetch=choose_reader(whole, "auto")[0] == "indexed",
+    )
     apart = spec.validation.per_dataset if per_dataset is None else per_dataset
     if not apart:
         spec = _settled(spec)

@@ -25,7 +25,12 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 
 def count_mixture(
-    mixture: ResolvedMixture, *, probe_only: bool = False, by_index: bool = True, who: str = ""
+    mixture: ResolvedMixture,
+    *,
+    probe_only: bool = False,
+    by_index: bool = True,
+    fetch: bool = False,
+    who: str = "",
 ) -> dict[str, DatasetCount]:
     """Count every dataset of a mixture, by name.
 
@@ -34,14 +39,17 @@ def count_mixture(
         probe_only: build no index: where none is there, estimate from a few records' headers.
         by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
             is not counted.
+        fetch: whether remote data without an index is fetched and indexed; else it is estimated.
         who: waits for it, for the log; see ``index.opening.open_indexes``.
 
     Raises:
         SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
     """
     counted = [d for d in mixture.datasets if _is_counted(d, by_index)]
-    found = find_indexes(counted) if probe_only else open_indexes(counted, who=who)
-    indexes = {one.name: index for one, index in zip(counted, found, strict=True)}
+    there = [one for one in counted if probe_only or (one.remote and not fetch)]
+    built = [one for one in counted if one not in there]
+    found = (*find_indexes(there), *open_indexes(built, who=who))
+    indexes = {one.name: index for one, index in zip([*there, *built], found, strict=True)}
     counts = {}
     for dataset in mixture.datasets:
         index = indexes.get(dataset.name)
@@ -66,7 +74,9 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
 
 
 def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
-    return by_index or (not dataset.remote and dataset.num_samples is None)
+    if dataset.remote:
+        return by_index and dataset.indexable
+    return by_index or dataset.num_samples is None
 
 
 def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:

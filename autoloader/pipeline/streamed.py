@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import SourceError
@@ -21,6 +22,9 @@ from autoloader.read.streams import StreamSource
 from autoloader.ring.message import PipelineStart
 from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+
+if TYPE_CHECKING:
+    from autoloader.read.shard_fill import ShardFill
 
 OpenStream = Callable[[ResolvedDataset], EpisodeStream]
 """Makes a dataset's stream; called on that dataset's thread."""
@@ -51,6 +55,22 @@ class StreamsReader(MixtureReader):
         self._open_stream = open_stream
         self._start = start
         self._world_size = world_size
+        self._fill: ShardFill | None = None
+
+    def open(self, quarantine: Quarantine) -> None:
+        """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
+        del quarantine
+        away = [one for one in self._mixture.datasets if one.remote and one.indexable]
+        if away and self._mixture.spec.reader == "auto":
+            from autoloader.read.shard_fill import ShardFill  # local data goes without
+
+            self._fill = ShardFill(away)
+            self._fill.start()
+
+    def close(self) -> None:
+        """See ``MixtureReader.close``."""
+        if self._fill is not None:
+            self._fill.close()
 
     def source(
         self,

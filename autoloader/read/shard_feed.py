@@ -35,8 +35,8 @@ from autoloader.remote.shards import ShardCache, shard_cache
 HORIZON = 65_536
 """Positions that are looked ahead."""
 _LOOK_AGAIN = HORIZON // 8
-_THREADS = 2
-"""Shards that are fetched ahead at a time: one ends while the next one begins."""
+_THREADS = 8
+"""Shards that are fetched ahead at a time; the requests of those needed first go first."""
 _PAUSE_S = 1.0
 
 logger = logging.getLogger(__name__)

@@ -62,6 +62,14 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, dic
         yield Lab(storage, small, large), found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What one module fetches, no other finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def lab(_served: tuple[Lab, dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     """The bucket, sound and silent; TensorFlow reads it in whatever process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,3 +213,22 @@ def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(
     assert sum(one.stop - one.start for one in asked) == sum(
         path.stat().st_size for path in large.path.glob("*.tfrecord-*")
     )
+
+
+def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_start(
+    here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh(tmp_path / "cache", monkeypatch)
+    small = here.dataset(here.small)
+    spec = spec_of(small, mixing={"epoch": "forever"})
+    with AutoLoader(
+        spec, ram_floor="1MB", controller=False, isolation="thread", output="numpy"
+    ) as loader:
+        assert loader.knobs.reader == "stream"
+        next(iter(loader))
+        folder = tmp_path / "cache" / "index"
+        while len(list(folder.glob("*.index"))) < 2:
+            time.sleep(0.01)
+    here.storage.asked.clear()
+    assert_same(batches(small, 4)[0], batches(here.small, 4)[0])
+    assert not here.storage.of("media", "tfrecord"), "the shards were here"

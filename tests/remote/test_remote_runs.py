@@ -83,7 +83,8 @@ def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
 
 
 def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
-    spec = spec_of(here.dataset(here.large, num_samples=72), mixing={"epoch": "pass"})
+    away = here.dataset(here.large, num_samples=72)
+    spec = spec_of(away, reader="stream", mixing={"epoch": "pass"})
     came: Counter[tuple[int, ...]] = Counter()
     with AutoLoader(spec, ram_floor="1MB", controller=False) as loader:
         assert loader.knobs.reader == "stream"
@@ -115,7 +116,12 @@ def test_measure_runs_on_a_slow_and_failing_network(
         return 503 if asked.target == "media" and asked.start and failed[asked.name] == 2 else None
 
     here.storage.fault = fault
-    mix = written(tmp_path, here.dataset(here.large, num_samples=72), mixing={"epoch": "forever"})
+    mix = written(
+        tmp_path,
+        here.dataset(here.large, num_samples=72),
+        reader="stream",
+        mixing={"epoch": "forever"},
+    )
     code, found = answer(
         capsys, "measure", "--spec", mix, "--ram-floor", "1MB", "--warmup", "1", "--batches", "25"
     )
@@ -127,7 +133,7 @@ def test_measure_runs_on_a_slow_and_failing_network(
 def test_verify_compares_remote_samples_with_plain_tfds(
     here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mix = written(tmp_path, here.dataset(here.small))
+    mix = written(tmp_path, here.dataset(here.small), reader="stream")
     code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "1MB")
     assert (code, found["differences"]) == (0, [])
     assert found["samples"] == {"robot": 12}
