@@ -28,6 +28,7 @@ from autoloader.cli.plan_report import knob_range
 from autoloader.controller.states import EVENT_MEANING, STATE_MEANING, TRANSITIONS, Event, State
 from autoloader.errors import AutoloaderError
 from autoloader.knobs import KNOB_CLASS, STREAM_KNOBS, Knobs
+from autoloader.telemetry.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parent.parent
 _TABLE = re.compile(r"<!-- generated: (\w+) ?([\w ]*) -->\n.*?<!-- end -->", re.DOTALL)
@@ -104,6 +105,21 @@ def transitions_table(_: str) -> Iterator[tuple[str, ...]]:
         yield (f"`{event.value}`: {EVENT_MEANING[event]}", *(way.value for way in ways))
 
 
+def metrics_table(_: str) -> Iterator[tuple[str, ...]]:
+    """Every metric, from ``telemetry.metrics``."""
+    yield ("name", "unit", "what it is", "what to do about it")
+    for metric in METRICS:
+        label = f"/{metric.label.upper()}" if metric.label else ""
+        counter = ", counter" if metric.kind == "counter" else ""
+        only = "" if metric.told is not None else " (Prometheus and record only)"
+        yield (
+            f"`{metric.name}{label}`",
+            metric.unit + counter,
+            metric.meaning + only,
+            metric.advice,
+        )
+
+
 def errors_table(_: str) -> Iterator[tuple[str, ...]]:
     """Every error that a user can meet, from the tree."""
     yield ("error", "is a", "exit code", "means")
@@ -120,6 +136,7 @@ def errors_table(_: str) -> Iterator[tuple[str, ...]]:
 
 _KINDS: dict[str, Callable[[str], Iterator[tuple[str, ...]]]] = {
     "knobs": knobs_table,
+    "metrics": metrics_table,
     "spec": spec_table,
     "cli": cli_table,
     "names": names_table,

@@ -1,4 +1,4 @@
-"""Where the snapshots of a pipeline go: to those who look now, and into the run's record.
+"""Where the snapshots of a pipeline go: to those who look now, into the record, to metrics.
 
 Not here: what a snapshot says (``telemetry.snapshot``), taking it (``control.moments``).
 """
@@ -59,6 +59,11 @@ def open_sinks(
                 in_ring=request.record_in_ring,
             )
         )
+    if request.metrics_port or request.metrics_file:
+        from autoloader.telemetry.exporter import Exporter
+
+        port, file = request.metrics_port, request.metrics_file
+        found.append(Exporter(request.run, number, port=port, file=file))
     return tuple(found)
 
 
@@ -66,6 +71,8 @@ def end_all() -> None:
     """Nothing more is said of any pipeline of this process, which ends without closing them."""
     forget_all()
     end_logs()
+    if exporter := sys.modules.get("autoloader.telemetry.exporter"):
+        exporter.end_exports()
 
 
 def facts_of(setup: PipelineSetup) -> dict[str, Any]:

@@ -19,6 +19,10 @@ DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"
 RUN_DIR_VARIABLE = "AUTOLOADER_RUN_DIR"
 """Environment variable: the folder that runs leave their records in, with their decision logs;
 "off": no record; unset: a small ring of records in the cache directory."""
+METRICS_PORT_VARIABLE = "AUTOLOADER_METRICS_PORT"
+"""Environment variable: the port of 127.0.0.1 that shows metrics; unset: none."""
+METRICS_FILE_VARIABLE = "AUTOLOADER_METRICS_FILE"
+"""Environment variable: the file with metrics, or a directory for one a run; unset: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class ControlRequest:
         record: folder of this run's record; "": none is kept.
         record_in_ring: whether that folder is one of the cache directory's ring.
         facts: what the record says of the start; plain values.
+        metrics_port: of 127.0.0.1, where metrics are shown; 0: nowhere.
+        metrics_file: where they are written; "": nowhere.
     """
 
     limits: ControllerLimits
@@ -54,6 +60,8 @@ class ControlRequest:
     record: str = ""
     record_in_ring: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    metrics_port: int = 0
+    metrics_file: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

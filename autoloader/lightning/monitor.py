@@ -4,7 +4,8 @@ Logs numbers by ``log_metrics`` (so CSV, TensorBoard, W&B and the rest all get t
 the progress bar, and says what happened to the loader (knobs that moved, the controller's state, a
 child started again) as it happens, in the Python log and as text where the logger takes text.
 
-Each of ``STATISTICS`` is logged under its name. "Not measured" is left out, never 0.
+The names are those of ``AutoLoader.metrics``. "Not measured" is left out, never 0; a knob is logged
+each time it is another one; of each dataset its share, and what went wrong where anything did.
 
 Not here: collecting the figures (``loader.statistics``), parking the training side during a
 validation, by which the loader knows of it (``streams``).
@@ -22,21 +23,12 @@ from autoloader.errors import UsageError
 from autoloader.lightning.datamodule import AutoLoaderDataModule
 from autoloader.loader import AutoLoader
 from autoloader.telemetry.statistics import Statistics
-from autoloader.units import GIB
 
 logger = logging.getLogger(__name__)
 
-STATISTICS = {
-    "wait_ratio": "share of the training time spent waiting for batches; above 0.01 look at it",
-    "samples_per_s": "samples that the trainer takes in a second",
-    "headroom_gib": "memory that the machine can still give, in GiB",
-    "loader_gib": "memory that the loader holds without the ring, in GiB",
-    "ring_occupancy_ratio": "filled / slots of the ring; near 0 the loader is the bottleneck",
-    "restarts": "times the loader's child was started again",
-    "share/DATASET": "share of a dataset in the samples handed out so far",
-    "knob/KNOB": "a knob's value in force, each time it is another one",
-}
-"""What is logged, each below ``prefix``: name → meaning."""
+_LEFT_OUT = ("dataset_weight/", "dataset_queue/")
+_WHERE_ANY = ("dataset_stalls/", "dataset_quarantined/", "dataset_interruptions/")
+"""Of every dataset a line, and mostly 0."""
 
 
 class LoaderMonitor(Callback):
@@ -100,10 +92,13 @@ class LoaderMonitor(Callback):
     ) -> None:
         statistics = loader.statistics()
         step = trainer.global_step
-        metrics = {f"{self._prefix}{name}": value for name, value in _figures(statistics)}
-        for knob, value in self._moved(statistics).items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
-                metrics[f"{self._prefix}knob/{knob}"] = value
+        moved = self._moved(statistics)
+        metrics = {
+            f"{self._prefix}{name}": value
+            for name, value in loader._metrics_of(statistics).items()  # noqa: SLF001 internal
+            if _worth_a_line(name, value)
+            and (not name.startswith("knob/") or name.removeprefix("knob/") in moved)
+        }
         for one in trainer.loggers:
             one.log_metrics(metrics, step=step)
         for event in self._events(statistics):
@@ -136,18 +131,5 @@ class LoaderMonitor(Callback):
             yield f"the loader's child was started again ({statistics.restarts} times in all)"
 
 
-def _figures(statistics: Statistics) -> Iterator[tuple[str, float]]:
-    plain: dict[str, float | None] = {
-        "wait_ratio": statistics.wait_ratio,
-        "samples_per_s": statistics.samples_per_s,
-        "headroom_gib": _gib(statistics.headroom_bytes),
-        "loader_gib": _gib(statistics.loader_bytes),
-        "ring_occupancy_ratio": statistics.ring.occupancy_ratio,
-        "restarts": float(statistics.restarts),
-        **{f"share/{name}": own.share for name, own in statistics.datasets.items()},
-    }
-    yield from ((name, value) for name, value in plain.items() if value is not None)
-
-
-def _gib(value: int | None) -> float | None:
-    return None if value is None else value / GIB
+def _worth_a_line(name: str, value: float) -> bool:
+    return not name.startswith(_LEFT_OUT) and (value > 0 or not name.startswith(_WHERE_ANY))

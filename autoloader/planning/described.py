@@ -5,15 +5,18 @@ Not here: what it does (``loader``).
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 from autoloader.host.owner import OfOneProcess, Owner
 from autoloader.order.dealing import Ranks
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.start import LoaderPlan
+from autoloader.process.ranks import Neighbours
 from autoloader.samples.location import SampleLocation, locate
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
+from autoloader.telemetry.statistics import Statistics
 
 
 class PlannedLoader(OfOneProcess):
@@ -28,6 +31,7 @@ class PlannedLoader(OfOneProcess):
     _ranks: Ranks
     _spec: PipelineSpec
     _progress: DeliveryProgress
+    _neighbours: Neighbours
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -58,6 +62,35 @@ class PlannedLoader(OfOneProcess):
     def _steps_left(self) -> int | None:
         self.owner.check()
         return self._progress.steps_left
+
+    @abstractmethod
+    def statistics(self) -> Statistics:
+        """See ``AutoLoader.statistics``."""
+
+    def metrics(self) -> dict[str, float]:
+        """What any logger takes, by name: ``wait_ratio``, ``dataset_share/bridge``.
+
+        Of several ranks also the worst and the mean of those on this node (``wait_ratio/worst``).
+        docs/reference/metrics.md says what each means; what is not measured is not there.
+        """
+        return self._metrics_of(self.statistics())
+
+    def _metrics_of(self, statistics: Statistics) -> dict[str, float]:
+        from autoloader.telemetry.metrics import flat, over_ranks
+
+        own = flat(statistics)
+        if self.world_size == 1:
+            return own
+        from autoloader.telemetry.runtime import living_runs
+
+        others = [
+            one
+            for one in living_runs()
+            if one.node == self._neighbours.job
+            and one.rank != self.rank
+            and one.split == self.plan.mixture.split
+        ]
+        return own | over_ranks(own, others)
 
     @property
     def batches(self) -> int:

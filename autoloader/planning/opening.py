@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import DiskRoom
 from autoloader.controller.limits import ControllerLimits
-from autoloader.controller.request import DECISIONS_VARIABLE, RUN_DIR_VARIABLE, ControlRequest
+from autoloader.controller.request import (
+    DECISIONS_VARIABLE,
+    METRICS_FILE_VARIABLE,
+    METRICS_PORT_VARIABLE,
+    RUN_DIR_VARIABLE,
+    ControlRequest,
+)
+from autoloader.errors import UsageError, shown
 from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
@@ -93,6 +100,8 @@ def control_request(
         record=record,
         record_in_ring=in_ring,
         facts=_facts(plan, replays),
+        metrics_port=_metrics_port(),
+        metrics_file=_metrics_file(run),
     )
 
 
@@ -104,6 +113,27 @@ def _record_of(run: str) -> tuple[str, bool]:
     if wanted:
         return str(Path(wanted).absolute() / run), False
     return str(cache_root() / "runs" / run), True
+
+
+def _metrics_port() -> int:
+    wanted = os.environ.get(METRICS_PORT_VARIABLE, "")
+    if not wanted:
+        return 0
+    if not (wanted.isdecimal() and 0 < int(wanted) < 2**16):
+        raise UsageError(
+            f"{METRICS_PORT_VARIABLE}={shown(wanted)} is not allowed",
+            remedy="set it to a port from 1 to 65535, such as 9401, or leave it unset",
+        )
+    return int(wanted)
+
+
+def _metrics_file(run: str) -> str:
+    wanted = os.environ.get(METRICS_FILE_VARIABLE, "")
+    if not wanted:
+        return ""
+    if wanted.endswith("/") or Path(wanted).is_dir():
+        return str((Path(wanted) / f"autoloader-{run}.prom").absolute())
+    return str(Path(wanted).absolute())
 
 
 def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:

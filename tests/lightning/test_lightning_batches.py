@@ -253,7 +253,7 @@ def test_the_monitor_logs_the_loaders_figures(
     )
     with (Path(log.log_dir) / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    for name in ("wait_ratio", "samples_per_s", "headroom_gib", "restarts", "share/a"):
+    for name in ("wait_ratio", "samples_per_s", "headroom_bytes", "restarts", "dataset_share/a"):
         assert any(row.get(f"loader/{name}") for row in rows), name
     slots = [row["loader/knob/ring_slots"] for row in rows if row.get("loader/knob/ring_slots")]
     assert [float(value) for value in slots] == [4.0, 5.0]

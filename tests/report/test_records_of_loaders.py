@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rlds_files import episode, png, write_dataset
@@ -12,6 +15,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
+from autoloader.errors import UsageError
 from autoloader.report.run import Run, read_run
 
 LIMIT_S = 100
@@ -19,7 +23,10 @@ LIMIT_S = 100
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a loader in a child left: three seconds of it, with a frame that cannot be decoded."""
+    """What a loader in a child left: three seconds of it, with a frame that cannot be decoded.
+
+    Beside it, what it showed as metrics meanwhile: ``scraped``, ``written``.
+    """
     folder = tmp_path_factory.mktemp("runs")
     records = [episode(number, 8, encode=png) for number in range(20)]
     records[3] = {**records[3], "observation/image": [b"no picture"] * 8}
@@ -30,9 +37,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         reader="indexed",
         errors={"max_corrupt_ratio": 0.5},
     )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOLOADER_RUN_DIR", str(folder / "left"))
         patch.delenv("AUTOLOADER_DECISIONS")
+        patch.setenv("AUTOLOADER_METRICS_PORT", str(port))
+        patch.setenv("AUTOLOADER_METRICS_FILE", f"{folder}/")
         with AutoLoader(spec, ram_floor="64MB", output="numpy") as loader:
             deadline = time.monotonic() + LIMIT_S
             for _ in loader:
@@ -41,6 +52,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 moments = files[0].read_text().count('"kind": "moment"') if files else 0
                 if moments >= 4 or time.monotonic() > deadline:
                     break
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                (folder / "scraped").write_bytes(answer.read())
+            for file in folder.glob("*.prom"):
+                (folder / "written").write_bytes(file.read_bytes())
     return folder / "left"
 
 
@@ -63,6 +78,26 @@ def test_a_record_names_the_records_that_were_left_out(run: Run) -> None:
     [bad] = run.own.bad
     assert (bad["dataset"], bad["record"]) == ("a", 3)
     assert bad["reason"]
+
+
+@pytest.mark.parametrize("place", ["scraped", "written"])
+def test_a_running_loader_shows_its_metrics_and_takes_them_away_at_its_end(
+    place: str, folder: Path
+) -> None:
+    text = (folder.parent / place).read_text()
+    assert 'autoloader_batches_total{rank="0",split="train"' in text
+    assert 'dataset="a"' in text
+    assert not list(folder.parent.glob("*.prom"))
+
+
+@pytest.mark.parametrize("port", ["0", "70000", "http"])
+def test_a_port_that_cannot_be_is_refused_in_words(
+    port: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_METRICS_PORT", port)
+    spec = spec_of(dataset(folder), reader="indexed")
+    with pytest.raises(UsageError, match=f"AUTOLOADER_METRICS_PORT='{port}' is not allowed"):
+        AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy")
 
 
 def test_the_decisions_lie_with_the_record_and_replay(
@@ -90,16 +125,17 @@ def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
     monkeypatch.setenv("AUTOLOADER_RUN_DIR", wanted)
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    spec = spec_of(
-        {
-            "name": "a",
-            "path": str(folder.parent / "data" / "a" / "1.0.0"),
-            "images": {"primary": "observation/image"},
-        },
-        reader="indexed",
-    )
+    spec = spec_of(dataset(folder), reader="indexed")
     with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
         asked = loader._pipeline._setup.control
     expected = str(tmp_path / record / asked.run) if record else ""
     assert (asked.record, asked.record_in_ring) == (expected, in_ring)
     assert not (tmp_path / "off").exists()
+
+
+def dataset(folder: Path) -> dict[str, Any]:
+    return {
+        "name": "a",
+        "path": str(folder.parent / "data" / "a" / "1.0.0"),
+        "images": {"primary": "observation/image"},
+    }

@@ -1,0 +1,226 @@
+"""Metrics have one name each, wherever they are read, and say what to do about their values."""
+
+from __future__ import annotations
+
+import re
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from leftovers import no_thread_left_behind
+from rlds_files import Written, episode, png, write_dataset
+from streams import spec_of
+
+from autoloader import AutoLoader
+from autoloader.telemetry.exporter import CONTENT_TYPE, Exporter, text_of
+from autoloader.telemetry.metrics import METRICS, flat, labelled, over_ranks
+from autoloader.telemetry.snapshot import ConsumerMoment, DatasetMoment, Snapshot
+
+parser = pytest.importorskip("prometheus_client.parser")
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_left_behind() -> Iterator[None]:
+    yield from no_thread_left_behind()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def a_moment(**changed: object) -> Snapshot:
+    plain = Snapshot(
+        run="host-1",
+        pipeline=0,
+        split="train",
+        at_s=2.0,
+        started_at_s=1.0,
+        phase="running",
+        limited_by="decode",
+        bound_per_s=2000.0,
+        consumer=ConsumerMoment(100, 500.0, 0.25),
+        datasets={'a "b"\\c\nd': DatasetMoment(0.5, 0.49, 3200, queue=12, stalls=3)},
+        knobs={"ring_slots": 8, "reader": "indexed"},
+    )
+    return replace(plain, **changed)  # type: ignore[arg-type]
+
+
+def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Sample name → labels → value, as Prometheus' own parser reads the text."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def of_rank(rank: int, **own: str) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({"rank": str(rank), "split": "train", "pipeline": "0", **own}.items()))
+
+
+def get(port: int, path: str = "/metrics") -> tuple[str, str]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return answer.read().decode(), answer.headers["Content-Type"]
+
+
+# --- declared once ------------------------------------------------------------------------------
+
+
+def test_every_metric_says_what_it_is_and_what_to_do_and_has_its_unit_in_its_name() -> None:
+    names = [metric.name for metric in METRICS]
+    assert len(set(names)) == len(names)
+    suffixes = {"bytes": "_bytes", "s": "_s", "samples/s": "_per_s", "of 1": "_ratio"}
+    plain = {"dataset_share", "dataset_weight"}
+    for metric in METRICS:
+        assert metric.meaning
+        assert metric.advice
+        assert re.fullmatch(r"[a-z][a-z_]*", metric.name)
+        if metric.unit in suffixes and metric.name not in plain:
+            assert metric.name.endswith(suffixes[metric.unit])
+
+
+def test_what_is_not_measured_is_left_out_and_never_0() -> None:
+    found = parsed(text_of([Snapshot("r", 0, "train", 2.0, 1.0, "opening")]))
+    for name in ("wait_ratio", "headroom_bytes", "bound_per_s", "cache_hit_ratio"):
+        assert f"autoloader_{name}" not in found
+
+
+# --- Prometheus ---------------------------------------------------------------------------------
+
+
+def test_the_text_is_read_by_prometheus_with_every_rank_and_label() -> None:
+    moments = [a_moment(), a_moment(rank=1, consumer=ConsumerMoment(90, 450.0, 0.5))]
+    found = parsed(text_of(moments))
+    assert found["autoloader_wait_ratio"] == {of_rank(0): 0.25, of_rank(1): 0.5}
+    assert found["autoloader_batches_total"] == {of_rank(0): 100.0, of_rank(1): 90.0}
+    assert found["autoloader_limited_by"][of_rank(0, limit="decode")] == 1
+    assert found["autoloader_knob"] == {of_rank(r, knob="ring_slots"): 8.0 for r in (0, 1)}
+    assert found["autoloader_dataset_stalls_total"][of_rank(0, dataset='a "b"\\c\nd')] == 3
+    exported = {metric.exported_name for metric in METRICS}
+    assert found.keys() <= exported
+
+
+def test_a_port_shows_what_is_open_until_the_last_one_closes(port: int) -> None:
+    first, second = (Exporter("host-1", number, port=port) for number in (0, 1))
+    assert get(port)[0] == ""
+    first.write(a_moment())
+    second.write(a_moment(pipeline=1, split="val"))
+    text, kind = get(port)
+    assert kind == CONTENT_TYPE
+    assert len(parsed(text)["autoloader_wait_ratio"]) == 2
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        get(port, "/etc/passwd")
+    second.close()
+    second.close()
+    assert len(parsed(get(port)[0])["autoloader_wait_ratio"]) == 1
+    first.close()
+    with pytest.raises(OSError, match="refused"):
+        get(port)
+
+
+def test_a_port_is_open_to_this_machine_alone(port: int) -> None:
+    shown = Exporter("host-1", 0, port=port)
+    try:
+        from autoloader.telemetry import exporter
+
+        assert exporter._ports[port]._server.server_address[0] == "127.0.0.1"
+    finally:
+        shown.close()
+
+
+def test_a_port_that_is_taken_costs_a_warning_and_no_run(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", port)):
+        shown = Exporter("host-1", 0, port=port)
+        shown.write(a_moment())
+        shown.close()
+    assert "AUTOLOADER_METRICS_PORT" in caplog.text
+
+
+def test_a_client_that_hangs_up_or_says_nothing_holds_up_nobody(port: int) -> None:
+    shown = Exporter("host-1", 0, port=port)
+    shown.write(a_moment())
+    with socket.create_connection(("127.0.0.1", port)) as silent:
+        silent.sendall(b"GET /metr")
+        with socket.create_connection(("127.0.0.1", port)) as rude:
+            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert "autoloader_wait_ratio" in get(port)[0]
+    shown.close()
+
+
+def test_a_file_is_replaced_whole_and_goes_with_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "autoloader.prom"
+    shown = Exporter("host-1", 0, file=str(file))
+    for batches in (1, 2):
+        shown.write(a_moment(consumer=ConsumerMoment(batches)))
+        assert parsed(file.read_text())["autoloader_batches_total"] == {of_rank(0): batches}
+    assert list(tmp_path.iterdir()) == [file]
+    shown.close()
+    assert not list(tmp_path.iterdir())
+    lost = Exporter("host-1", 0, file=str(tmp_path / "missing" / "a.prom"))
+    lost.write(a_moment())
+    lost.write(a_moment())
+    lost.close()
+    assert len(caplog.records) == 1
+
+
+# --- of a loader --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    records = [episode(number, 8, encode=png) for number in (0, 1)]
+    return write_dataset(tmp_path_factory.mktemp("metrics"), [records], name="a")
+
+
+def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        stream = iter(loader)
+        for _ in range(3):
+            next(stream)
+        told = loader.metrics()
+    assert told["batches"] == 3
+    assert told["dataset_share/a"] == 1.0
+    assert told["knob/ring_slots"] >= 4
+    assert told["headroom_bytes"] > 0
+    names = {metric.name for metric in METRICS if metric.told is not None}
+    assert {name.partition("/")[0] for name in told} <= names
+    assert not any(name.endswith(("/worst", "/mean")) for name in told)
+
+
+def test_of_several_ranks_worst_and_mean_are_told() -> None:
+    own = {"wait_ratio": 0.25, "samples_per_s": 500.0, "batches": 100.0}
+    others = [
+        a_moment(rank=1, consumer=ConsumerMoment(90, 450.0, 0.5)),
+        a_moment(rank=2, consumer=ConsumerMoment(90, 550.0, None)),
+    ]
+    found = over_ranks(own, others)
+    assert found["wait_ratio/worst"] == 0.5
+    assert found["wait_ratio/mean"] == 0.375
+    assert found["samples_per_s/worst"] == 450.0
+    assert found["samples_per_s/mean"] == 500.0
+    assert not any(name.startswith("batches/") for name in found)
+
+
+def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Written) -> None:
+    spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
+    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+        next(iter(loader))
+        statistics = loader.statistics()
+    moment = a_moment(datasets={"a": DatasetMoment(1.0, 1.0)}, knobs=dict(statistics.knobs))
+    for metric in METRICS:
+        if metric.told is not None and metric.label:
+            told = {name for name, _ in labelled(metric.told(statistics))}
+            assert told == {name for name, _ in labelled(metric.seen(moment))}
+    assert flat(statistics)["batches"] == 1
