@@ -61,6 +61,7 @@ class Observer:
         self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._shards = setup.control.limits.knobs.shards
         self._probes = probes
+        self._helped = bool(setup.control.helpers)
         self._page = setup.page
         self._own_process = own_process
         sizes = mixture.sizes
@@ -108,6 +109,8 @@ class Observer:
         held, pressure = self._held_bytes, self._probes.pressure.read()
         gpu, processors = self._probes.gpu.read(), self._probes.processors.read()
         found: dict[str, Any] = {"prices": self.prices}
+        if self._helped:
+            found["helpers_possible"] = activity.helpers.possible
         if knobs.reader == "indexed":
             frames = activity.cache
             found["cache"] = CacheReading(

@@ -103,6 +103,8 @@ class Observation:
         gpu_shared: other processes use the device, so its load says little about this one.
         cache: the frame cache; ``None`` where there can be none.
         prices: bytes of one unit of each knob.
+        helpers_possible: processors of other hosts that may help; 0: not known yet; ``None``: no
+            other host is asked to help.
     """
 
     at_s: float
@@ -130,3 +132,4 @@ class Observation:
     gpu_shared: bool = False
     cache: CacheReading | None = None
     prices: Prices = field(default_factory=Prices)
+    helpers_possible: int | None = None

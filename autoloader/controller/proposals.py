@@ -15,6 +15,8 @@ scheduler shares time by runnable threads (as CFS and EEVDF do at equal weights)
 o of others get w / (w + o) of it. Then more decode threads than processors may pay, and are tried;
 once the others have gone, they are too many and are cut.
 
+Where this host has none left, processors of other hosts may help: as many as Little's law asks for.
+
 Not here: when to ask (``policy``), whether it paid (``verification``).
 """
 
@@ -164,6 +166,7 @@ def _growths(
             continue
         if idle < IDLE_CPUS:
             if short and stage.reading.stage == "decode":
+                yield from _more_helpers(seen, stage, rate, _ceiling(seen, limits))
                 yield from _against_others(seen, stage, rate, limits)
             continue
         limit = max(others, rate * 1.05) if stage is slowest else rate * 1.05
@@ -212,6 +215,29 @@ def _against_others(
     runnable = threads * theirs / share  # as many threads of others as make that share of ours
     more = to / (to + runnable) / share
     yield "decode_threads", {"decode_threads": to}, rate * more, f"{stage.name} shares processors"
+
+
+def _more_helpers(
+    seen: Observation, decode: Stage, rate: float, ceiling: float
+) -> Iterator[_Growth]:
+    """More helpers, where other hosts have processors; before they are asked nobody knows."""
+    if seen.helpers_possible is None:
+        return
+    now, most = seen.knobs.helper_slots, seen.helpers_possible or LARGEST_STEP
+    needed = math.ceil(min(1e6, (ceiling - rate) * decode.service_s))
+    to = min(most, now + max(1, min(needed, max(LARGEST_STEP, now))))
+    faster = rate + (to - now) / decode.service_s
+    yield "helper_slots", {"helper_slots": to}, faster, f"{decode.name}: other hosts may help"
+
+
+def _fewer_helpers(
+    seen: Observation, stages: list[Stage], pace: float
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Those that are not needed beyond what this host does itself."""
+    now = seen.knobs.helper_slots
+    for decode in (one for one in stages if one.reading.stage == "decode" and now):
+        needed = math.ceil(max(0.0, pace - decode.capacity_per_s) * decode.service_s)
+        yield "helper_slots", {"helper_slots": min(now, needed)}
 
 
 def _of_stage(
@@ -288,6 +314,8 @@ def _returns(
 ) -> Iterator[tuple[str, dict[str, int]]]:
     """(knob, changes) of all that may be too much."""
     knobs = seen.knobs
+    if full >= FULL_RATIO:
+        yield from _fewer_helpers(seen, stages, pace * SPARE_RATIO)
     for stage in stages:
         if stage.reading.dataset:
             continue

@@ -53,6 +53,8 @@ _HERE = 2
 """Batches that a builder here has at a time, while others help."""
 _LOOK_S = 0.05
 _POLL_S = 0.5
+_IDLE_S = 20.0
+"""Helpers that had nothing to do for so long are given back, until there is something again."""
 
 
 class SharedBuilder:
@@ -94,14 +96,13 @@ class SharedBuilder:
         self._ended = BuilderActivity.none(datasets)
         self._taken = np.zeros(datasets, np.int64)
         self._counts = HelperActivity()
+        self._asked_s = time.monotonic()
         self._parked = False
         self._closed = False
         self._failure: BaseException | None = None
         self.retune(knobs)
         self._watch = LoaderThread(target=self._look, name="autoloader-share")
         self._watch.start()
-
-    # --- from the pipeline ------------------------------------------------------------------------
 
     @property
     def width(self) -> int:
@@ -125,6 +126,7 @@ class SharedBuilder:
                 for line in (self._tasks, self._unslotted):
                     line.append(task)
                 self._by_number[task.number] = task
+            self._want_helpers()
             alone = not self._room() and not self._line and not self._away()
             if alone and len(runs) == len(self._lanes):
                 for lane, mine in zip(self._lanes, tasks, strict=True):
@@ -170,10 +172,7 @@ class SharedBuilder:
         with self._changed:
             self._knobs = knobs
             self._adjust()
-            if self._helpers is None and knobs.helper_slots and not self._closed:
-                self._helpers = self._open(self)
-            if self._helpers is not None:
-                self._helpers.want(knobs.helper_slots)
+            self._want_helpers()
             self._pump()
 
     def park(self, parked: bool) -> None:
@@ -208,7 +207,7 @@ class SharedBuilder:
         """Processes that build here, and the one that asks helpers."""
         with self._changed:
             found = [pid for lane in self._all_lanes() for pid in lane.builder.pids]
-            return (*found, self._helpers.pid) if self._helpers and self._helpers.pid else (*found,)
+            return (*found, *([self._helpers.pid] if self._helpers and self._helpers.pid else []))
 
     def activity(self) -> BuilderActivity:
         """See ``BatchBuilder.activity``; what helpers decoded is in none of its times."""
@@ -239,8 +238,6 @@ class SharedBuilder:
             ended.append(helpers.close(max(0.05, deadline - time.monotonic())))
         ended.append(self._watch.ended(max(0.05, deadline - time.monotonic())))
         return all(ended)
-
-    # --- from the helpers -------------------------------------------------------------------------
 
     def answered(self, number: int, took_s: float, check: bool) -> None:
         """A helper has filled a batch; it waits to be copied."""
@@ -297,6 +294,14 @@ class SharedBuilder:
             self._pump()
 
     # --- inside, under the lock -------------------------------------------------------------------
+
+    def _want_helpers(self) -> None:
+        """Ask for as many as the knobs say; they may have been given back for want of work."""
+        if self._helpers is None and self._knobs.helper_slots and not self._closed:
+            self._helpers = self._open(self)
+        if self._helpers is not None:
+            self._asked_s = time.monotonic()
+            self._helpers.want(self._knobs.helper_slots)
 
     def _first_is_there(self) -> bool:
         there = bool(self._tasks) and self._tasks[0].state is State.FILLED
@@ -393,8 +398,6 @@ class SharedBuilder:
         task.batch, task.state = batch, State.FILLED
         self._changed.notify_all()
 
-    # --- threads ----------------------------------------------------------------------------------
-
     def _deliver(self, lane: Lane) -> None:
         """Take what a builder here has filled."""
         try:
@@ -438,5 +441,8 @@ class SharedBuilder:
                         assert task.batch is not None
                         self._fill(task, task.batch)
                 helpers = self._helpers
+                idle = not under_way and now - self._asked_s > _IDLE_S
+                if idle and helpers is not None:
+                    helpers.want(0)
             if stuck and helpers is not None:
                 helpers.restart()  # waits until nobody writes any more, then tells what is lost

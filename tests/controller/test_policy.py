@@ -125,6 +125,34 @@ def test_threads_are_not_added_where_no_processor_is_known_to_be_idle() -> None:
         assert "io_threads" not in answer.changes
 
 
+def test_other_hosts_are_asked_where_this_one_has_no_processor_left_and_only_there() -> None:
+    busy = {"idle_cpus": Reading(0.0), "helpers_possible": 3}
+    answer = decide(growing(), seen(**busy), HELD)
+    # 400 samples/s more × 5 ms = 2 processors.
+    assert answer.changes == {"helper_slots": 2}
+    assert answer.gain_per_s == pytest.approx(400.0)
+    assert decide(growing(), seen(**busy, demand_per_s=Reading(1e6)), HELD).changes == {
+        "helper_slots": 3
+    }
+    for other in (
+        {**busy, "helpers_possible": None},
+        {**busy, "idle_cpus": None},
+        {**busy, "idle_cpus": Reading(5.0)},
+    ):
+        assert "helper_slots" not in decide(growing(), seen(**other), HELD).changes
+
+
+def test_helpers_that_training_would_not_miss_are_given_back_at_once() -> None:
+    knobs = Knobs.build({"reader": "indexed", "decode_threads": 4, "helper_slots": 8})
+    calm = {"wait_ratio": Reading(0.0), "waiting": False, "occupancy_ratio": Reading(0.9)}
+    # 4 threads × 200 samples/s here, and training takes 400.
+    _, (answer,) = after(holding(), seen(100.0, knobs=knobs, demand_per_s=Reading(400.0), **calm))
+    assert answer.changes == {"helper_slots": 0}
+    # It takes 1,000: with some to spare 1,300, so 500 more than this host does, or 2.5 processors.
+    _, (answer,) = after(holding(), seen(100.0, knobs=knobs, demand_per_s=Reading(1000.0), **calm))
+    assert answer.changes == {"helper_slots": 3}
+
+
 TWO = two_processors()
 
 
