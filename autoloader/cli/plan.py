@@ -118,6 +118,13 @@ def _show(document: Mapping[str, Any]) -> None:
         emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
         heads = ("memory", "bytes", "hits", "a fixed part", "holds frames", "samples/s at most")
         emit_table(heads, _cache_rows(document["cache"]))
+    if (helpers := document["helpers"]) is not None:
+        from autoloader.cli.plan_helpers import helper_rows
+
+        size = format_bytes(helpers["sample_bytes"])
+        _heading(f"other hosts (helpers), at {size} a sample")
+        columns = ("link", "samples/s at most", "processors that fill it", "speedup at most")
+        emit_table(columns, helper_rows(helpers))
     for line in document["notes"]:
         note(line)
     if document["bytes"]["left_above_floor"] < 0:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.cli.cache_forecast import cache_document
+from autoloader.cli.plan_helpers import helpers_document
 from autoloader.cli.plan_ranks import ranks_document
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
@@ -105,6 +106,7 @@ def plan_document(
         "bytes": memory,
         "bound": bound,
         "batch_call": call,
+        "helpers": helpers_document(plan, bound),
         "ranks": ranks_document(
             plan,
             tables,

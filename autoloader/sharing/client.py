@@ -38,7 +38,7 @@ BATCHES_OF_A_HELPER = 2
 _LOOK_S = 0.5
 _END_S = 2.0
 _MOST_RESTARTS = 3
-_LONGEST_CHANGE_S = 20.0
+_LONGEST_CHANGE_S = 60.0
 """After which a change of the number of helpers counts as done, whatever the cluster gave."""
 
 
@@ -114,8 +114,9 @@ class HelperClient:
     @property
     def settled(self) -> bool:
         """Whether there are as many as are wanted, or as the cluster gives."""
+        awaited = min(self._wanted, self.possible or self._wanted)
         late = time.monotonic() - self._changed_s > _LONGEST_CHANGE_S
-        return bool(self._gone) or self.present == self._wanted or late
+        return bool(self._gone) or self.present == awaited or late
 
     def want(self, count: int) -> None:
         """Have so many helpers from now on; 0 ends the process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,20 @@ def test_local_files_are_read_by_index_unless_somebody_says_otherwise(
     assert not planned["knobs"]["cycle_length"]["used"]
 
 
+def test_what_helpers_could_bring_follows_from_the_link_and_the_cost_of_a_sample(
+    mix: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan_json(mix, capsys, "reader=stream")["helpers"] is None
+    planned = plan_json(mix, capsys, "reader=indexed")
+    helpers, bound = planned["helpers"], planned["bound"]
+    shown = planned["batch"]["images/primary"]["shape"]
+    assert helpers["sample_bytes"] >= math.prod(shown[1:])
+    ten = helpers["links"]["10 Gb/s"]
+    assert ten["samples_per_s"] == pytest.approx(0.9 * 10e9 / 8 / helpers["sample_bytes"], rel=1e-3)
+    assert ten["processors"] == math.ceil(ten["samples_per_s"] * bound["mean_decode_s"])
+    assert ten["speedup"] == pytest.approx(1 + ten["samples_per_s"] / bound["samples_per_s"])
+
+
 def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None:
     bound, datasets = planned["bound"], planned["datasets"].values()
     mean_s = sum(entry["share"] * entry["decode_s"] for entry in datasets)
@@ -405,7 +420,8 @@ def test_people_see_every_section_and_notes_go_to_stderr(
 ) -> None:
     assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
     said = capsys.readouterr()
-    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded"):
+    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded",
+                    "other hosts"):  # fmt: skip
         assert f"-- {heading}" in said.out
     assert "edges: drop leaves out" in said.out
     assert "shipped default local_dev" in said.err

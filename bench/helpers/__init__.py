@@ -1,0 +1,1 @@
+"""Helpers on other hosts, measured: ``python -m bench.helpers`` (root, and Ray installed)."""
