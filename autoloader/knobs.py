@@ -297,6 +297,8 @@ class Knobs(BaseModel):
         if limits.helpers is not None:
             rule = 'no other host helps: helpers="ray" is not given'
             moves.lower("helper_slots", limits.helpers, rule)
+        if limits.one_process:
+            moves.lower("decode_processes", 1, "mixing.locality holds its blocks in one process")
         moves.lower("io_threads", max(4, 4 * cpus), f"at most 4 × cpus = {4 * cpus}")
         if limits.batch_bytes and limits.budget_bytes is not None:
             moves.lower(
@@ -416,6 +418,7 @@ class KnobLimits:
         budget_bytes: bytes the ring may take; ``None`` when there is no limit.
         cache_bytes: bytes that decoded frames may take; ``None`` when there is no limit.
         helpers: processors of other hosts; ``None`` when that is not known.
+        one_process: batches are built in one process, which holds blocks (``mixing.locality``).
     """
 
     cpus: int
@@ -425,6 +428,7 @@ class KnobLimits:
     budget_bytes: int | None = None
     cache_bytes: int | None = None
     helpers: int | None = None
+    one_process: bool = False
 
 
 @dataclass(frozen=True, slots=True)

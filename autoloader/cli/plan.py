@@ -263,6 +263,8 @@ def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "encoded episodes", format_bytes(found["queued"])
     yield "ring", format_bytes(found["ring"])
     yield "decoded frames held", format_bytes(found["cache"])
+    if found["blocks"]:
+        yield "blocks (mixing.locality)", format_bytes(found["blocks"])
     yield "in all", format_bytes(found["total"])
     yield f"headroom now ({found['headroom_source']})", format_bytes(found["headroom"])
     yield "RAM floor", format_bytes(found["ram_floor"])

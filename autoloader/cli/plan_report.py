@@ -311,6 +311,7 @@ def _bytes(plan: LoaderPlan, headroom: Headroom, ranks_here: int) -> dict[str, A
         "queued": price.queued_bytes,
         "ring": price.ring_bytes,
         "cache": price.cache_bytes,
+        "blocks": price.block_bytes,
         "total": price.total_bytes,
         "ring_slot": sizes.batch_bytes,
         "mean_episode": sizes.record_bytes,

@@ -71,6 +71,7 @@ class StartPrice:
         ring_bytes: the batch ring, when every slot is in use; those of all ranks.
         ranks: how many ranks' pipelines these are.
         cache_bytes: decoded frames that are held; those of all ranks.
+        block_bytes: blocks of an order with locality, which ranks share.
     """
 
     framework_bytes: int
@@ -79,12 +80,13 @@ class StartPrice:
     ring_bytes: int
     ranks: int = 1
     cache_bytes: int = 0
+    block_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """The whole."""
         working = self.framework_bytes + self.streams_bytes + self.queued_bytes
-        return working + self.ring_bytes + self.cache_bytes
+        return working + self.ring_bytes + self.cache_bytes + self.block_bytes
 
 
 def _pipelines(ranks: int) -> str:
@@ -126,6 +128,7 @@ def price_start(
         ring_bytes=ranks * knobs.ring_slots * sizes.batch_bytes,
         ranks=ranks,
         cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
+        block_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
     )
 
 
@@ -141,10 +144,13 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             f"the smallest {_pipelines(price.ranks)} about {format_bytes(price.total_bytes)} "
             f"(libraries {format_bytes(price.framework_bytes)}, streams "
             f"{format_bytes(price.streams_bytes)}, encoded {format_bytes(price.queued_bytes)}, "
-            f"ring {format_bytes(price.ring_bytes)}), but only "
+            f"ring {format_bytes(price.ring_bytes)}"
+            + (f", blocks {format_bytes(price.block_bytes)}" if price.block_bytes else "")
+            + "), but only "
             f"{format_bytes(headroom_bytes)} can be had and {format_bytes(ram_floor_bytes)} of it "
             "must stay free",
             remedy="lower ram_floor or batch.size, use smaller frames or fewer datasets, "
+            + ("lower mixing.locality.window or block, " if price.block_bytes else "")
             + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
             + "or free memory",
         )

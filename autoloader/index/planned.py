@@ -16,7 +16,7 @@ Not here: which samples are drawn (``order.plan``), their bytes (``read.planned`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -28,7 +28,14 @@ from autoloader.index.episodes import FramePlace, GatheredEpisodes
 from autoloader.index.planned_features import gather_features, present_frames
 from autoloader.order.plan import PlannedSamples
 from autoloader.samples import windows
-from autoloader.samples.block import Encoded, SampleBlock, by_sample, field_windows
+from autoloader.samples.block import (
+    Encoded,
+    SampleBlock,
+    by_sample,
+    different_frames,
+    field_windows,
+    linked_rows,
+)
 from autoloader.samples.draws import (
     PURPOSE_CAMERA,
     PURPOSE_LANGUAGE,
@@ -40,7 +47,7 @@ from autoloader.samples.draws import (
 )
 from autoloader.samples.encoded import VideoFrame, share
 from autoloader.samples.features import FeatureRows
-from autoloader.samples.layout import PROVENANCE, BatchLayout
+from autoloader.samples.layout import PROVENANCE, BatchLayout, empty_columns
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec import SampleSpec
 from autoloader.transforms.fields import FieldName, NumericField
@@ -97,12 +104,14 @@ class PlannedReads:
         shards: files whose index says so.
         ranges: camera → where its m frames lie.
         shown: [n, F] int64, the frame of the strided episode that each sample shows.
+        sample: [m] int64, a sample that shows each frame.
     """
 
     files: list[str]
     shards: set[str]
     ranges: dict[str, FrameRanges]
     shown: Ints
+    sample: Ints
 
 
 class RunPlanner:
@@ -146,9 +155,10 @@ class RunPlanner:
     def run(self, planned: PlannedSamples) -> tuple[SampleBlock, PlannedReads]:
         """The samples, and where the frames lie that the caller has yet to read into them."""
         work = self._sorted(planned)
-        columns = _columns(self._layout, len(planned.t))
+        columns = empty_columns(self._layout, len(planned.t))
         columns["ledger"][:] = work.ledger
-        window = self._windows(work, columns)
+        window = self._frame_windows(work)
+        self._put_values(work, columns)
         columns["frame_offset"][:] = window.offset
         for camera, has in self._has.items():
             columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
@@ -165,9 +175,8 @@ class RunPlanner:
             held = FeatureRows(
                 self._layout.features, self._layout.state_rows, columns, len(planned.t)
             )
-            for setting, group in groupby(work.parts, key=lambda part: part.setting):
-                parts, sample = list(group), self._settings[setting]
-                start, stop = parts[0].rows.start, parts[-1].rows.stop
+            for parts, sample, rows in self._groups(work):
+                start, stop = rows.start, rows.stop
                 t, steps = work.ledger[start:stop, 4], work.steps[start:stop, None]
                 _, states = field_windows(sample, "state", t, steps)
                 state_steps = states.index * work.stride[start:stop, None]
@@ -198,21 +207,27 @@ class RunPlanner:
             order, parts, dataset, ledger, stride, -(-steps // stride), self._keys[dataset]
         )
 
-    def _windows(
-        self, work: _SortedSamples, columns: dict[str, NDArray[Any]]
-    ) -> windows.WindowRows:
-        """The frames' rows; puts actions and states into the columns."""
-        found = []
+    def places(self, planned: PlannedSamples) -> tuple[list[str], list[FrameRanges]]:
+        """Files, and by camera where in them the frames of the samples lie, one for each use."""
+        work = self._sorted(planned)
+        raw = self._frame_windows(work).index * work.stride[:, None]
+        files, ranges = _ranges(work, list(self._has), raw)
+        return files, list(ranges.values())
+
+    def _groups(self, work: _SortedSamples) -> Iterator[tuple[list[_Part], SampleSpec, slice]]:
+        """The parts with the same settings, those settings, and the rows of these parts."""
         for setting, group in groupby(work.parts, key=lambda part: part.setting):
-            parts, sample = list(group), self._settings[setting]
+            parts = list(group)
             rows = slice(parts[0].rows.start, parts[-1].rows.stop)
-            t, steps = work.ledger[rows, 4], work.steps[rows, None]
+            yield parts, self._settings[setting], rows
+
+    def _frame_windows(self, work: _SortedSamples) -> windows.WindowRows:
+        """The frames' rows."""
+        found = []
+        for _, sample, rows in self._groups(work):
             keys = work.keys[rows] if sample.goal == "none" else work.episode_keys(rows)
+            t, steps = work.ledger[rows, 4], work.steps[rows, None]
             found.append(windows.frame_rows(t, steps, sample, keys))
-            for name in _FIELDS:
-                if any(part.dataset.bound(name) is not None for part in parts):
-                    values, mask = self._values(work, parts, rows, name, sample)
-                    columns[name][rows], columns[f"{name}_mask"][rows] = values, mask
         if len(found) == 1:
             return found[0]
         return windows.WindowRows(
@@ -221,6 +236,14 @@ class RunPlanner:
             np.concatenate([one.zeroed for one in found]),
             np.concatenate([one.offset for one in found]),
         )
+
+    def _put_values(self, work: _SortedSamples, columns: dict[str, NDArray[Any]]) -> None:
+        """Put actions and states into the columns."""
+        for parts, sample, rows in self._groups(work):
+            for name in _FIELDS:
+                if any(part.dataset.bound(name) is not None for part in parts):
+                    values, mask = self._values(work, parts, rows, name, sample)
+                    columns[name][rows], columns[f"{name}_mask"][rows] = values, mask
 
     def _values(
         self,
@@ -285,9 +308,9 @@ class RunPlanner:
         columns = {name: column[row_of] for name, column in columns.items()}
         columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
         columns["dataset_index"] = columns["ledger"][:, 0]
-        number, first = _different_frames(work.ledger, raw, self._drawn[work.dataset])
+        number, first = different_frames(work.ledger, raw, self._drawn[work.dataset])
         frame_row = number[row_of]
-        linked = _linked(frame_row) if self._chained[work.dataset].any() else None
+        linked = linked_rows(frame_row) if self._chained[work.dataset].any() else None
         ranges = {camera: found.at(first) for camera, found in ranges.items()}
         block = SampleBlock(
             columns=columns,
@@ -300,7 +323,8 @@ class RunPlanner:
         )
         shards = {path for part in work.parts for path in part.episodes.shards()}
         shown = (raw // work.stride[:, None])[row_of]
-        return block, PlannedReads(files, shards, ranges, shown)
+        sample = work.order[first // raw.shape[1]]
+        return block, PlannedReads(files, shards, ranges, shown, sample)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,16 +400,14 @@ def _ranges(
             place = np.full(raw.shape, None)
             for part_rows, own, places in placed:
                 place[part_rows][own] = places
-                keys[part_rows][own] = np.frompyfunc(_key_of, 1, 1)(places).astype(np.int64)
+                keys[part_rows][own] = np.frompyfunc(lambda one: one.key, 1, 1)(places).astype(
+                    np.int64
+                )
             made = place.ravel().tolist()
         ranges[camera] = FrameRanges(
             files.ravel(), offsets.ravel(), lengths.ravel(), keys.ravel(), made
         )
     return list(numbers), ranges
-
-
-def _key_of(place: FramePlace) -> int:
-    return place.key
 
 
 def _texts(work: _SortedSamples, part: _Part) -> list[bytes]:
@@ -413,38 +435,3 @@ def _drawn(work: _SortedSamples, part: _Part, count: int, *purpose: int) -> Ints
     keys = work.episode_keys(part.rows)
     parts = (np.full(len(keys), number, np.int64) for number in purpose)
     return choose_array(fold_array(keys, *parts), count)
-
-
-def _different_frames(ledger: Ints, raw: Ints, drawn: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Numbers of the different frames at raw steps [n, F] of sorted samples.
-
-    Args:
-        ledger: [n, 6], samples of an episode side by side.
-        raw: [n, F].
-        drawn: [n] whether frames of one step may differ between passes.
-
-    Returns:
-        [n, F] the number of each frame, and for every number where it comes first in ``raw``, flat.
-    """
-    other = (ledger[1:] != ledger[:-1])[:, [0, 2, 3]].any(axis=1)
-    other |= drawn[1:] & (ledger[1:, 1] != ledger[:-1, 1])
-    episode = np.concatenate([[0], np.cumsum(other)])
-    same = episode[:, None] * (int(raw.max(initial=0)) + 1) + raw
-    _, first, number = np.unique(same.ravel(), return_index=True, return_inverse=True)
-    return number.reshape(raw.shape), first
-
-
-def _linked(frame_row: Ints) -> list[bool]:
-    """Of each sample, whether it shares a frame with the one before."""
-    shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
-    return [False, *shared.tolist()]
-
-
-def _columns(layout: BatchLayout, samples: int) -> dict[str, NDArray[Any]]:
-    """Room for what a batch's rows hold beside pictures, text and copies of the ledger; zero."""
-    left_out = ("images/", "language_", "provenance", "dataset_index")
-    return {
-        name: np.zeros((samples, *array.shape[1:]), array.dtype)
-        for name, array in layout.arrays.items()
-        if not name.startswith(left_out)
-    }

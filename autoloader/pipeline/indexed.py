@@ -27,6 +27,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.process.messages import BuildStart
 from autoloader.process.setup import HelperRequest
+from autoloader.read.blocks import Blocks
 from autoloader.read.held import HeldFrames
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
@@ -83,6 +84,7 @@ class IndexedReader(MixtureReader):
         self._others_frames = frames
         self._frames: FrameTable | None = None
         self._held: HeldFrames | None = None
+        self._blocks: Blocks | None = None
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
@@ -92,6 +94,9 @@ class IndexedReader(MixtureReader):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self.indexes, self._order.shares)
+        self._blocks = opened.blocks
+        if self._blocks is not None:
+            self._blocks.node = self._node
         self._frames = opened.frames
         self._held = HeldFrames(
             self._others_frames or opened.frames,
@@ -126,15 +131,23 @@ class IndexedReader(MixtureReader):
     ) -> PlannedSource:
         """See ``MixtureReader.source``."""
         del quarantine  # what is damaged was found when the index was built
-        made: Callable[..., PlannedSource] = partial(
-            PlannedSource, held=self._held, condition=condition, failed=failed
-        )
+        made: Callable[..., PlannedSource] = PlannedSource
         if any(dataset.remote for dataset in self._mixture.datasets):
             from autoloader.read.shard_feed import FedSource, ShardFeed, ShardOrder  # few need it
 
             feed = ShardFeed(ShardOrder(self._plan, self.indexes, self._node))
-            made = partial(FedSource, feed, held=self._held, condition=condition, failed=failed)
-        return made(self._mixture, self._plan, self.indexes, self._order.shares, knobs)
+            made = partial(FedSource, feed)
+        return made(
+            self._mixture,
+            self._plan,
+            self.indexes,
+            self._order.shares,
+            knobs,
+            held=self._held,
+            blocks=self._blocks,
+            condition=condition,
+            failed=failed,
+        )
 
     def processes(self, knobs: Knobs) -> int:
         """See ``MixtureReader.processes``."""

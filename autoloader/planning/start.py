@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +258,7 @@ def plan_loader(
         budget_bytes=max(0, left - MARGIN_BYTES) // (2 * ranks_here)
         + _MINIMUM_SLOTS * mixture.layout.slot_bytes,
         cache_bytes=max(0, left - MARGIN_BYTES) // ranks_here,
+        one_process=spec.mixing.locality is not None,
     )
     legal, clamps = base.clamp(limits)
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
@@ -322,9 +323,10 @@ def _admitted(
 ) -> int:
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
     least = minimum_knobs(mixture.spec.mixing.block_length, reader)
+    sizes = mixture.sizes
     price = price_start(
         least,
-        mixture.sizes,
+        replace(sizes, block_bytes=0) if joining else sizes,  # blocks are the node's
         ranks=ranks,
         joining=joining or open_loaders.have_libraries_of(reader),
     )

@@ -22,10 +22,12 @@ from dataclasses import asdict, dataclass, field
 from autoloader.cache.table import FrameTable
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
+from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import tables_of
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NextUse
 from autoloader.order.plan import SamplePlan
+from autoloader.read.blocks import Blocks
 from autoloader.samples.episode_stream import EpisodeStream
 from autoloader.samples.resolve import ResolvedMixture
 
@@ -41,6 +43,7 @@ class OpenMixture:
         plan: over these indexes.
         next_use: the same, told backwards.
         frames: decoded frames that are held for all of them; it holds nothing until it is told to.
+        blocks: what their runs are read from, where the order has locality.
     """
 
     def __init__(self) -> None:
@@ -50,6 +53,7 @@ class OpenMixture:
         self.plan: SamplePlan
         self.next_use: NextUse
         self.frames: FrameTable
+        self.blocks: Blocks | None = None
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         """Open what is not open; waits where another thread is opening it."""
@@ -60,7 +64,30 @@ class OpenMixture:
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
                 self.frames = FrameTable(mixture.layout.frame_bytes, len(mixture.datasets))
+                if order.locality is not None:
+                    self.blocks = self._blocks_of(mixture, order)
                 self._is_open = True
+
+    def _blocks_of(self, mixture: ResolvedMixture, order: MixtureOrder) -> Blocks:
+        asked, indexes = mixture.spec.mixing.locality, self.indexes
+        assert asked is not None
+        assert order.locality is not None
+        windows = zip(order.locality.blocks, order.shares, strict=True)
+        ahead = max(block * asked.window / share for block, share in windows if share)
+        return Blocks(
+            mixture.datasets,
+            self.plan,
+            RunPlanner(
+                mixture.datasets,
+                mixture.layout,
+                lambda dataset, numbers: indexes[dataset].episodes_at(numbers),
+                self.plan.chained,
+            ),
+            block_bytes=asked.block,
+            room_bytes=mixture.sizes.block_bytes,
+            ahead=int(ahead),
+            drawn=0 if order.draw_key is None else order.block_length,
+        )
 
 
 @dataclass(slots=True)

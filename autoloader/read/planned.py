@@ -4,7 +4,8 @@ Theory of operation. The owner assigns runs: spans of positions, some ``run_samp
 all, whose batches this reader's consumer fills. Reader threads take run after run; each looks up
 its samples in the plan, computes their windows over the index's columns, and reads their frames
 with ``preadv``, in the order in which they lie in their files, neighbours in one call, into memory
-that runs before them have left (``read.run_memory``). Finished runs wait, at most ``read_ahead``
+that runs before them have left (``read.run_memory``). With locality frames lie in blocks that are
+read before (``read.blocks``). Finished runs wait, at most ``read_ahead``
 of them, until the assembler has taken the runs before. Frames that the frame cache holds
 (``read.held``) are not read. Such a run pins them; where the cache is to hold less from now on,
 runs that pin much of it and are wanted last are put back, and read again in their turn.
@@ -23,12 +24,9 @@ Not here: the plan and the index (``index``), who fills which batch (``order.dea
 from __future__ import annotations
 
 import collections
-import contextlib
-import errno
 import heapq
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -36,24 +34,19 @@ from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autoloader.cache.lease import FILE_BITS
-from autoloader.catalog.descriptors import (
-    OUT_OF_DESCRIPTORS,
-    OpenFile,
-    descriptors,
-    too_many_open,
-)
-from autoloader.catalog.files import is_remote, unreadable
+from autoloader.catalog.descriptors import descriptors
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.source import Spans
-from autoloader.errors import SourceError
 from autoloader.host.threads import LoaderThread
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
+from autoloader.read.blocks import Blocks, BlockUser
+from autoloader.read.frame_reads import MERGE_GAP_BYTES, Stretches, read_all
 from autoloader.read.held import HeldFrames
 from autoloader.read.run_memory import RunMemory
 from autoloader.ring.message import BatchMessage
@@ -73,7 +66,7 @@ RUN_BYTES = 16 * 2**20
 _HELD_PART = 16
 """A run, whose frames are pinned, has this part of the samples that the cache has room for."""
 _LOOKED_AT = 4
-_MERGE_GAP_BYTES = 16_384
+Ints = NDArray[np.int64]
 
 
 def run_samples(
@@ -129,6 +122,7 @@ class PlannedSource:
         shares: of the datasets in the mixture.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
         held: asked which frames need not be read; ``None``: all are.
+        blocks: where the frames of an order with locality lie; ``None``: in their files.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -144,6 +138,7 @@ class PlannedSource:
         knobs: Knobs,
         *,
         held: HeldFrames | None = None,
+        blocks: Blocks | None = None,
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -159,6 +154,8 @@ class PlannedSource:
         self.chained = any(plan.chained)
         self._shares = shares
         self._held = held
+        self._blocks = blocks
+        self._user = BlockUser() if blocks is None else blocks.enter()
         self._leases: weakref.WeakSet[FrameLease] = weakref.WeakSet()
         self._memory = RunMemory(_pieces(knobs.read_ahead))
         self._condition = condition
@@ -216,6 +213,8 @@ class PlannedSource:
         with self._room:
             self._parked = parked
             self._room.notify_all()
+        if self._blocks is not None:
+            self._blocks.park(self._user, parked)
 
     def drop(self) -> None:
         """Give back what is read and not wanted next; it is read again, in its turn."""
@@ -224,6 +223,8 @@ class PlannedSource:
                 self._put_back(number)
             self._memory.release()
             self._room.notify_all()
+        if self._blocks is not None:
+            self._blocks.drop()
 
     def _put_back(self, number: int) -> None:
         """Let go of a run; it is read again, in its turn; under the lock."""
@@ -282,6 +283,9 @@ class PlannedSource:
             self._ready.clear()
             self._memory.release(0)
             self._room.notify_all()
+        if self._blocks is not None:
+            reading = self._blocks.leave(self._user)
+            self._threads += [] if reading is None else [reading]
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads; whether all have ended."""
@@ -331,13 +335,19 @@ class PlannedSource:
                 ahead = self._claimed - self._wanted
                 near = self._again and self._again[0][0] - self._wanted < self._read_ahead
                 if near and not self._parked:
-                    return heapq.heappop(self._again)
+                    return self._begun(*heapq.heappop(self._again))
                 begun = self._claimed < max(1, 2 * self._read_once)
                 if self._assigned and not self._parked and begun and ahead < self._read_ahead:
                     self._claimed += 1
-                    return self._claimed - 1, self._assigned.popleft()
+                    return self._begun(self._claimed - 1, self._assigned.popleft())
                 self._room.wait()
         return None
+
+    def _begun(self, number: int, spans: Spans) -> tuple[int, Spans]:
+        """A run that is claimed; under the lock."""
+        if self._blocks is not None:
+            self._blocks.begin(self._user, spans)
+        return number, spans
 
     def _read(self, spans: Spans) -> SampleBlock:
         wanted = self._plan.spans(spans)
@@ -358,7 +368,11 @@ class PlannedSource:
         for camera, ranges in reads.ranges.items():
             block.frames[camera] = [None] * len(ranges.file)
         if block.frames:
-            self._read_frames(list(block.frames.values()), reads)
+            into = list(block.frames.values())
+            rows = [np.flatnonzero(ranges.file >= 0) for ranges in reads.ranges.values()]
+            if self._blocks is not None:
+                rows = self._blocks.fill(self._user, into, reads, wanted, spans)
+            self._read_frames(into, reads, rows)
             for camera, ranges in reads.ranges.items():
                 ranges.finish(block.frames[camera])
         return block
@@ -367,76 +381,33 @@ class PlannedSource:
         for index in self._indexes:
             index.check_unchanged(paths)
 
-    def _read_frames(self, frames: Sequence[list[Encoded | None]], reads: PlannedReads) -> None:
-        """Fill in every frame's bytes, file by file, neighbours in one read."""
-        wanted = [np.flatnonzero(ranges.file >= 0) for ranges in reads.ranges.values()]
+    def _read_frames(
+        self,
+        frames: Sequence[list[Encoded | None]],
+        reads: PlannedReads,
+        wanted: Sequence[Ints],
+    ) -> None:
+        """Fill in the bytes of frames, by camera, file by file, neighbours in one read."""
         camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])
         pairs = list(zip(reads.ranges.values(), wanted, strict=True))
-        file = np.concatenate([ranges.file[rows] for ranges, rows in pairs])
-        offset = np.concatenate([ranges.offset[rows] for ranges, rows in pairs])
-        length = np.concatenate([ranges.length[rows] for ranges, rows in pairs])
+        file, offset, length = (
+            np.concatenate([getattr(ranges, name)[rows] for ranges, rows in pairs])
+            for name in ("file", "offset", "length")
+        )
         if not len(file):
             return
-        order = np.lexsort((offset, file))
-        file, offset, length = file[order], offset[order], length[order]
-        # Places in one long row of all files, so that one running maximum tells where reads end.
-        base = file.astype(np.int64) << FILE_BITS
-        reach = np.maximum.accumulate(base + offset + length)
-        apart = base[1:] + offset[1:] > reach[:-1] + _MERGE_GAP_BYTES
-        edges = [0, *(np.flatnonzero(apart) + 1).tolist(), len(order)]
-        starts, lengths = offset.tolist(), length.tolist()
-        stops, files = (reach - base).tolist(), file.tolist()
-        targets, rows = camera_of[order].tolist(), np.concatenate(wanted)[order].tolist()
-        begins = [starts[begin] for begin in edges[:-1]]
-        sizes = [stops[end - 1] - first for first, end in zip(begins, edges[1:], strict=True)]
-        memory, filled = self._memory.take(sum(sizes)), 0
+        found = Stretches.of(file, offset, length.astype(np.int64), MERGE_GAP_BYTES)
+        wanted_reads = found.reads()
+        starts, sizes = found.start.tolist(), length[found.order].tolist()
+        targets = camera_of[found.order].tolist()
+        rows = np.concatenate(wanted)[found.order].tolist()
+        memory = self._memory.take(int(wanted_reads[2].sum()))
         self.run_bytes = len(memory)
-        path, shared = "", None
-        away: dict[str, list[tuple[int, memoryview]]] = {}
-        try:
-            with contextlib.ExitStack() as held:
-                for (begin, end), first, size in zip(pairwise(edges), begins, sizes, strict=True):
-                    data = memory[filled : filled + size]
-                    filled += size
-                    if reads.files[files[begin]] != path:
-                        held.close()
-                        path, shared = reads.files[files[begin]], None
-                        if not is_remote(path):
-                            shared = held.enter_context(descriptors.borrowed(path))
-                    if shared is None:
-                        away.setdefault(path, []).append((first, data))
-                    else:
-                        self._read_into(data, shared, first)
-                    for k in range(begin, end):
-                        at = starts[k] - first
-                        frames[targets[k]][rows[k]] = data[at : at + lengths[k]]
-            if away:
-                from autoloader.remote.shards import shard_cache  # local data goes without
-
-                shard_cache().read(away, lambda: not self._closed)
-        except OSError as error:
-            raise self._unreadable(error, str(error.filename) if away else path) from error
-
-    def _read_into(self, data: memoryview, shared: OpenFile, offset: int) -> None:
-        filled = os.preadv(shared.descriptor, [data], offset)
-        while filled < len(data):
-            more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
-            if not more:
-                raise OSError(errno.EIO, f"it ends before byte {offset + len(data)}")
-            filled += more
-
-    def _unreadable(self, error: OSError, path: str) -> SourceError:
-        owners = (one for one in self._datasets if any(part.path == path for part in one.slices))
-        name = next((one.name for one in owners), "")
-        if error.errno in OUT_OF_DESCRIPTORS:
-            return too_many_open(error, path, dataset=name)
-        if is_remote(path):
-            return unreadable(error, path, dataset=name)
-        return SourceError(
-            f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
-            remedy="put the file back as it was, or take its dataset out",
-            dataset=name,
-        )
+        came = read_all(self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed)
+        for data, (begin, end) in zip(came, pairwise(found.edges.tolist()), strict=True):
+            for k in range(begin, end):
+                at = starts[k] - starts[begin]
+                frames[targets[k]][rows[k]] = data[at : at + sizes[k]]
 
 
 def _pieces(read_ahead: int) -> int:

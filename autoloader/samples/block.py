@@ -335,3 +335,30 @@ def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:
     if name == "state":
         return np.asarray(sample.state_offsets, dtype=np.int64)
     return sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+
+
+def linked_rows(frame_row: NDArray[np.int64]) -> list[bool]:
+    """Of each sample, with frames [n, F], whether it shares one with the sample before."""
+    shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
+    return [False, *shared.tolist()]
+
+
+def different_frames(
+    ledger: NDArray[np.int64], raw: NDArray[np.int64], drawn: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Numbers of the different frames at raw steps [n, F] of sorted samples.
+
+    Args:
+        ledger: [n, 6], samples of an episode side by side.
+        raw: [n, F].
+        drawn: [n] whether frames of one step may differ between passes.
+
+    Returns:
+        [n, F] the number of each frame, and for every number where it comes first in ``raw``, flat.
+    """
+    other = (ledger[1:] != ledger[:-1])[:, [0, 2, 3]].any(axis=1)
+    other |= drawn[1:] & (ledger[1:, 1] != ledger[:-1, 1])
+    episode = np.concatenate([[0], np.cumsum(other)])
+    same = episode[:, None] * (int(raw.max(initial=0)) + 1) + raw
+    _, first, number = np.unique(same.ravel(), return_index=True, return_inverse=True)
+    return number.reshape(raw.shape), first

@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.samples.features import FeatureForm, text_places
 
@@ -149,3 +151,13 @@ class BatchLayout:
             name: np.ndarray(array.shape, array.dtype, memory, array.offset)
             for name, array in self.arrays.items()
         }
+
+
+def empty_columns(layout: BatchLayout, samples: int) -> dict[str, NDArray[Any]]:
+    """Room for what a batch's rows hold beside pictures, text and copies of the ledger; zero."""
+    left_out = ("images/", "language_", "provenance", "dataset_index")
+    return {
+        name: np.zeros((samples, *array.shape[1:]), array.dtype)
+        for name, array in layout.arrays.items()
+        if not name.startswith(left_out)
+    }

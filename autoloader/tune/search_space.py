@@ -103,7 +103,9 @@ class SearchSpace:
             "stream_prefetch": IntRange(0, _PREFETCH_WORTH),
             "io_threads": IntRange(1, min(64, 4 * limits.cpus), log=True),
             "read_ahead": IntRange(1, _READ_AHEAD_WORTH, log=True),
-            "decode_processes": IntRange(1, min(256, limits.cpus), log=True),
+            "decode_processes": IntRange(
+                1, Knobs(decode_processes=256).clamp(limits)[0].decode_processes, log=True
+            ),
         }
         holds_start = {
             knob: IntRange(

@@ -42,6 +42,8 @@ class PassOrder:
 
     def __init__(self, samples: Ints, keys: NDArray[np.uint64], locality: Locality | None) -> None:
         self._samples, self._keys, self._locality = samples, keys, locality
+        # Lanes are shuffled side by side, and have the window's blocks together.
+        self._window = 1 if locality is None else max(1, locality.window // locality.lanes)
         self._block = np.asarray(() if locality is None else locality.blocks, dtype=np.int64)
 
     def stored(self, dataset: Ints, pass_: Ints, within: Ints) -> tuple[Ints, Ints | None]:
@@ -55,7 +57,7 @@ class PassOrder:
         lanes, block = self._locality.lanes, self._block[dataset]
         part = part_of_lane(pass_, within, samples, lanes)
         own = fold_array(key, part.lane) if lanes > 1 else key
-        at = scatter(part.at, part.size, own, block, self._locality.window)
+        at = scatter(part.at, part.size, own, block, self._window)
         return part.start + at, (part.lane << _LANE_BITS) + at // block
 
     def numbers(self, dataset: Ints, pass_: Ints, stored: Ints) -> Ints:
@@ -66,7 +68,7 @@ class PassOrder:
         lanes, block = self._locality.lanes, self._block[dataset]
         part = lane_of_stored(pass_, stored, samples, lanes)
         own = fold_array(key, part.lane) if lanes > 1 else key
-        at = gather(part.at, part.size, own, block, self._locality.window)
+        at = gather(part.at, part.size, own, block, self._window)
         return number_in_lane(pass_, part._replace(at=at), samples, lanes)
 
     def block(self, dataset: int, pass_: int, block: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ class Locality:
 
     Attributes:
         blocks: [D] samples of a block of each dataset.
-        window: K, blocks among which samples are shuffled.
+        window: K, blocks among which samples are shuffled; lanes have as many together.
         lanes: G, parts of every dataset that batches take turns in; 1 is none.
         batch: samples of a batch, by which lanes take turns.
     """

@@ -15,6 +15,9 @@ from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec
 from autoloader.units import MIB
 
+BLOCK_SLACK = 1.125
+"""Blocks have so many samples, not bytes: some are larger, and all have their windows' edges."""
+LEAST_BLOCK_BYTES = 64 * MIB
 REMOTE_BUFFER_BYTES = 16 * MIB
 """What TensorFlow's remote files read at once (``graph.tensorflow``)."""
 
@@ -27,11 +30,13 @@ class MixtureSizes:
         record_bytes: mean bytes of a record (an episode), by dataset.
         batch_bytes: bytes of one ring slot.
         buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
+        block_bytes: what the blocks of ``mixing.locality`` take at most; 0 without it.
     """
 
     record_bytes: dict[str, int]
     batch_bytes: int
     buffer_bytes: Mapping[str, int] = field(default_factory=dict)
+    block_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +75,18 @@ class ResolvedMixture:
             {one.name: one.record_bytes for one in self.datasets},
             self.layout.slot_bytes,
             {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
+            self._block_bytes(),
         )
+
+    def _block_bytes(self) -> int:
+        """Two windows of each dataset: the one in use, and the one that is read meanwhile.
+
+        At least what the runs that are read ahead show, where windows are small.
+        """
+        near = self.spec.mixing.locality
+        if near is None:
+            return 0
+        window = (near.window + 1) * near.block
+        wholes = [one.record_bytes * one.records for one in self.datasets]
+        pairs = sum(2 * min(window, whole + near.block) for whole in wholes)
+        return max(LEAST_BLOCK_BYTES, int(BLOCK_SLACK * pairs))

@@ -24,7 +24,10 @@ class LocalitySpec(Block):
         ByteSize(8 * 2**20), description="bytes of a block of a dataset, which is read at once"
     )
     window: int = Field(
-        64, ge=1, le=65_536, description="blocks of a dataset among which samples are shuffled"
+        64,
+        ge=1,
+        le=65_536,
+        description="blocks of a dataset, over all lanes, among which samples are shuffled",
     )
     lanes: int = Field(
         1,

@@ -1,0 +1,232 @@
+"""Blocks of an order with locality: each read once, and the samples are what single reads give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import Written, episode, jpeg, write_dataset
+from streams import mixture_of
+
+from autoloader.index.counting import count_mixture
+from autoloader.knobs import Knobs
+from autoloader.order.dealing import Deal, Ranks
+from autoloader.order.mixture import mixture_order
+from autoloader.pipeline.indexed import IndexedReader
+from autoloader.pipeline.pipeline import Pipeline
+from autoloader.read.blocks import Blocks
+from autoloader.ring.memory import RingMemory
+from autoloader.samples.resolve import ResolvedMixture
+
+STEPS, EPISODES = 12, 30
+FRAME_BYTES = 4_000
+LOCAL: dict[str, Any] = {
+    "weights": "natural",
+    "sample": {"frame_offsets": [0, 2]},
+    "mixing": {"locality": {"block": 2**16, "window": 4}},
+    "batch": {"size": 12},
+}
+ROUNDS_AHEAD = 7
+"""Passes that are read ahead at most: a little more than 2048 positions."""
+PASS = STEPS * EPISODES // 12
+"""Batches of a pass of one dataset."""
+
+
+def padded(number: int, step: int) -> bytes:
+    """A frame whose bytes fill a block soon: what follows a picture's end is passed over."""
+    return jpeg(number, step).ljust(FRAME_BYTES, b"\0")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """360 frames of 4 kB in three shards: 24 blocks, 1.5 MB."""
+    shards = [
+        [
+            episode(
+                number, STEPS, **{"observation/image": [padded(number, t) for t in range(STEPS)]}
+            )
+            for number in range(first, first + EPISODES // 3)
+        ]
+        for first in range(0, EPISODES, EPISODES // 3)
+    ]
+    return write_dataset(tmp_path_factory.mktemp("blocks"), shards)
+
+
+@dataclass
+class Came:
+    """What came out of a pipeline: a row a sample, and what was read for it."""
+
+    samples: list[tuple[int, ...]] = field(default_factory=list)
+    images: list[np.ndarray] = field(default_factory=list)
+    blocks: Blocks | None = None
+
+
+@contextmanager
+def running(
+    mixture: ResolvedMixture, came: Came, *, base: int = 0, ranks: Ranks | None = None
+) -> Iterator[Pipeline]:
+    order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
+    memory = RingMemory(mixture.layout)
+    knobs = Knobs.build({"ring_slots": 4, "decode_threads": 2, "reader": "indexed"})
+    deal = Deal.of(order, mixture.spec.batch, ranks or Ranks(), base=base, in_epoch=base)
+    reader = IndexedReader(mixture, order)
+    pipeline = Pipeline(mixture, reader, knobs, memory, deal=deal)
+    pipeline.start()
+    try:
+        yield pipeline
+        came.blocks = reader._blocks
+    finally:
+        pipeline.close()
+        memory.close()
+
+
+def take(pipeline: Pipeline, mixture: ResolvedMixture, came: Came, batches: int) -> None:
+    memory = pipeline._memory
+    for _ in range(batches):
+        while (filled := pipeline.next(1.0)) is None:
+            pass
+        views = mixture.layout.views(memory.base(filled.slot))
+        came.samples += map(tuple, views["provenance"][: filled.rows].tolist())
+        came.images += list(views["images/primary"][: filled.rows].copy())
+        del views
+        pipeline.release(filled.slot)
+
+
+def drained(mixture: ResolvedMixture, batches: int, **how: Any) -> Came:
+    came = Came()
+    with running(mixture, came, **how) as pipeline:
+        take(pipeline, mixture, came, batches)
+    return came
+
+
+@pytest.fixture(scope="module")
+def alone(written: Written) -> dict[tuple[int, ...], np.ndarray]:
+    """Each sample of three passes, read without locality."""
+    came = drained(mixture_of(written, **{**LOCAL, "mixing": {}}), 3 * PASS)
+    return dict(zip(came.samples, came.images, strict=True))
+
+
+def check(came: Came, alone: dict[tuple[int, ...], np.ndarray]) -> None:
+    for sample, images in zip(came.samples, came.images, strict=True):
+        np.testing.assert_array_equal(images, alone[sample])
+
+
+def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_once(
+    written: Written, alone: dict[tuple[int, ...], np.ndarray]
+) -> None:
+    mixture = mixture_of(written, **LOCAL)
+    came = drained(mixture, 3 * PASS)
+    assert len(set(came.samples)) == len(came.samples)
+    assert set(came.samples) == set(alone)
+    assert came.samples != list(alone)
+    check(came, alone)
+    assert came.blocks is not None
+    assert came.blocks.single == 0
+    # Two frames beyond each block of 16; what is read ahead of the fourth pass is read as well.
+    assert came.blocks.read_bytes <= came.blocks.read_blocks * 19 * FRAME_BYTES
+    assert came.blocks.read_blocks < 24 * (3 + ROUNDS_AHEAD)
+
+
+def test_a_block_is_read_again_by_no_run_and_let_go_of_behind_its_last_sample(
+    written: Written,
+) -> None:
+    mixture, came = mixture_of(written, **LOCAL), Came()
+    with running(mixture, came) as pipeline:
+        for _ in range(4):
+            take(pipeline, mixture, came, PASS // 2)
+            reader = pipeline._reader
+            assert isinstance(reader, IndexedReader)
+            assert reader._blocks is not None
+            held = reader._blocks._memory.lent_bytes
+            assert 0 < held <= mixture.sizes.block_bytes
+    assert came.blocks is not None
+    assert came.blocks.single == 0
+    assert not came.blocks._known
+    assert came.blocks._thread is None
+
+
+def test_without_room_for_blocks_frames_are_read_one_by_one(
+    written: Written, alone: dict[tuple[int, ...], np.ndarray]
+) -> None:
+    mixture, came = mixture_of(written, **LOCAL), Came()
+    with running(mixture, came) as pipeline:
+        take(pipeline, mixture, came, 2)
+        pipeline.drop()
+        reader = pipeline._reader
+        assert isinstance(reader, IndexedReader)
+        assert reader._blocks is not None
+        reader._blocks._room = reader._blocks._most = 0
+        pipeline.drop()
+        take(pipeline, mixture, came, 2 * PASS - 2)
+    check(came, alone)
+    assert came.blocks is not None
+    assert came.blocks.single > 0
+    assert set(came.samples) == {sample for sample in alone if sample[1] < 2}
+
+
+def test_two_ranks_of_a_process_share_the_blocks(
+    written: Written, alone: dict[tuple[int, ...], np.ndarray]
+) -> None:
+    mixture = mixture_of(written, **LOCAL)
+    first, second = Came(), Came()
+    with (
+        running(mixture, first, ranks=Ranks(0, 2)) as one,
+        running(mixture, second, ranks=Ranks(1, 2)) as other,
+    ):
+        for _ in range(PASS // 2):
+            take(one, mixture, first, 1)
+            take(other, mixture, second, 1)
+    assert first.blocks is second.blocks
+    assert not set(first.samples) & set(second.samples)
+    assert len({*first.samples, *second.samples}) == STEPS * EPISODES
+    check(first, alone)
+    check(second, alone)
+    assert first.blocks is not None
+    assert first.blocks.read_blocks < 24 * (1 + ROUNDS_AHEAD)
+
+
+def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written) -> None:
+    mixture = mixture_of(written, **LOCAL)
+    whole = drained(mixture, PASS)
+    late = drained(mixture, PASS - 7, base=7 * 12)
+    assert late.samples == whole.samples[7 * 12 :]
+    assert late.blocks is not None
+    assert late.blocks.single == 0
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"sample": {"frame_offsets": [0, 2]}, "chain": True},
+        {"sample": {"frame_offsets": [0], "per_episode": 5}},
+        {"sample": {"frame_offsets": [0], "goal": "uniform"}},
+        {"sample": {"frame_offsets": [0, 2]}, "strategy": "sample"},
+        {"sample": {"frame_offsets": [0, 2]}, "lanes": 2},
+    ],
+    ids=["chain", "per_episode", "goal", "sample", "lanes"],
+)
+def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any]) -> None:
+    near = {"block": 2**16, "window": 4, "lanes": own.get("lanes", 1)}
+    mixing = {"locality": near, "strategy": own.get("strategy", "python")}
+    if own.get("chain"):
+        mixing |= {"chain": True, "block_length": 4}
+    top = {**LOCAL, "sample": own["sample"], "mixing": mixing}
+    samples = 5 * EPISODES if "per_episode" in own["sample"] else STEPS * EPISODES
+    came = drained(mixture_of(written, **top), samples // 12)
+    plain = drained(
+        mixture_of(written, **{**top, "mixing": {**mixing, "locality": None}}), samples // 12
+    )
+    assert len(set(came.samples)) == len(came.samples)
+    missing = set(plain.samples) ^ set(came.samples)
+    assert len(missing) <= 2 * (samples % 12)
+    pictures = dict(zip(plain.samples, plain.images, strict=True))
+    for sample, images in zip(came.samples, came.images, strict=True):
+        if sample in pictures:
+            np.testing.assert_array_equal(images, pictures[sample])
+    assert came.blocks is not None
+    assert came.blocks.read_blocks
+    assert came.blocks.single <= len(came.samples) // 5
