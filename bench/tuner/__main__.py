@@ -9,6 +9,7 @@ Rows, with what each takes on two quiet processors with ``--budget 5m``:
     step     --step-time 20, 80 and 320 ms                                            (20 min)
     small    a memory cgroup in which many sets would cross the floor; needs root     (5 min)
     kills    trials killed and stopped, the tuner killed, the study resumed           (10 min)
+    shared   three tuners on one PostgreSQL study, one killed; one profile            (10 min)
 
 Not here: what a row does (``bench.tuner.rows``).
 """
@@ -26,6 +27,7 @@ from typing import Any
 from autoloader.demo.build import ensure_demo
 from autoloader.units import parse_bytes, parse_seconds
 from bench.tuner import rows
+from bench.tuner.shared import shared_study
 from bench.tuner.studies import Row, busy_now, scratch
 
 MIXTURES = ("demo", "large", "png", "tiny", "cached", "even_1", "slow")
@@ -50,6 +52,7 @@ def main() -> int:
             "step": lambda: rows.steps(row, tuple(arguments.steps_ms)),
             "small": lambda: rows.small_group(row, parse_bytes(arguments.limit, name="--limit")),
             "kills": lambda: rows.kills(row),
+            "shared": lambda: shared_study(row),
         }
         found = {"row": arguments.row, "machine": busy_now(), **run[arguments.row]()}
     print(json.dumps(found, indent=1))
@@ -59,7 +62,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.tuner", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    names = ("random", "bound", "worst", "seeds", "step", "small", "kills")
+    names = ("random", "bound", "worst", "seeds", "step", "small", "kills", "shared")
     parser.add_argument("row", choices=names)
     parser.add_argument("--spec", type=Path, help="the mixture; default: the demo mixture")
     parser.add_argument("--budget", default="5m", help="of each study")

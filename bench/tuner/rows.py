@@ -26,6 +26,7 @@ from autoloader.spec import PipelineSpec
 from autoloader.tune.finals import interval_of
 from autoloader.tune.ladder import LadderReport
 from autoloader.tune.search_space import SearchSpace
+from autoloader.tune.shared import shown_study
 from bench.control.group import MemoryGroup, join
 from bench.control.slow_files import SlowFiles
 from bench.data import ensure_data
@@ -271,11 +272,17 @@ def _relaxed(row: Row, name: str, knobs: Knobs) -> dict[str, Any]:
 
 def _fates(row: Row, name: str) -> list[dict[str, Any]]:
     """What became of each trial of a study."""
-    storage = f"sqlite:///{row.folder / name / 'studies.db'}"
-    try:
-        trials = optuna.load_study(study_name=name, storage=storage).get_trials()
-    except KeyError:
-        return []
+    return told_fates(f"sqlite:///{row.folder / name / 'studies.db'}", name)
+
+
+def told_fates(storage: str, name: str) -> list[dict[str, Any]]:
+    """What became of each trial of a study, of hosts of all kinds."""
+    trials = [
+        trial
+        for one in optuna.get_all_study_names(storage)
+        if shown_study(one) == name and not one.partition("@")[2].count(" ")
+        for trial in optuna.load_study(study_name=one, storage=storage).get_trials()
+    ]
     return [
         {
             "outcome": trial.user_attrs.get("outcome", trial.state.name.lower()),

@@ -207,7 +207,10 @@ class Workers:
             if count != value["count"]:
                 since = now
             self._heard[key] = (value["count"], since)
-            if value["does"] == does and now - since < self._gone_s:
+            if now - since >= self._gone_s:
+                if value["does"]:  # nobody need wait for it again
+                    self._study.set_user_attr(key, {**value, "does": ""})
+            elif value["does"] == does:
                 found.append(key)
         return found
 
@@ -255,6 +258,7 @@ class Workers:
         while not self._end.wait(self._beat_s):
             try:
                 self._tell()
+                self._others(SEARCHES)  # so that at the end it is known who has long been gone
             except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
                 # The study's own thread meets it too, and ends the study where it lasts.
                 logger.info("the study's storage does not answer: %s", error)
