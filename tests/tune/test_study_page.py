@@ -20,7 +20,7 @@ def trial(number: int, threads: int, rate: float, peak: int, **more: Any) -> Tri
         number,
         more.pop("label", "search"),
         more.pop("outcome", "complete"),
-        knobs={"decode_threads": threads, "ring_slots": 8, "reader": "indexed"},
+        knobs=more.pop("knobs", {"decode_threads": threads, "ring_slots": 8, "reader": "indexed"}),
         samples_per_s=rate,
         peak_rss_bytes=peak * 2**20,
         min_headroom_bytes=6 * GIB,
@@ -143,6 +143,16 @@ def test_influence_is_of_knobs_that_moved_and_needs_trials() -> None:
     assert alike.influence() == {"decode_threads": 0.0}
 
 
+def test_a_knob_that_the_reader_has_no_use_for_is_no_evidence() -> None:
+    streams = [
+        trial(
+            n, 2, 100.0 + n, 300, knobs={"reader": "stream", "io_threads": n, "ring_slots": 4 + n}
+        )
+        for n in range(4)
+    ]
+    assert set(story(trials=streams).influence()) == {"ring_slots"}
+
+
 def test_plain_text_has_every_trial_with_its_reason_and_the_floor() -> None:
     text = plain_text(story())
     assert "the RAM floor is 5.00 GiB" in text
@@ -192,3 +202,13 @@ def test_equal_values_have_a_chart() -> None:
     drawn = scatter([Point(1, 5), Point(1, 5)], x_name="x", y_name="y", x_text=str)
     assert "nan" not in drawn
     assert drawn.count("<circle") == 2
+
+
+def test_a_knob_of_words_has_them_on_its_axis() -> None:
+    both = [
+        trial(n, 2, 100.0 + n, 300, knobs={"reader": reader, "ring_slots": 4})
+        for n, reader in enumerate(("indexed", "stream", "indexed", "stream"))
+    ]
+    text = checked(page(story(trials=both))).text
+    assert "indexed" in text
+    assert "stream" in text

@@ -32,6 +32,7 @@ def scatter(
     x_name: str,
     y_name: str,
     x_text: Callable[[float], str],
+    x_ticks: Sequence[float] | None = None,
     line: Sequence[Point] = (),
     level: tuple[float, str] | None = None,
     size: tuple[int, int] = (640, 300),
@@ -43,6 +44,7 @@ def scatter(
         x_name: name of the axis to the right.
         y_name: name of the axis up.
         x_text: a value of x for its axis.
+        x_ticks: values to mark on it; ``None``: round ones.
         line: points to join, such as a front.
         level: a y to draw a line at, and its name.
         size: width and height in pixels.
@@ -59,7 +61,7 @@ def scatter(
         parts.append(_line(_LEFT, to_y(value), width - _RIGHT, to_y(value), "grid"))
     parts += [
         _text(to_x(value), height - _BOTTOM + 15, x_text(value), "middle")
-        for value in _ticks([one.x for one in points])
+        for value in (_ticks([one.x for one in points]) if x_ticks is None else x_ticks)
     ]
     if level is not None:
         parts.append(_line(_LEFT, to_y(level[0]), width - _RIGHT, to_y(level[0]), "level"))

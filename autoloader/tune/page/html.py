@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from autoloader.units import GIB, MIB, format_bytes
 logger = logging.getLogger(__name__)
 
 _MOST_SLICES = 9
+_MOST_MARKS = 5
 
 _STYLE = """
 :root { --ink: #1b1f24; --soft: #667; --line: #d5d9de; --paper: #fff; --a: #2563c9; --b: #d9622b;
@@ -161,8 +163,15 @@ def _influence(story: Story) -> str:
             )
             for value, rate in slices[knob]
         ]
+        numbers = all(isinstance(value, (int, float)) for value, _ in slices[knob])
+        places = sorted({one.x for one in points})
         chart = scatter(
-            points, x_name=knob, y_name="samples/s", x_text=lambda v: f"{v:g}", size=(290, 190)
+            points,
+            x_name=knob,
+            y_name="samples/s",
+            x_text=(lambda v: f"{v:g}") if numbers else partial(_word, values),
+            x_ticks=places if not numbers or len(places) <= _MOST_MARKS else None,
+            size=(290, 190),
         )
         caption = f"{escape(knob)}: {found[knob]:.0%}"
         figures.append(f"<figure>{chart}<figcaption>{caption}</figcaption></figure>")
@@ -171,6 +180,10 @@ def _influence(story: Story) -> str:
         "A hint and no proof: other knobs moved too.</small></p>"
         f'<div class="slices">{"".join(figures)}</div>'
     )
+
+
+def _word(words: Sequence[str], place: float) -> str:
+    return words[round(place)]
 
 
 def _headroom(story: Story) -> str:
@@ -197,7 +210,7 @@ def _trials(story: Story) -> str:
             _rate(one.samples_per_s),
             _size(one.peak_rss_bytes),
             _size(one.min_headroom_bytes),
-            *(str(one.knobs.get(name, "–")) for name in names),
+            *(str(one.used_knobs.get(name, "–")) for name in names),
         ]
         cells = [f"<td>{one.number}</td><td>{escape(one.label)}</td><td>{outcome}</td>"]
         cells += [f'<td class="n">{escape(text)}</td>' for text in plain]

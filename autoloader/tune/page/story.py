@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 
+from autoloader.knobs import UNUSED_KNOBS
+
 LEAST_TRIALS = 4
 """Complete trials below which no influence is told."""
 
@@ -48,6 +50,12 @@ class TrialFate:
     min_headroom_bytes: int | None = None
     busy: float | None = None
     host: str = ""
+
+    @property
+    def used_knobs(self) -> dict[str, Any]:
+        """Those that its reader has a use for."""
+        unused = UNUSED_KNOBS.get(str(self.knobs.get("reader", "auto")), ())
+        return {k: v for k, v in self.knobs.items() if k.rpartition(".")[2] not in unused}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +117,13 @@ class Story:
         return best
 
     def slices(self) -> dict[str, list[tuple[Any, float]]]:
-        """Knob → (value, rate) of complete trials, for knobs that took two values or more."""
+        """Knob → (value, rate) of complete trials, for knobs that took two values or more.
+
+        Trials whose reader has no use for a knob say nothing of it.
+        """
         found: dict[str, list[tuple[Any, float]]] = {}
         for one in self.complete:
-            for knob, value in one.knobs.items():
+            for knob, value in one.used_knobs.items():
                 found.setdefault(knob, []).append((value, one.samples_per_s or 0.0))
         return {knob: pairs for knob, pairs in found.items() if len({str(v) for v, _ in pairs}) > 1}
 
