@@ -24,6 +24,7 @@ ENOUGH_BATCHES = 160
 def measure(
     spec: options.SpecFile,
     profile: options.ProfileName = None,
+    strict: options.StrictProfile = False,
     sets: options.KnobValues = None,
     warmup: Annotated[int, typer.Option(help="Batches before measuring.")] = ENOUGH_WARMUP,
     batches: Annotated[int, typer.Option(help="Batches measured.")] = ENOUGH_BATCHES,
@@ -49,6 +50,8 @@ def measure(
     try:
         knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
         step_time_s = parse_seconds(step_time, name="--step-time")
+        if strict:
+            options.refuse_clamps(profile)
         from autoloader.tune.measurement import measure as measure_spec
 
         measurement = measure_spec(

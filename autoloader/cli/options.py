@@ -66,6 +66,10 @@ ProfileName = Annotated[
     ),
 ]
 
+StrictProfile = Annotated[
+    bool, typer.Option("--strict", help="Refuse a profile that this host would have to clamp.")
+]
+
 KnobValues = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
@@ -81,6 +85,18 @@ Split = Annotated[str, typer.Option("--split", help="The spec's split to read.")
 def floor_bytes(ram_floor: str | None) -> int | None:
     """What ``--ram-floor`` says, in bytes."""
     return None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+
+
+def refuse_clamps(profile: str | None) -> None:
+    """What ``--strict`` does.
+
+    Raises:
+        ProfileError: the profile that a loader would take must be clamped here, and how.
+    """
+    from autoloader.probes.headroom import HeadroomProbe
+    from autoloader.profile import host_facts, load_profile
+
+    load_profile(profile, strict=True, host=host_facts(HeadroomProbe().cgroup_limit_bytes()))
 
 
 def parse_sets(words: Sequence[str] | None) -> dict[str, str]:

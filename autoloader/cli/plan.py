@@ -22,6 +22,7 @@ PROBE_S = 1.0
 def plan(
     spec: options.SpecFile,
     profile: options.ProfileName = None,
+    strict: options.StrictProfile = False,
     sets: options.KnobValues = None,
     ram_floor: options.RamFloor = None,
     split: options.Split = "train",
@@ -36,6 +37,8 @@ def plan(
 ) -> None:
     """Show datasets, graph, knobs, memory and the predicted bound, from metadata and a probe."""
     knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
+    if strict:
+        options.refuse_clamps(profile)
     from autoloader.cli.plan_ranks import ranks_of_a_node
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock

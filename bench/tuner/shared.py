@@ -63,6 +63,7 @@ def _shared(row: Row, url: str) -> dict[str, Any]:
     fates = told_fates(storage, _STUDY)
     lost = [one["knobs"] for one in fates if one["outcome"] == "fail"]
     measured = [one["knobs"] for one in fates if one["outcome"] not in ("fail", "running")]
+    won = [one.get("speedup", 0.0) > 1.0 for one in answers]
     profiles = sorted((row.folder / "config" / "profiles").glob("*.yaml"))
     return {
         "exit_codes": [one.returncode for one in tuners],
@@ -70,12 +71,13 @@ def _shared(row: Row, url: str) -> dict[str, Any]:
         "lost": len([one for one in lost if one not in measured]),
         "best": [one.get("best") for one in answers],
         "profile_notes": [one.get("profile_notes") for one in answers],
+        "speedup": [one.get("speedup") for one in answers],
         "profiles": [one.name for one in profiles],
         "kept": [one.returncode for one in tuners[1:]] == [0, 0]
         and answers[0]["best"] == answers[1]["best"]
         and all(one in measured for one in lost)
         and "running" not in [one["outcome"] for one in fates]
-        and [one.name for one in profiles] == [f"{_STUDY}.yaml"],
+        and [one.name for one in profiles] == [f"{_STUDY}.yaml"] * won[0],
     }
 
 

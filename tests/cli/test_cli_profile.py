@@ -106,6 +106,20 @@ def test_check_strict_refuses_what_this_host_would_clamp(tmp_path: Path) -> None
     assert cli.main(["profile", "check", "--strict", str(path)]) == 2
 
 
+@pytest.mark.parametrize("command", ["plan", "measure"])
+def test_strict_refuses_before_the_data_is_looked_at(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = find_profile("local_dev").profile.to_yaml()
+    path = tmp_path / "huge.yaml"
+    path.write_text(text.replace("decode_threads: 2", "decode_threads: 512"))
+    words = [command, "--spec", str(tmp_path / "none.yaml"), "--profile", str(path)]
+    assert cli.main([*words, "--strict"]) == 2
+    assert "decode_threads: 512" in capsys.readouterr().err
+    assert cli.main(words) == 2
+    assert "none.yaml" in capsys.readouterr().err
+
+
 def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
     path = save_profile(mine)

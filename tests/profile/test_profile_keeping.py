@@ -102,6 +102,17 @@ def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder:
     assert Profile.from_yaml(met.path).knobs.decode_threads == 3
 
 
+def test_the_processes_of_one_study_keep_one_profile(folder: Path) -> None:
+    found = {"source": "measured", "detail": "of a study", "study": "mix"}
+    first = tuned(LARGE, 8, 900, provenance=found)
+    keep_entry(first, tuned_from=None)
+    again = keep_entry(tuned(LARGE, 8, 880, provenance=found), tuned_from=None)
+    assert again.written
+    assert "from another process of the study" in again.notes[0]
+    assert Profile.from_yaml(again.path) == first
+    assert [one.name for one in folder.iterdir()] == ["mine.yaml"]
+
+
 def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folder: Path) -> None:
     other = HOST.model_copy(update={"cpus": 64})
     keep_entry(tuned(LARGE, 8, 900, host=other.model_dump()), tuned_from=None)
