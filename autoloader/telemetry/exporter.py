@@ -6,7 +6,7 @@ for, at most once for a moment; nobody who asks can hold up a loader. Each pipel
 ``rank``, ``split`` and ``pipeline``.
 
 The text is written here and not by a client library: the values are there already, and a library's
-registry takes ten times as long to print them (29 datasets: 1.4 ms against 0.15).
+registry takes ten times as long to print them (29 datasets: 1.4 ms against 0.17).
 
 Not here: the metrics (``metrics``), taking moments (``control.moments``).
 """

@@ -347,12 +347,16 @@ def _told_error(out: IO[bytes]) -> str:
 
 
 def _child_environment() -> dict[str, str]:
-    """The worker's environment: no GPU, few malloc arenas (design §4), no TensorFlow chatter."""
+    """The worker's environment: no GPU, few malloc arenas (design §4), no TensorFlow chatter.
+
+    Nor records where nobody asks for them: a study's would push those of runs out of the ring.
+    """
     return {
         **start.environment(),
         "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
+        "AUTOLOADER_RUN_DIR": os.environ.get("AUTOLOADER_RUN_DIR", "off"),
         "NO_COLOR": "1",
         "COLUMNS": "200",
     }
