@@ -25,6 +25,9 @@ from autoloader.units import format_bytes
 MORE_CPUS = 2
 """So many more processors are asked about."""
 
+_DEAREST = 3
+"""Datasets that are told of."""
+
 _WORTH_RATIO = 0.01
 """A lift below this is not told."""
 
@@ -40,6 +43,7 @@ NO_BOUND: dict[str, Any] = {
     "lifts": [],
     "cached_samples_per_s": None,
     "cache_bytes": 0,
+    "trace": None,
 }
 """``Bound.as_dict`` where nothing is known."""
 
@@ -70,6 +74,7 @@ class Bound:
         lifts: what would raise it, most first.
         costs: of a sample.
         supplies: that it was solved for.
+        trace: the measurement that samples cost least in.
     """
 
     samples_per_s: float
@@ -79,6 +84,7 @@ class Bound:
     lifts: tuple[Lift, ...]
     costs: Costs
     supplies: Supplies
+    trace: Trace
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` says of it beside the bound itself."""
@@ -89,7 +95,23 @@ class Bound:
             ],
             "cached_samples_per_s": self.cached_samples_per_s,
             "cache_bytes": self.cache_bytes,
+            "trace": self.trace.as_dict(),
         }
+
+    def describe_costs(self) -> str:
+        """One line for people: where the time of a sample goes, and the dearest datasets."""
+        trace = self.trace
+        stages = sorted(trace.stages.items(), key=lambda item: -item[1].cpu_s)
+        told = ", ".join(f"{name} {stage.cpu_s * 1e3:.2f}" for name, stage in stages)
+        line = f"a sample takes {trace.cpu_s * 1e3:.2f} ms of a processor: {told}"
+        if trace.read_bytes:
+            line += f"; {format_bytes(trace.read_bytes)} of files"
+        if len(trace.datasets) > 1:
+            dearest = sorted(trace.datasets.items(), key=lambda item: -item[1])[:_DEAREST]
+            line += "; dearest to decode: " + ", ".join(
+                f"{name} {cost_s * 1e3:.2f} ms" for name, cost_s in dearest
+            )
+        return line
 
     def describe(self, samples_per_s: float | None) -> str:
         """One line for people: how near a rate comes, what limits, and what would lift it."""
@@ -134,6 +156,7 @@ def bound_of(
         lifts=_lifts(costs, supplies, cheapest, alone),
         costs=costs,
         supplies=supplies,
+        trace=cheapest,
     )
 
 

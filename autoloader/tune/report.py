@@ -134,11 +134,14 @@ class TuneReport:
         """How near the bound it came, what limits it, what would lift it."""
         if self.bound is None:
             return ()
-        line = self.bound.describe(self.result.verdict.winner.samples_per_s)
+        lines = (
+            self.bound.describe(self.result.verdict.winner.samples_per_s),
+            self.bound.describe_costs(),
+        )
         if self.bound.cached_samples_per_s is None:
-            return (line,)
+            return lines
         return (
-            line,
+            *lines,
             f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
             "the controller does by itself: up to "
             f"{_rate(self.bound.cached_samples_per_s)} samples/s "
@@ -257,7 +260,8 @@ class LiveWatcher:
 
 def _outcome(result: TrialResult) -> str:
     if result.outcome is Outcome.COMPLETE:
-        return f"{_rate(result.samples_per_s)} samples/s"
+        beside = "" if not result.busy else f" (others used {result.others_cpus:.1f} processors)"
+        return f"{_rate(result.samples_per_s)} samples/s{beside}"
     reason = result.reason.strip().splitlines()
     if not reason:
         return str(result.outcome.value)
