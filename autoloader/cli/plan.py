@@ -128,6 +128,11 @@ def _show(document: Mapping[str, Any]) -> None:
         _heading(f"other hosts (helpers), at {size} a sample")
         columns = ("link", "samples/s at most", "processors that fill it", "speedup at most")
         emit_table(columns, helper_rows(helpers))
+    if document["remote"] is not None:
+        from autoloader.cli.plan_remote import show_remote
+
+        _heading("data far away")
+        show_remote(document["remote"])
     for line in document["notes"]:
         note(line)
     if document["bytes"]["left_above_floor"] < 0:

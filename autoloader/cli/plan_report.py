@@ -17,6 +17,7 @@ from typing import Any
 from autoloader.cli.cache_forecast import cache_document
 from autoloader.cli.plan_helpers import helpers_document
 from autoloader.cli.plan_ranks import ranks_document
+from autoloader.cli.plan_remote import remote_document
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
 from autoloader.index.counting import quick_tables
@@ -123,6 +124,7 @@ def plan_document(
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
         ),
+        "remote": remote_document(plan, tables),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
 

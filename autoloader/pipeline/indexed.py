@@ -135,7 +135,8 @@ class IndexedReader(MixtureReader):
         if any(dataset.remote for dataset in self._mixture.datasets):
             from autoloader.read.shard_feed import FedSource, ShardFeed, ShardOrder  # few need it
 
-            feed = ShardFeed(ShardOrder(self._plan, self.indexes, self._node))
+            slices = [index.slice_of for index in self.indexes]
+            feed = ShardFeed(ShardOrder(self._plan, self._mixture.datasets, slices, self._node))
             made = partial(FedSource, feed)
         return made(
             self._mixture,

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 
 from autoloader.decode.source import Spans
 from autoloader.host.threads import LoaderThread
-from autoloader.index.dataset import DatasetIndex
 from autoloader.order.dealing import NodePart
 from autoloader.order.plan import SamplePlan
 from autoloader.read.planned import PlannedSource
 from autoloader.remote.shard import RemoteShard
 from autoloader.remote.shards import ShardCache, shard_cache
+from autoloader.samples.resolve import ResolvedDataset
 
 HORIZON = 65_536
 """Positions that are looked ahead."""
@@ -47,24 +47,28 @@ class ShardOrder:
 
     Args:
         plan: which sample each position names.
-        indexes: of every dataset.
+        datasets: of the plan.
+        slice_of: for each dataset, [E] the slice that each of its episodes lies in.
         node: whose positions count, where there are several nodes.
     """
 
     def __init__(
-        self, plan: SamplePlan, indexes: Sequence[DatasetIndex], node: NodePart | None = None
+        self,
+        plan: SamplePlan,
+        datasets: Sequence[ResolvedDataset],
+        slice_of: Sequence[NDArray[np.int32]],
+        node: NodePart | None = None,
     ) -> None:
         self._plan, self._node = plan, node
-        self.paths: list[str] = []
         numbers: dict[str, int] = {}
         self._shard_of: list[NDArray[np.int64] | None] = []
-        for index in indexes:
-            if not index.dataset.remote:
+        for dataset, slices in zip(datasets, slice_of, strict=True):
+            if not dataset.remote:
                 self._shard_of.append(None)
                 continue
-            of_slice = [numbers.setdefault(one.path, len(numbers)) for one in index.dataset.slices]
-            self._shard_of.append(np.asarray(of_slice, np.int64)[index.slice_of])
-        self.paths = list(numbers)
+            of_slice = [numbers.setdefault(one.path, len(numbers)) for one in dataset.slices]
+            self._shard_of.append(np.asarray(of_slice, np.int64)[slices])
+        self._paths = list(numbers)
 
     def ahead(self, position: int, count: int = HORIZON) -> dict[str, int]:
         """Path → the first of ``count`` positions from ``position`` on that needs it, in order."""
@@ -82,7 +86,7 @@ class ShardOrder:
         numbers, first = np.unique(shard, return_index=True)
         order = np.argsort(first)
         return {
-            self.paths[number]: int(positions[at])
+            self._paths[number]: int(positions[at])
             for number, at in zip(numbers[order].tolist(), first[order].tolist(), strict=True)
         }
 

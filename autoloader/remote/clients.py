@@ -32,7 +32,7 @@ from autoloader.remote.places import PACKAGES, check_address, scheme_of
 
 CONNECT_S, SILENCE_S = 15.0, 30.0
 """A connection that takes longer, or gives nothing for so long, is given up and tried again."""
-_CONNECTIONS = 64
+_BUFFER_BYTES = 2**20
 
 Answer = TypeVar("Answer")
 
@@ -211,20 +211,20 @@ class HttpClient:
         whole = (start, stop) == (0, of.size)
         if not whole:
             headers["Range"] = f"bytes={start}-{stop - 1}"
-        async with session.get(address, headers=headers, timeout=_timeout()) as answer:
+        async with session.get(
+            address, headers=headers, timeout=_timeout(), read_bufsize=_BUFFER_BYTES
+        ) as answer:
             if answer.status == 416 or (answer.status == 404 and self.lists):
                 raise faults.changed(path)  # it was there when it was listed
             if answer.status >= 400:
                 raise faults.of_status(answer.status, path, answer.headers.get("Retry-After"))
             if answer.status == 200 and not whole:
                 raise OSError(errno.EOPNOTSUPP, "the server gives no byte ranges", path)
-            if self._is_another(answer, of):
+            if (answer.content_length or 0) > stop - start or self._is_another(answer, of):
                 raise faults.changed(path)
-            data = bytearray()
-            async for piece in answer.content.iter_any():
-                data += piece
-                if len(data) > stop - start:
-                    raise faults.changed(path)
+            data = await answer.content.read()
+        if len(data) > stop - start:
+            raise faults.changed(path)
         if len(data) < stop - start:
             raise faults.PassingError("the answer was cut off", path)
         return bytes(data)

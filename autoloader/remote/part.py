@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import google_crc32c
+import numpy as np
 
 logger = logging.getLogger(__name__)
 
@@ -186,8 +187,9 @@ class ShardPart:
         while written < len(view):
             written += os.pwrite(self.descriptor, view[written:], position + written)
         chunks = range(first, first + -(-len(data) // CHUNK_BYTES))
+        whole = np.frombuffer(data, np.uint8)  # slices of it are no copies
         for number, chunk in enumerate(chunks):
-            piece = data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+            piece = whole[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
             self._crcs[4 * chunk : 4 * chunk + 4] = google_crc32c.value(piece).to_bytes(4, "little")
             self._map[_HEADER_BYTES + chunk] = _THERE
         self.let_go(chunks)
@@ -219,7 +221,7 @@ class ShardPart:
         for chunk in range(self.chunks):
             start, stop = self.span(chunk, chunk + 1)
             piece = os.pread(self.descriptor, stop - start, start)
-            crc = google_crc32c.extend(crc, piece)
+            crc = crc if crc32c is None else google_crc32c.extend(crc, piece)
             if google_crc32c.value(piece) != self._crc_of(chunk):
                 wrong.append(chunk)
         if crc32c is not None and crc != crc32c and not wrong:

@@ -29,6 +29,7 @@ from autoloader.remote import clients, faults
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.patience import Patience
 from autoloader.remote.places import cache_root
+from autoloader.remote.rates import Rates
 
 LISTED_FOR_S = 60.0
 _SAY_EVERY_S = 10.0
@@ -48,8 +49,7 @@ class Store:
         self._said: dict[str, float] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._listing: dict[str, threading.Lock] = {}
-        self.fetched_bytes = 0
-        self.fetching_s = 0.0
+        self._rates = Rates()
 
     def listing(self, directory: str) -> Listing:
         """Names in a directory: files with what they are, directories with ``None``.
@@ -118,12 +118,8 @@ class Store:
             OSError: as ``remote.faults``.
         """
         client = clients.client_of(path)
-        begun = time.monotonic()
-        data = self._ask(path, lambda: client.read(path, start, stop, of), wanted)
-        with self._lock:
-            self.fetched_bytes += len(data)
-            self.fetching_s += time.monotonic() - begun
-        return data
+        with self._rates.measuring(_host(path), stop - start):
+            return self._ask(path, lambda: client.read(path, start, stop, of), wanted)
 
     def read_all(self, path: str, *, keep: bool = False) -> bytes:
         """A small file, by one request.
@@ -161,7 +157,7 @@ class Store:
         question: Callable[[], Answer],
         wanted: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        host = urlsplit(path)._replace(path="").geturl()
+        host = _host(path)
 
         def asked() -> Answer:
             while (left := self._not_before.get(host, 0.0) - time.monotonic()) > 0:
@@ -185,6 +181,10 @@ class Store:
                 logger.warning("%s: %s; asked again in %.1f s", path, error.strerror, pause)
 
         return Patience(wait, told).ask(asked)
+
+
+def _host(path: str) -> str:
+    return urlsplit(path)._replace(path="").geturl()
 
 
 def _fresh(known: tuple[float, Listing]) -> bool:

@@ -194,9 +194,21 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     code, found = answer(capsys, "plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB")
     assert code == 0
     assert found["datasets"]["large"]["reader"] == "indexed"
+    told = found["remote"]
+    sizes = {path.name: path.stat().st_size for path in folder.glob("*.tfrecord-*")}
+    assert {one["path"].rpartition("/")[2]: one["bytes"] for one in told["order"]} == sizes
+    assert (told["shards"], told["missing_bytes"]) == (2, sum(sizes.values()))
+    first = [one["needed_at"] for one in told["order"]]
+    assert first[0] == 0
+    assert first == sorted(first)
+    assert told["seconds"] is None
     probed = [one for one in server.of("tfrecord", "GET") if "index" not in one.name]
     assert len(probed) <= 1, "a plan reads a part of one shard, to see how long decoding takes"
     assert_same(batches(away, 6)[0], batches(near, 6)[0])
+    provenance = batches(near, 1)[0][0]["provenance"][0]
+    assert told["order"][0]["path"].endswith(f"{provenance[2]:05}-of-00002")
+    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB"])
+    assert "-- data far away" in capsys.readouterr().out
 
 
 def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(

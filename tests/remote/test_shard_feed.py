@@ -51,6 +51,10 @@ def planned(
     return server, SamplePlan(order, [table]), index
 
 
+def order_of(plan: SamplePlan, index: DatasetIndex, node: NodePart | None = None) -> ShardOrder:
+    return ShardOrder(plan, [index.dataset], [index.slice_of], node)
+
+
 def until(true: Callable[[], bool]) -> None:
     """Wait; a hang is the suite's time limit."""
     while not true():
@@ -67,13 +71,13 @@ def test_what_is_needed_ahead_is_what_the_samples_of_the_positions_lie_in(
     expected: dict[str, int] = {}
     for position, path in enumerate(paths, 10):
         expected.setdefault(path, position)
-    assert list(ShardOrder(plan, [index]).ahead(10, 30).items()) == list(expected.items())
+    assert list(order_of(plan, index).ahead(10, 30).items()) == list(expected.items())
     node = NodePart(base=0, batch=4, first=1, here=1, world_size=2)
     own: dict[str, int] = {}
     for position, path in enumerate(paths, 10):
         if position // 4 % 2 == 1:
             own.setdefault(path, position)
-    assert ShardOrder(plan, [index], node).ahead(10, 30) == own
+    assert order_of(plan, index, node).ahead(10, 30) == own
 
 
 def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not_fetched(
@@ -84,7 +88,7 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     monkeypatch.setattr(shard_feed, "_THREADS", 1)
     server, plan, index = planned
     cache = ShardCache(tmp_path / "cache", floor_bytes=0)
-    order = ShardOrder(plan, [index])
+    order = order_of(plan, index)
     first, *others = order.ahead(0)
     cache.shard(first).fetch_whole()
     server.asked.clear()
@@ -103,7 +107,7 @@ def test_a_shard_that_cannot_be_fetched_ahead_is_left_to_who_needs_it(
 ) -> None:
     server, plan, index = planned
     cache = ShardCache(tmp_path / "cache", floor_bytes=0)
-    order = ShardOrder(plan, [index])
+    order = order_of(plan, index)
     bad, *others = order.ahead(0)
     server.fault = lambda asked: 403 if bad.endswith(asked.name) else None
     feed = ShardFeed(order, cache)
@@ -122,7 +126,7 @@ def test_of_two_jobs_on_one_cache_one_fetches_a_shard(
     planned: tuple[FileServer, SamplePlan, DatasetIndex], tmp_path: Path
 ) -> None:
     server, plan, index = planned
-    order = ShardOrder(plan, [index])
+    order = order_of(plan, index)
     caches = [ShardCache(tmp_path / "cache", floor_bytes=0) for _ in range(2)]
     feeds = [ShardFeed(order, cache) for cache in caches]
     for cache in caches:
