@@ -72,10 +72,10 @@ def _of_data(machine: Machine, place: Path, split: str) -> list[Seen]:
             datasets.append(one)
         else:
             seen.append(one)
-    if not seen:
-        seen.append(Fact("data", f"{len(datasets)} datasets are there, as their metadata says"))
     for dataset in datasets:
-        seen += _guarded(partial(data.mirrors, dataset))
+        seen += _guarded(partial(data.mirrors, dataset, spec.errors.max_corrupt_ratio))
+    if not seen:
+        seen.append(Fact("data", f"all of {len(datasets)} datasets that their metadata names"))
     seen += _guarded(lambda: data.indexes(datasets, place))
     files = sorted({piece.path for one in datasets if not one.remote for piece in one.slices})
     seen += _guarded(lambda: storage(machine, files))

@@ -32,23 +32,32 @@ def readable(spec: PipelineSpec, split: str) -> Iterator[Finding | ResolvedDatas
             yield dataset
 
 
-def mirrors(dataset: ResolvedDataset) -> Iterator[Seen]:
-    """Videos of a LeRobot dataset that its metadata names and that are not there."""
+def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen]:
+    """Videos of a LeRobot dataset that its metadata names and that are not there.
+
+    Args:
+        dataset: of any format.
+        max_corrupt_ratio: the part of its episodes without which a run still goes on.
+    """
     if dataset.directory.file_format != LEROBOT:
         return
     root = Path(dataset.directory.path)
     info = read_info(root, dataset=dataset.name)
     episodes = read_episodes(root, info, dataset=dataset.name).all
     named = {video.path for one in episodes for video in one.videos.values()}
-    missing = sorted(path for path in named if not Path(path).exists())
-    if missing:
-        yield Finding(
-            "data",
-            "warning",
-            f"dataset {dataset.name!r}: {len(missing)} of {len(named)} videos that its metadata "
-            f"names are not there, such as {missing[0]}; their episodes are left out",
-            "fetch the rest of the dataset",
-        )
+    missing = {path for path in named if not Path(path).exists()}
+    if not missing:
+        return
+    without = sum(any(video.path in missing for video in one.videos.values()) for one in episodes)
+    stops = without > max_corrupt_ratio * len(episodes)
+    yield Finding(
+        "data",
+        "error" if stops else "warning",
+        f"dataset {dataset.name!r}: {len(missing)} of {len(named)} videos that its metadata names "
+        f"are not there, such as {min(missing)}: {without} of {len(episodes)} episodes cannot be "
+        + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
+        "fetch the rest of the dataset, or choose a split over the episodes that are whole",
+    )
 
 
 def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:

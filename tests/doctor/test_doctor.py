@@ -297,7 +297,15 @@ def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
     files.video(root, camera, 2).unlink()
     (found,) = found_on(healthy, spec=spec)
     assert found.check == "data"
+    assert found.severity == "error"
     assert "1 of 4 videos" in found.evidence
+    assert (
+        "1 of 4 episodes cannot be read, more than errors.max_corrupt_ratio=0.01" in found.evidence
+    )
+    allowing = {"datasets": [entry], **REST, "errors": {"max_corrupt_ratio": 0.25}}
+    spec.write_text(json.dumps(allowing))
+    (found,) = found_on(healthy, spec=spec)
+    assert found.severity == "warning"
 
 
 def test_a_slow_file_system_is_found(
