@@ -78,7 +78,7 @@ def without_frames(spec: PipelineSpec) -> PipelineSpec:
 
 
 @contextlib.contextmanager
-def opened(spec: PipelineSpec) -> Iterator[Iterator[Any]]:
+def opened(spec: PipelineSpec, **knobs: Any) -> Iterator[Iterator[Any]]:
     """Batches of a loader in this process, by index, with one decode thread."""
     with AutoLoader(
         spec,
@@ -86,7 +86,7 @@ def opened(spec: PipelineSpec) -> Iterator[Iterator[Any]]:
         controller=False,
         ram_floor="256MB",
         output="numpy",
-        knobs={"reader": "indexed", "decode_threads": 1, "ring_slots": 4},
+        knobs={"reader": "indexed", "decode_threads": 1, "ring_slots": 4, **knobs},
     ) as loader:
         batches = iter(loader)
         for _ in range(_WARM_BATCHES):

@@ -28,6 +28,7 @@ Not here: which frames a sample shows (``samples.windows``), what is done about 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,7 +36,7 @@ from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable, Ints
 from autoloader.order.plan import SamplePlan
 from autoloader.order.schedule import NEVER
-from autoloader.samples.windows import valid_ranges
+from autoloader.samples.windows import dropped_edges
 
 _PASSES = 2
 _LOOKS = 12
@@ -80,6 +81,9 @@ class NextUse:
         self._drawn = np.asarray(drawn, dtype=np.int64)
         self._goal = np.asarray([s.goal != "none" for s in samples], dtype=np.bool_)
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
+        self._stride = np.asarray([table.stride for table in tables], dtype=np.int64)
+        dropped = [dropped_edges(sample) for sample in samples]
+        self._first, self._end = np.asarray(dropped, dtype=np.int64).T
 
     def after(
         self,
@@ -189,16 +193,15 @@ class NextUse:
 
     def _valid(self, dataset: Ints, episode: Ints) -> tuple[Ints, Ints, Ints]:
         """(first valid t, the one after the last, last frame) of each episode."""
-        first, stop, last = (np.empty_like(dataset) for _ in range(3))
+        steps = np.empty_like(dataset)
         order = np.argsort(dataset, kind="stable")
-        edges = np.flatnonzero(np.diff(dataset[order], prepend=-1, append=-1))
-        for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        edges = np.flatnonzero(np.diff(dataset[order], prepend=-1, append=-1)).tolist()
+        for begin, end in pairwise(edges):
             rows = order[begin:end]
-            table = self._tables[int(dataset[rows[0]])]
-            steps = -(-table.steps[episode[rows]].astype(np.int64) // table.stride)
-            first[rows], stop[rows] = valid_ranges(table.sample, steps)
-            last[rows] = steps - 1
-        return first, stop, last
+            steps[rows] = self._tables[dataset[rows[0]]].steps[episode[rows]]
+        steps = -(-steps // self._stride[dataset])
+        first = self._first[dataset]
+        return first, np.maximum(first, steps - self._end[dataset]), steps - 1
 
     def _shown_by(
         self, dataset: Ints, frame: Ints, first: Ints, stop: Ints, last: Ints
