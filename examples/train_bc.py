@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("spec")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=200, help="steps between validations")
+    parser.add_argument("--helpers", help="ray: other hosts decode too")
     parser.add_argument("--checkpoint", type=Path, default=Path("policy.pt"))
     given, step, (told, stop) = parser.parse_args(), 0, torch.zeros(2, 1)
     if several := "RANK" in os.environ:  # torchrun, or srun (docs/tutorials/slurm.md)
@@ -44,7 +45,8 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: told.fill_(1))
     (held,) = validation_loaders(given.spec).values()
-    with held, AutoLoader(given.spec) as loader:  # both know their rank and world size
+    # Both know their rank and world size.
+    with held, AutoLoader(given.spec, helpers=given.helpers) as loader:
         layout = loader.plan.mixture.layout
         torch.manual_seed(0)
         policy = Policy(layout.state_width, layout.action_rows * layout.action_width)

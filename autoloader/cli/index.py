@@ -34,6 +34,9 @@ def index(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check all of an index that is there already.")
     ] = False,
+    over_hosts: Annotated[
+        bool, typer.Option("--ray", help="Have the hosts of the cluster at RAY_ADDRESS build it.")
+    ] = False,
     _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -43,7 +46,8 @@ def index(
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
-    mixture = resolve(PipelineSpec.from_yaml(spec), split)
+    declared = PipelineSpec.from_yaml(spec)
+    mixture = resolve(declared, split)
     _check_out(out, mixture.names)
     clock, built = SystemClock(), 0
     begun = clock.now_s()
@@ -54,6 +58,13 @@ def index(
             built = total
             advance(done, total)
 
+        if over_hosts:
+            from autoloader.hosts.catalogue import index_over_hosts
+            from autoloader.planning.helpers import cluster_address
+
+            address = cluster_address("--ray")
+            built, nodes = index_over_hosts(address, declared, split, beside=beside, progress=tell)
+            note(f"{built} shard files indexed by {nodes} nodes of the cluster at {address}")
         found = open_indexes(
             mixture.datasets,
             beside=beside,

@@ -29,6 +29,9 @@ def stats(
         ),
     ] = "autoloader",
     split: Split = "train",
+    over_hosts: Annotated[
+        bool, typer.Option("--ray", help="Have the hosts of the cluster at RAY_ADDRESS compute.")
+    ] = False,
     _no_transforms: NoTransforms = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -51,6 +54,13 @@ def stats(
     if remote:
         _say_size([dataset for dataset in mixture.datasets if dataset.remote])
     with progress_bar("computing statistics") as advance:
+        if over_hosts:
+            from autoloader.hosts.catalogue import statistics_over_hosts
+            from autoloader.planning.helpers import cluster_address
+
+            address = cluster_address("--ray")
+            nodes = statistics_over_hosts(address, declared, split, progress=advance)
+            note(f"computed by {nodes} nodes of the cluster at {address}")
         found = statistics_of(declared, split, read_remote=True, progress=advance)
     assert found is not None
     if declared.normalize is not None:

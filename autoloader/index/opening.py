@@ -136,6 +136,18 @@ def find_indexes(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetIndex | No
     )
 
 
+def missing_files(datasets: Sequence[ResolvedDataset], *, beside: bool = False) -> list[str]:
+    """Shard files of local datasets that have no index, or a stale one; builds nothing."""
+    found: dict[str, None] = {}
+
+    def note(files: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
+        found.update((path, None) for path, _ in files)
+        return {}
+
+    _indexes(datasets, index_paths.index_directory(), beside=beside, keep=False, build=note)
+    return list(found)
+
+
 def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
     """The index of a dataset's action and state alone, held in memory; the data may be remote.
 

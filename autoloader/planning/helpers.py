@@ -55,6 +55,20 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
     return replace(plan, helpers=_checked(address or _found_address()))
 
 
+def cluster_address(purpose: str) -> str:
+    """The cluster that the environment names, for a command.
+
+    Args:
+        purpose: what asks, as in "--ray".
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        UsageError: no cluster is named.
+    """
+    require("ray", purpose)
+    return _checked(_found_address())
+
+
 def _found_address() -> str:
     """The cluster of a trainer that has joined one, or the one that the environment names.
 
@@ -67,7 +81,7 @@ def _found_address() -> str:
     address = os.environ.get(ADDRESS_VARIABLE, "")
     if not address:
         raise UsageError(
-            f'helpers="ray": no cluster is named, and {ADDRESS_VARIABLE} is not set',
+            f"no cluster of Ray's is named, and {ADDRESS_VARIABLE} is not set",
             remedy="start one (`ray start --head --num-cpus=0` here, `ray start --address=HOST:"
             f'6379` on the helpers), then set {ADDRESS_VARIABLE}=HOST:6379 or helpers="ray@HOST:'
             '6379"',

@@ -41,12 +41,19 @@ def identity_of(
     """
     spec = json.dumps([mixture.plain(), order], sort_keys=True)
     return {
+        **packages(),
+        "spec": _digest([spec.encode(), repr(mixture.layout).encode()]),
+        **{f"index of {one.dataset.name}": one.digest() for one in indexes},
+    }
+
+
+def packages() -> dict[str, str]:
+    """Field → value, of what is installed on this host."""
+    return {
         "autoloader": _version("autoloader-rlds"),
         "code": _code_digest(),
         "python": platform.python_version(),
         **{name: _version(package) for name, package in _PACKAGES.items()},
-        "spec": _digest([spec.encode(), repr(mixture.layout).encode()]),
-        **{f"index of {one.dataset.name}": one.digest() for one in indexes},
     }
 
 

@@ -10,7 +10,7 @@ Not here: one dataset's numbers (``compute``), applying them (``samples.scaling`
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ def statistics_of(
     cached_only: bool = False,
     read_remote: bool = False,
     progress: Progress | None = None,
+    only: Collection[str] | None = None,
 ) -> dict[str, NormalizationStatistics] | None:
     """Statistics of every dataset that takes part in ``split``, by name.
 
@@ -44,6 +45,7 @@ def statistics_of(
         cached_only: compute nothing: ``None`` where some are missing.
         read_remote: whether remote datasets may be read whole for it, which takes its time.
         progress: called with datasets done and datasets in all, where something is computed.
+        only: these datasets, and those that share statistics with them; ``None``: all.
 
     Raises:
         SpecError: a split, a feature, or the file is wrong; or remote data needs a file.
@@ -52,18 +54,10 @@ def statistics_of(
     how = _how(spec)
     if how.statistics is not None:
         return read_statistics(how.statistics, spec)
-    measured = _measured(spec, split)
-    datasets = {dataset.name: dataset for dataset in measured.datasets}
+    groups = _groups(spec, split, only)
+    datasets = [one for group in groups.values() for one in group]
     found: dict[str, NormalizationStatistics] = {}
-    for name in datasets:
-        if name in found:
-            continue
-        shared = [datasets[member] for member in how.members(name) if member in datasets]
-        keys = [
-            cache.statistics_key(one, measured.spec.dataset(one.name), how.statistics_of)
-            for one in shared
-        ]
-        key = keys[0] if len(keys) == 1 else json.dumps(keys)
+    for key, shared in groups.items():
         kept = cache.load(key)
         if kept is None:
             for one in shared:
@@ -74,10 +68,47 @@ def statistics_of(
             if progress is not None:
                 progress(len(found), len(datasets))
             rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
-            kept = shared_statistics(rows, how.group_of(name) or "")
+            kept = shared_statistics(rows, how.group_of(shared[0].name) or "")
             cache.save(key, kept)
         found.update((one.name, kept) for one in shared)
     return found
+
+
+def missing_groups(spec: PipelineSpec, split: str = TRAIN) -> list[tuple[str, ...]]:
+    """Names of datasets whose statistics are to be computed, those that share theirs together."""
+    if _how(spec).statistics is not None:
+        return []
+    groups = _groups(spec, split, None).items()
+    return [tuple(one.name for one in group) for key, group in groups if cache.load(key) is None]
+
+
+def keep_statistics(
+    spec: PipelineSpec, split: str, found: Mapping[str, NormalizationStatistics]
+) -> None:
+    """Keep statistics that were computed elsewhere, as if they had been here."""
+    for key, group in _groups(spec, split, found).items():
+        cache.save(key, found[group[0].name])
+
+
+def _groups(
+    spec: PipelineSpec, split: str, only: Collection[str] | None
+) -> dict[str, list[ResolvedDataset]]:
+    """Datasets that share statistics, by the key under which these are kept."""
+    how, mixture = _how(spec), measured(spec, split)
+    datasets = {dataset.name: dataset for dataset in mixture.datasets}
+    seen: set[str] = set()
+    groups: dict[str, list[ResolvedDataset]] = {}
+    for name in datasets:
+        if name in seen or (only is not None and name not in only):
+            continue
+        shared = [datasets[member] for member in how.members(name) if member in datasets]
+        seen.update(one.name for one in shared)
+        keys = [
+            cache.statistics_key(one, mixture.spec.dataset(one.name), how.statistics_of)
+            for one in shared
+        ]
+        groups[keys[0] if len(keys) == 1 else json.dumps(keys)] = shared
+    return groups
 
 
 def _how(spec: PipelineSpec) -> NormalizeSpec:
@@ -178,7 +209,7 @@ def statistics_document(
     return document
 
 
-def _measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
+def measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
     """The datasets of ``split``, and those that share statistics with them, as in ``train``."""
     how = _how(spec)
     named = {one.name for one in spec.datasets if one.split.get(split) is not None}

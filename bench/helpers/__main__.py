@@ -48,6 +48,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", type=int, default=256, help="of frames; of cores and link")
     chosen = parser.parse_args()
     began = load()
     with contextlib.ExitStack() as stack:
@@ -108,7 +109,7 @@ def _cores(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str,
     whole, half, one = (stack.enter_context(cpu_group(cpus)) for cpus in (2.0, 0.5, 1.0))
     address = stack.enter_context(node(0, group=whole))
     stack.enter_context(node(1, group=one, head=address))
-    alone: dict[str, Any] = {"spec": _spec(256, 48), "seconds": chosen.seconds}
+    alone: dict[str, Any] = {"spec": _spec(chosen.size, 48), "seconds": chosen.seconds}
     alone["knobs"] = {"decode_threads": 1, "ring_slots": 8}
     helped = {**alone, "helpers": f"ray@{address}", "present": 1}
     helped["knobs"] = {**alone["knobs"], "helper_slots": 1}
@@ -130,7 +131,11 @@ def _link(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, 
     address = stack.enter_context(node(0, group=group, network=near, ip="10.77.0.1"))
     cpus = max(1, (os.cpu_count() or 1) - 1)
     stack.enter_context(node(cpus, group=group, network=far, ip="10.77.0.2", head=address))
-    wanted: dict[str, Any] = {"spec": _spec(256, 48), "seconds": chosen.seconds, "present": cpus}
+    wanted: dict[str, Any] = {
+        "spec": _spec(chosen.size, 48),
+        "seconds": chosen.seconds,
+        "present": cpus,
+    }
     wanted["helpers"] = f"ray@{address}"
     wanted["knobs"] = {"decode_threads": 1, "ring_slots": 8, "helper_slots": cpus}
     shares = []
