@@ -24,7 +24,7 @@ from autoloader.bound.programme import Supplies
 from autoloader.bound.proof import prove
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
-from autoloader.errors import AutoloaderError, UsageError
+from autoloader.errors import AutoloaderError, ProfileError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.reader import choose_reader
@@ -32,7 +32,7 @@ from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec
-from autoloader.tune.keep import Place, keep_winner
+from autoloader.tune.keep import Outcome, Place, keep_winner
 from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.objective import Fastest, LeastForStep
@@ -181,13 +181,15 @@ def tune(
             left_s=began_s + options.budget_s - clock.now_s(),
         )
     bound = None if analysis is None else analysis.samples_per_s
-    kept = keep_winner(
+    host = described_host(limit, files=_local_files(plan))
+    keep = partial(
+        keep_winner,
         plan.profile,
         result,
         Place(
             name=options.name,
             out=options.out,
-            host=(host := described_host(limit, files=_local_files(plan))),
+            host=host,
             mixture=kind_of(plan.mixture),
             usual_reader=choose_reader(plan.mixture, "auto")[0],
             command=options.command,
@@ -196,10 +198,19 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
+    page = options.report or _folder(options.out) / f"{result.name}.html"
+    try:
+        kept = keep()
+    except ProfileError as error:  # what was measured is told all the same
+        unkept = TuneReport(Outcome(None, base, (error.what,)), result, analysis, proof)
+        write_page(unkept.story(host, floor_bytes, options.command), page)
+        raise ProfileError(
+            f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
+            remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
+        ) from error
     report = TuneReport(kept, result, analysis, proof)
-    path = options.report or _folder(options.out) / f"{result.name}.html"
     told = report.story(host, floor_bytes, options.command)
-    return replace(report, page_path=write_page(told, path), told=told)
+    return replace(report, page_path=write_page(told, page), told=told)
 
 
 def _study_name(options: TuneOptions, base: str) -> str:

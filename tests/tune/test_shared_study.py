@@ -24,7 +24,9 @@ from autoloader.tune.shared import HostTurns, Workers, kin_study, postgres, show
 from autoloader.tune.storage import opened_storage, sqlite_url, storage_errors, storage_url
 from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
 
-QUICK = {"gone_s": 2.0, "beat_s": 0.1, "look_s": 0.05}
+QUICK = {"beat_s": 0.1, "look_s": 0.05}
+GONE_SOON = {**QUICK, "gone_s": 2.0}
+"""For tests in which nobody lives who must not be taken for gone, however slow the machine is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ def opened(url: str, name: str = "s@1") -> Iterator[optuna.Study]:
 
 
 @contextlib.contextmanager
-def worker(url: str) -> Iterator[Workers]:
-    with opened(url) as study, Workers(study, SystemClock(), **QUICK) as one:
+def worker(url: str, **how: float) -> Iterator[Workers]:
+    with opened(url) as study, Workers(study, SystemClock(), **(how or QUICK)) as one:
         yield one
 
 
@@ -100,7 +102,7 @@ def test_a_judge_that_is_gone_is_followed_by_the_next(url: str) -> None:
     def die() -> Verdict:
         raise Killed
 
-    with worker(url) as dead, worker(url) as alive:
+    with worker(url) as dead, worker(url, **GONE_SOON) as alive:
         alive._does = "waits"
         alive._tell()
         with pytest.raises(Killed):

@@ -311,3 +311,15 @@ def test_a_study_leaves_a_page_and_a_plain_report(spec_path: Path, tmp_path: Pat
         assert "pg://u:***@h/x" in text
         assert "secret" not in text
     assert "secret" not in (report.kept.profile.provenance.command or "")
+
+
+def test_a_profile_that_cannot_be_written_costs_nothing_that_was_measured(
+    spec_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", "/proc/nowhere")
+    with pytest.raises(ProfileError, match="the study mine is kept") as caught:
+        run(spec_path, study="mine")
+    assert "--study mine --resume" in caught.value.remedy
+    page = (tmp_path / "data" / "autoloader" / "mine.html").read_text()
+    assert "cannot be written" in page
+    assert "decode_threads" in page
