@@ -28,6 +28,8 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
     pinned = spec.reader if spec.reader != "auto" else knob
     away = [dataset for dataset in mixture.datasets if dataset.remote]
     why_away, fits = _reader_of_away(away, pinned)
+    if fits == "stream":
+        _refuse_rules(away)
     indexed = [dataset.name for dataset in mixture.datasets if not dataset.streamable]
     if away and indexed and fits == "stream":
         raise SpecError(
@@ -67,13 +69,29 @@ def _reader_of_away(
     if not away:
         return "all files are local", "indexed"
     where = f"{_and_others([one.name for one in away])} lies at {away[0].directory.path}"
+    if pinned == "stream":
+        return where, "stream"
     if not all(one.indexable for one in away):
         return f"{where}, where TensorFlow streams: no client that gives ranges is there", "stream"
     if pinned == "indexed" or None not in find_indexes(away):
         return f"{where}, with index files: shards arrive in the order of the plan", "indexed"
-    if all(files.scheme_of(one.directory.path) in STREAMED for one in away):
+    rules = any(one.keep is not None for one in away)
+    if not rules and all(files.scheme_of(one.directory.path) in STREAMED for one in away):
         return f"{where}, without index files: TensorFlow streams it until it has some", "stream"
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"
+
+
+def _refuse_rules(away: Sequence[ResolvedDataset]) -> None:
+    """Rules over remote data need an index: they ask for texts of every record."""
+    for one in away:
+        if one.keep is not None:
+            raise SpecError(
+                f"datasets[{one.name}].keep: {one.directory.path} is streamed, and rules ask for "
+                "texts of every record",
+                remedy="read it by index (reader: auto, with what the extra remote brings), or use "
+                "a transform that drops episodes (return None) and bars steps (valid)",
+                path=f"datasets[{one.name}].keep",
+            )
 
 
 def reader_of_profile(mixture: ResolvedMixture, reader: str, notes: list[str]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SpecError
-from autoloader.index import DatasetIndex, open_dataset_index
+from autoloader.index import DatasetIndex, find_indexes, open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import NormalizationStatistics
@@ -43,7 +43,8 @@ def statistics_of(
         spec: of the mixture; ``normalize.statistics`` names a file that is used as it is.
         split: whose datasets.
         cached_only: compute nothing: ``None`` where some are missing.
-        read_remote: whether remote datasets may be read whole for it, which takes its time.
+        read_remote: whether remote datasets without an index may be read whole for it, which takes
+            its time.
         progress: called with datasets done and datasets in all, where something is computed.
         only: these datasets, and those that share statistics with them; ``None``: all.
 
@@ -61,7 +62,7 @@ def statistics_of(
         kept = cache.load(key)
         if kept is None:
             for one in shared:
-                if one.remote and not read_remote:
+                if one.remote and not read_remote and _found_index(one) is None:
                     raise _needs_file(one)
             if cached_only:
                 return None
@@ -117,7 +118,14 @@ def _how(spec: PipelineSpec) -> NormalizeSpec:
 
 
 def _index_of(dataset: ResolvedDataset) -> DatasetIndex:
-    return index_numbers(dataset) if dataset.remote else open_dataset_index(dataset)
+    if not dataset.remote:
+        return open_dataset_index(dataset)
+    return _found_index(dataset) or index_numbers(dataset)
+
+
+def _found_index(dataset: ResolvedDataset) -> DatasetIndex | None:
+    """The index of remote data, where it is here or lies beside it."""
+    return find_indexes([dataset])[0] if dataset.indexable else None
 
 
 def _needs_file(dataset: ResolvedDataset) -> SpecError:

@@ -32,7 +32,7 @@ from autoloader.remote.shard import REQUEST_BYTES
 from autoloader.remote.shards import ShardCache
 from bench.remote.server import FileServer, serve
 
-BYTES_PER_S = 200e6
+BYTES_PER_S = 12e6
 """Of the link: so that a shard takes long enough to be killed in."""
 
 

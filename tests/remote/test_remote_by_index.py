@@ -21,6 +21,7 @@ from autoloader import AutoLoader
 from autoloader.catalog import files
 from autoloader.cli.app import main
 from autoloader.errors import SourceError
+from autoloader.planning.start import plan_loader
 from autoloader.remote.part import CHUNK_BYTES
 from autoloader.remote.store import store
 from bench.remote.server import FileServer, serve
@@ -113,6 +114,27 @@ def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
     assert not any(one.authorised for one in asked)
     code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
     assert (code, found["built_shards"], found["put_beside"]) == (0, 0, 0)
+
+
+def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
+    clean: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = {**clean.dataset(clean.large), "keep": {"language": "required"}}
+    assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0
+    fresh(tmp_path / "second", monkeypatch)
+    clean.storage.asked.clear()
+    told = {"normalize": {"action": {"method": "mean_std"}}}
+    plan, local = (
+        plan_loader(spec_of({**large, "path": path}, **told), ram_floor="1MB")
+        for path in (large["path"], str(clean.large.path))
+    )
+    assert plan.knobs.reader == "indexed"
+    assert plan.mixture.statistics == local.mixture.statistics
+    assert plan.counts["large"].samples == local.counts["large"].samples
+    media = clean.storage.of("media", "tfrecord")
+    assert not [one for one in media if "autoloader-index" not in one.name]
 
 
 def test_an_index_of_local_files_is_put_beside_their_copy_in_a_bucket(

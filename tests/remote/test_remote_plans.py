@@ -119,8 +119,14 @@ def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_aske
         open_dataset_index(mixture_of(far).datasets[0])
 
 
-def test_rules_over_remote_data_are_refused(here: Any) -> None:
-    error = refused(here.dataset(here.large, keep={"language": "required"}))
+@pytest.mark.parametrize("pinned", [True, False])
+def test_rules_over_data_that_is_streamed_are_refused(
+    here: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
+) -> None:
+    if not pinned:
+        monkeypatch.setattr(places, "PACKAGES", {})
+    own = {"reader": "stream"} if pinned else {}
+    error = refused(here.dataset(here.large, keep={"language": "required"}), **own)
     assert isinstance(error, SpecError)
     assert error.path == "datasets[large].keep"
     assert "transform" in error.remedy

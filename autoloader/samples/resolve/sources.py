@@ -71,19 +71,10 @@ class DatasetSource:
 
         Raises:
             SourceError: its directory is missing or broken.
-            SpecError: the expression names a split that is not there; rules that ask for texts of
-                remote data.
+            SpecError: the expression names a split that is not there.
         """
         directory = open_source(self.path(), dataset=self.declared.name)
         directory = framed(directory, self.declared, self.spec.cameras)
-        if self.declared.keep is not None and files.is_remote(directory.path):
-            raise SpecError(
-                f"{self.where}.keep: {directory.path} is remote, and rules ask for texts of every "
-                "record",
-                remedy="use a transform that drops episodes (return None) and bars steps (valid), "
-                "or copy the dataset to a local disk",
-                path=f"{self.where}.keep",
-            )
         slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
         return directory, slices
 
