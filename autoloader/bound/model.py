@@ -25,6 +25,9 @@ from autoloader.units import format_bytes
 MORE_CPUS = 2
 """So many more processors are asked about."""
 
+_WAITS_RATIO = 0.5
+"""A disk that is waited for so much may be the limit, as far as one measurement can tell."""
+
 _DEAREST = 3
 """Datasets that are told of."""
 
@@ -119,9 +122,16 @@ class Bound:
         lifts = "; ".join(
             f"{one.change}: +{one.samples_per_s - self.samples_per_s:.0f}" for one in self.lifts
         )
+        waits = ""
+        if self.limited_by != "disk" and self.trace.disk_busy_ratio >= _WAITS_RATIO:
+            waits = (
+                f"; files were waited for {self.trace.disk_busy_ratio:.0%} of the time, which more "
+                "io_threads may make less"
+            )
         return (
             f"{near}the bound of {self.samples_per_s:.0f} samples/s, limited by {self.limited_by}"
             + (f"; what would lift it: {lifts}" if lifts else "")
+            + waits
         )
 
 

@@ -148,6 +148,10 @@ class StudyResult:
     judged_here: bool = True
 
 
+_WHOLE = ("start", "guess")
+"""Trials that are measured to their end, since the bound is made of their traces."""
+
+
 class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
     """Tells Optuna that a trial failed and the study goes on."""
 
@@ -261,7 +265,7 @@ class _Search:
             reasoned = first_trial(self.analyst.trace)
             if self.space.parameters(reasoned) != self.space.parameters(self.space.start):
                 self._enqueue(study, reasoned, "guess")
-                if self._time_for_another(first):
+                if self._left_s() > first.duration_s:  # the bound is known better with it
                     self._one(study)
         if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
             self.ended = "the start is within noise of the bound: no trial can win"
@@ -340,8 +344,8 @@ class _Search:
             if progress is None or not self.objective.prunes:
                 return True
             trial.report(progress.samples_per_s, progress.batches)
-            slow = trial.should_prune()  # asked for the start too: others are held against it
-            return not slow or label == "start" or progress.batches >= self.options.batches
+            slow = trial.should_prune()  # asked of all: others are held against them
+            return not slow or label in _WHOLE or progress.batches >= self.options.batches
 
         result = self._measured(knobs, watch)
         if knobs == self.space.start and self.first is None:

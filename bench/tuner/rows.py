@@ -33,7 +33,7 @@ from bench.data import ensure_data
 from bench.tuner.studies import Row, knobs_of, watched_headroom
 
 RANDOM_SETS = 16
-SLOW_MS = 8.0
+SLOW_MS = 4.0
 SHIPPED = ("local_dev", "l40s", "h200", "lrz_a100", "mcml_a100")
 STEPS_MS = (20, 80, 320)
 GIB = 2**30

@@ -69,6 +69,16 @@ def test_a_disk_that_is_hardly_waited_for_says_nothing() -> None:
     assert disk_rate([trace(disk_bytes=1e5, disk_busy_ratio=0.01)]) is None
 
 
+def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known() -> None:
+    found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.9)], Supplies(2))
+    assert found is not None
+    assert found.limited_by == "cores"
+    assert "files were waited for 90% of the time" in found.describe(None)
+    quiet = bound_of([trace()], Supplies(2))
+    assert quiet is not None
+    assert "waited" not in quiet.describe(None)
+
+
 def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> None:
     slow = trace(disk_bytes=1e5, disk_busy_ratio=1.0).as_dict()
     analyst = Analyst(Supplies(2), most_io_threads=8)

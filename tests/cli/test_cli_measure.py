@@ -57,7 +57,7 @@ def test_json_is_the_one_document_on_stdout(
 
 def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> None:
     words = ["--set", "decode_threads=4", "--set", "a.cycle_length=2", "--step-time", "120ms"]
-    words += ["--ram-floor", "5GB", "--warmup", "1", "--batches", "2", "--controller"]
+    words += ["--ram-floor", "5GB", "--warmup", "1", "--batches", "2", "--controller", "--settle"]
     assert main(["measure", "--spec", "mix.yaml", "--profile", "p", *words]) == 0
     assert asked == {
         "spec_path": Path("mix.yaml"),
@@ -70,6 +70,7 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
         "split": "train",
         "ram_floor": 5 * 10**9,
         "progress": None,
+        "settle": True,
     }
 
 

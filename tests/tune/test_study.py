@@ -214,8 +214,16 @@ def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
 
 def test_a_slower_trial_is_pruned_against_the_start_alone(tmp_path: Path) -> None:
     machine = Machine(lambda knobs: 100.0 if knobs == START else 50.0)
-    found = study(machine, tmp_path, trials=2)
+    found = study(machine, tmp_path, trials=2, with_guess=False)
     assert found.trials == {"complete": 1, "pruned": 1, "infeasible": 0, "failed": 0}
+
+
+def test_the_set_from_reasoning_is_measured_to_its_end_since_the_bound_needs_it(
+    tmp_path: Path,
+) -> None:
+    machine = Machine(lambda knobs: 100.0 if knobs == START else 50.0)
+    found = study(machine, tmp_path, trials=2)
+    assert found.trials["complete"] == 2
 
 
 def test_a_trial_that_is_done_is_not_pruned_at_its_last_batch(tmp_path: Path) -> None:
