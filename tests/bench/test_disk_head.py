@@ -1,0 +1,87 @@
+"""The disk head: what it counts, and that an order with locality moves it once a block."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rlds_files import episode, jpeg, write_dataset
+
+from autoloader import AutoLoader, PipelineSpec
+from bench.disk_head import Head, counts, mounted, why_not
+
+STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000
+
+needs_fuse = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+
+
+def test_a_read_that_goes_on_from_the_last_is_no_seek() -> None:
+    head = Head(0.0, 1e12)
+    for path, offset in (("a", 0), ("a", 5), ("b", 10), ("b", 10), ("b", 15)):
+        head.read(path, offset, 5)
+    assert (head.reads, head.seeks, head.bytes) == (5, 3, 25)
+
+
+@pytest.fixture(scope="module")
+def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One dataset of 1.5 MB behind a head that costs no time."""
+    folder = tmp_path_factory.mktemp("head")
+    padded = [[jpeg(n, t).ljust(FRAME_BYTES, b"\0") for t in range(STEPS)] for n in range(EPISODES)]
+    records = [
+        episode(number, STEPS, **{"observation/image": frames})
+        for number, frames in enumerate(padded)
+    ]
+    write_dataset(folder / "data", [records[:15], records[15:]])
+    with contextlib.ExitStack() as stack:
+        try:
+            shown = mounted(folder / "data", folder / "mount", seek_s=0, bytes_per_s=1e12)
+            found = stack.enter_context(shown)
+        except RuntimeError as error:
+            pytest.skip(f"this system mounts no FUSE: {error}")
+        yield found
+
+
+@needs_fuse
+def test_files_are_shown_as_they_are(mount: Path) -> None:
+    shown = next(mount.rglob("*.tfrecord*"))
+    real = mount.parent / "data" / shown.relative_to(mount)
+    before = counts(mount)
+    assert shown.read_bytes() == real.read_bytes()
+    after = counts(mount)
+    assert after["bytes"] - before["bytes"] == real.stat().st_size
+    assert after["seeks"] - before["seeks"] == 1
+    with pytest.raises(OSError, match="Read-only"):
+        os.open(shown, os.O_WRONLY)
+
+
+@needs_fuse
+def test_locality_moves_the_head_once_a_block_and_reads_the_data_once_a_pass(mount: Path) -> None:
+    spec = PipelineSpec.from_mapping(
+        {
+            "schema_version": 1,
+            "datasets": [
+                {
+                    "name": "robot",
+                    "path": str(next(mount.rglob("features.json")).parent),
+                    "images": {"primary": "observation/image"},
+                    "action": ["action"],
+                }
+            ],
+            "cameras": {"primary": {"size": [12, 16]}},
+            "weights": "natural",
+            "batch": {"size": 12},
+            "mixing": {"locality": {"block": 2**16, "window": 4}},
+        }
+    )
+    told, seen = [], 0
+    with AutoLoader(spec, ram_floor=0, controller=False, output="numpy") as loader:
+        for _ in range(3):
+            seen += sum(len(batch["action"]) for batch in loader)
+            told.append(counts(mount))
+    assert seen == 3 * STEPS * EPISODES
+    # What is read ahead is so at the end of each of these passes.
+    assert told[2]["bytes"] - told[0]["bytes"] < 2.5 * STEPS * EPISODES * FRAME_BYTES
+    assert told[2]["seeks"] - told[0]["seeks"] < 2 * STEPS * EPISODES / 5
