@@ -15,6 +15,8 @@ from autoloader.units import format_bytes
 
 SATISFIED_RATIO = 0.01
 """Below this wait ratio training does not wait (``controller.policy``)."""
+MOSTLY_RATIO = 0.1
+"""From this wait ratio on the loader is what a reader should look at first."""
 _REMEDIES = {
     "decode": "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave "
     "less to decode. `autoloader plan` shows what each would give.",
@@ -120,12 +122,14 @@ def _limit(run: Run) -> Finding:
             _bound(run),
         )
     worst, share = next(iter(run.waits.items()))
+    loader = waited >= MOSTLY_RATIO
+    who = "The loader:" if loader else "Mostly the training step, and a little the loader:"
     return Finding(
         question,
-        f"The loader: training waited for data {percent(waited)} of its time, and "
+        f"{who} training waited for data {percent(waited)} of its time, and "
         f"{percent(share)} of that waiting was for {called(worst)}.",
         (*_bound(run), _REMEDIES.get(worst.partition(":")[0], "")),
-        "bad" if waited >= 0.1 else "notice",
+        "bad" if loader else "notice",
     )
 
 
@@ -147,6 +151,7 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
             question,
             f"The loader costs you {percent(cost)}: {run.samples_per_s:,.0f} samples/s with it, "
             f"{ideal.samples_per_s:,.0f} with one batch that is handed out again and again.",
+            _apart(run, cost),
             level="good" if cost < 0.02 else "notice",
         )
     if run.wait_ratio is None:
@@ -159,6 +164,16 @@ def _cost(run: Run, ideal: Run | None) -> Finding | None:
             "the loader takes of the processors: `autoloader report RUN IDEAL`.",
         ),
         level="good" if run.wait_ratio < SATISFIED_RATIO else "notice",
+    )
+
+
+def _apart(run: Run, cost: float) -> tuple[str, ...]:
+    """What of the cost is no waiting, where that is much."""
+    if run.wait_ratio is None or cost - run.wait_ratio < 0.05:
+        return ()
+    return (
+        f"Waiting is {percent(run.wait_ratio)} of it. The rest is what the training step was "
+        "slower: the loader, or others on the machine, took processors that it wanted.",
     )
 
 
@@ -208,10 +223,11 @@ def _memory(run: Run) -> Finding | None:
 
 def _controller(run: Run) -> Finding:
     question = "What did the controller do, and why?"
+    states = _states(run)
     if not run.moves:
         why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
         none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
-        return Finding(question, none + why)
+        return Finding(question, none + why, states)
     by = Counter(move.by for move in run.moves)
     parts = [f"{_BY.get(who, who)} {count} ×" for who, count in by.most_common()]
     grouped = Counter((move.by, move.why) for move in run.moves)
@@ -225,8 +241,20 @@ def _controller(run: Run) -> Finding:
         ) + (" …" if len(knobs) > 4 else "")
         more.append(f"{count} ×, {_BY.get(who, who)}, because {why}: {shown}.")
     return Finding(
-        question, f"Knobs moved {len(run.moves)} times: {', '.join(parts)}.", tuple(more)
+        question, f"Knobs moved {len(run.moves)} times: {', '.join(parts)}.", (*more, *states)
     )
+
+
+def _states(run: Run) -> tuple[str, ...]:
+    """How its time was spent, and whether the reflex had to act."""
+    found = []
+    if shares := run.states:
+        each = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
+        found.append(f"Its time by state: {each}.")
+    control = run.own.last.control
+    if control is not None and control.drops:
+        found.append(f"The memory reflex dropped buffers {control.drops} ×.")
+    return tuple(found)
 
 
 def _first(moves: list[Move], knob: str) -> object:

@@ -153,6 +153,16 @@ class Run:
         return {name: value / total for name, value in counted.most_common()} if total else {}
 
     @cached_property
+    def states(self) -> dict[str, float]:
+        """The controller's state → share of the time, the largest first; none without one."""
+        counted: Counter[str] = Counter()
+        for before, now in self._pairs():
+            if before.state:
+                counted[before.state] += now.at_s - before.at_s  # type: ignore[assignment]
+        total = sum(counted.values())
+        return {name: value / total for name, value in counted.most_common()} if total else {}
+
+    @cached_property
     def waits(self) -> dict[str, float]:
         """What limited it → share of the time spent waiting for it, the largest first."""
         counted: Counter[str] = Counter()

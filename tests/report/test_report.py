@@ -81,6 +81,13 @@ def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) 
     assert told["Was memory short?"].startswith("No: 8.00 GiB were free at least")
 
 
+def test_a_little_waiting_is_told_as_a_little(left: Callable[..., Path]) -> None:
+    few = [replace(one, consumer=replace(one.consumer, wait_ratio=0.04)) for one in moments()]
+    told = answers(read_run(left(few)))["What limits this run?"]
+    assert told.startswith("Mostly the training step, and a little the loader")
+    assert "4.0 % of its time" in told
+
+
 def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
     left: Callable[..., Path],
 ) -> None:
@@ -107,6 +114,7 @@ def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
         in told["What did the controller do, and why?"]
     )
     assert "cache_bytes 2.00 GiB→0" in told["What did the controller do, and why?"]
+    assert "HOLD 100 %" in told["What did the controller do, and why?"]
 
 
 def test_it_tells_what_the_loader_itself_took_apart_from_others(
