@@ -145,6 +145,7 @@ def test_a_file_of_an_earlier_version_that_decodes_in_the_pool_is_read_as_ever(o
         later = text.replace("  decode: pool\n", "").replace(
             "  datasets:\n", "  cache_bytes: 0\n  datasets:\n"
         )
+        later = later.replace("  cycle_length:", "  helper_slots: 0\n  cycle_length:", 1)
         later = later.replace("schema_version: 1", "schema_version: 2")
         later = later.replace("\nknobs:", "\nmixture:\n  datasets: 29\n  batch: 32\n\nknobs:")
         host = "  cpu_model: unknown\n  memory_bytes"
