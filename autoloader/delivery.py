@@ -24,7 +24,9 @@ from autoloader.ring.memory import Lender, RingMemory
 from autoloader.ring.message import BatchMessage, texts_of
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.batch_times import BatchTimes
+from autoloader.telemetry.lines import run_name
 from autoloader.telemetry.meter import ConsumerMeter
+from autoloader.telemetry.progress import Patience
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ControllerStatistics,
@@ -96,6 +98,7 @@ class Delivery:
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
         self._asked_s = 0.0
+        self._patience = Patience()
         self.copied = False
         """Whether the last batch is a copy, and its slot to be taken back at once."""
         self.meter = ConsumerMeter()
@@ -108,7 +111,25 @@ class Delivery:
     def ask(self) -> None:
         """The training loop asks for a batch, and waits from now on."""
         self._asked_s = time.perf_counter()
+        self._patience.begin()
         self.page.waiting(time.monotonic_ns())
+
+    def still_waits(self, pipeline: int) -> None:
+        """The training loop still waits for its batch: every five seconds it is said what for.
+
+        Args:
+            pipeline: number of the pipeline that fills it.
+        """
+        self._patience.look(lambda: self._awaited(pipeline))
+
+    def _awaited(self, pipeline: int) -> str:
+        from autoloader.telemetry.runtime import said_last  # most batches come in time
+        from autoloader.telemetry.verdict import wait_words
+
+        why = wait_words(said_last(run_name(), pipeline))
+        return f"waiting for {'a' if self.meter.batches else 'the first'} batch" + (
+            f": {why}" if why else ""
+        )
 
     def hand_over(self, filled: BatchMessage, ring_slots: int) -> Batch:
         """The batch in a filled slot, noted in ``progress``; the training loop waits no more."""

@@ -246,6 +246,7 @@ class AutoLoader(PlannedLoader):
         while (filled := self._pipeline.next(_POLL_S)) is None:
             interrupts.heed()
             self._take_back()
+            self._delivery.still_waits(self._pipeline.number)
             if self._closed:
                 raise PipelineError(
                     "the loader was closed while a batch was awaited",

@@ -10,6 +10,7 @@ showing frames one after the other (``cli.top``).
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +145,8 @@ def _head(group: Sequence[Snapshot], moment: Snapshot, frame: Frame) -> Iterator
         meaning = STATE_MEANING.get(State(moment.state), "") if moment.state in _STATES else ""
         if meaning and len(text) + len(meaning) + 3 <= frame.width - _LABEL:
             text += f" ({meaning})"
-        yield _line("control", text)
+        short = moment.state in (State.SHRINK, State.EMERGENCY)
+        yield _line("control", text, "red" if short else "")
     else:
         yield _line("control", "off: knobs stay as they are")
 
@@ -160,7 +162,7 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     if consumer.step_s:
         rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
     yield _line("rate", rate)
-    wide = min(_MINUTE, max(8, frame.width - 52))
+    wide = min(_MINUTE, max(8, frame.width - 46))
     waits = _line("waits", "")
     for ratio in moment.lately.wait_ratios[-wide:]:
         high = ratio is not None and ratio >= LITTLE_RATIO
@@ -168,15 +170,18 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     waits.append(f" {_percent(consumer.wait_ratio)} of the last seconds")
     yield waits
     headrooms = moment.lately.headrooms_bytes[-wide:]
-    most = max([one for one in headrooms if one is not None] + [memory.floor_bytes, 1])
+    known = [one for one in headrooms if one is not None]
+    enough = memory.floor_bytes + memory.margin_bytes
+    low = min([*known, memory.floor_bytes]) - memory.margin_bytes
     line = _line("memory", "")
     for one in headrooms:
-        below = one is not None and one < memory.floor_bytes + memory.margin_bytes
-        line.append(_block(one, most, frame.blocks), "red" if below else "green")
+        height = None if one is None else one - low
+        style = "red" if one is not None and one < enough else "green"
+        line.append(_block(height, max([*known, enough]) - low, frame.blocks), style)
     line.append(f" {_size(memory.headroom_bytes)} free, floor {_size(memory.floor_bytes)}")
-    line.append(f", loader {_size(memory.loader_bytes)}", "dim")
     yield line
     text = f"{ring.filled} of {ring.slots} batches ready, {_size(ring.allocated_bytes)}"
+    text += f"; loader {_size(memory.loader_bytes)}"
     if cache is not None and cache.budget_bytes:
         text += f"; cache {_size(cache.held_bytes)}, {_percent(cache.hit_ratio)} hits"
     if moment.idle_cpus is not None:
@@ -232,10 +237,13 @@ def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
         ago = format_seconds(frame.now_s - move.at_s)
         style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
         line = Text().append(f"{ago:>7} ago  ", "dim").append(f"{move.by:<7}", style)
-        line.append(f"{changes}: {printable(move.why)}" if changes else printable(move.why))
+        text = f"{changes}: {printable(move.why)}" if changes else printable(move.why)
         if move.verdict in _VERDICTS:
-            line.append(f" ({_VERDICTS[move.verdict]})", "dim")
-        yield line
+            text += f" ({_VERDICTS[move.verdict]})"
+        first, *more = textwrap.wrap(text, max(20, frame.width - len(line.plain))) or [""]
+        yield line.append(first)
+        for rest in more:
+            yield Text().append(" " * len(f"{ago:>7} ago  {move.by:<7}") + rest)
 
 
 def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
@@ -290,8 +298,8 @@ def _trouble(one: DatasetMoment) -> tuple[bool, float, float]:
     return bad, one.quarantined + one.stalls, one.weight
 
 
-def _line(label: str, text: str) -> Text:
-    return Text().append(f"{label:<{_LABEL}}", "dim").append(text)
+def _line(label: str, text: str, style: str = "") -> Text:
+    return Text().append(f"{label:<{_LABEL}}", "dim").append(text, style)
 
 
 def _columns(*cells: tuple[str, int]) -> str:

@@ -34,7 +34,7 @@ class ThreadPipeline:
 
     def __init__(self, setup: PipelineSetup, headroom: HeadroomSource, number: int) -> None:
         self._setup = setup
-        self._number = number
+        self.number = self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)
         self._baseline_bytes = loader_bytes()

@@ -26,6 +26,7 @@ from autoloader.controller.states import State
 from autoloader.decode.activity import PipelineActivity
 from autoloader.knobs import Knobs
 from autoloader.process.setup import PipelineSetup
+from autoloader.telemetry.progress import current
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
     DatasetMoment,
@@ -122,6 +123,7 @@ class Moments:
         moment = replace(
             self._taken(seen, activity),
             phase=_phase(seen, state, opened=opened),
+            doing=_doing(seen, activity, opened=opened),
             limited_by=limited_by(seen, state, self._limits),
             state=state,
             why=why,
@@ -248,6 +250,20 @@ def _phase(seen: Observation, state: str, *, opened: bool) -> str:
     if seen.parked or state == State.PARKED.value:
         return "parked"
     return "running" if seen.batches else "filling"
+
+
+def _doing(seen: Observation, activity: PipelineActivity, *, opened: bool) -> str:
+    """What is waited for, where the consumer waits; what is opened, before anything is read."""
+    if not opened:
+        return current()
+    if not seen.waiting:
+        return ""
+    missing = [name for name, own in activity.datasets.items() if not (own.queue or own.taken)]
+    if missing:
+        every = len(activity.datasets)
+        return f"waiting for {missing[0]} ({every - len(missing)} of {every} datasets are ready)"
+    empty = [name for name, own in activity.datasets.items() if not own.queue]
+    return f"waiting for {empty[0]}" if 0 < len(empty) < len(activity.datasets) else ""
 
 
 def _value(reading: Reading | None) -> float | None:

@@ -275,7 +275,8 @@ class ControlledPipeline:
             self._apply(seen, answer)
         self._tell()
         headroom = None if seen.headroom_bytes is None else int(seen.headroom_bytes.value)
-        self._moments.pressure.look(at_s, headroom, self._state.name)
+        if back := self._moments.pressure.look(at_s, headroom, self._state.name):
+            self._moments.moved("policy", back, seen.knobs, seen.knobs)
         self._moments.publish(
             seen,
             self._activity,

@@ -64,21 +64,26 @@ class Pressure:
         logger.log(level, "%s: %s", why, changes_words(changes))
         return why
 
-    def look(self, at_s: float, headroom_bytes: int | None, state: State) -> None:
+    def look(self, at_s: float, headroom_bytes: int | None, state: State) -> str:
         """The controller has looked: in this state it is now.
 
         Args:
             at_s: of a monotonic clock.
             headroom_bytes: what the machine can give.
             state: the controller's.
+
+        Returns:
+            That memory is back, where it is since this look; else "".
         """
+        back = ""
         if state in _SHORT:
-            return
+            return back
         if self._level is not None:
             level, self._level, self._over_s = self._level, None, at_s
-            what = "knobs grow again where that pays"
-            logger.log(level, "memory is back: %s; %s", self._where(headroom_bytes), what)
+            back = f"memory is back: {self._where(headroom_bytes)}"
+            logger.log(level, "%s; knobs grow again where that pays", back)
         self._neighbours.look(at_s)
+        return back
 
     def _where(self, headroom_bytes: int | None) -> str:
         if headroom_bytes is None:

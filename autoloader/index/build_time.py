@@ -71,6 +71,7 @@ class SaidProgress:
         self._begun_s = self._said_s = self._clock.now_s()
         self._files = self._bytes = 0
         long = (work.seconds or 0.0) >= SAY_S
+        _doing(f"indexing {work}")
         logger.log(
             logging.WARNING if long else logging.INFO,
             "%s: %s%s",
@@ -84,6 +85,7 @@ class SaidProgress:
         self._files += 1
         self._bytes += nbytes
         now_s = self._clock.now_s()
+        _doing(f"indexing, {self._files} of {self._work.files} shard files are done")
         if now_s - self._said_s < SAY_S:
             return
         self._said_s = now_s
@@ -95,6 +97,12 @@ class SaidProgress:
             self._work.files,
             format_seconds(left),
         )
+
+
+def _doing(what: str) -> None:
+    from autoloader.telemetry.progress import doing  # most starts find their indexes built
+
+    doing(what)
 
 
 _ADVICE = (

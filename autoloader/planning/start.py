@@ -35,6 +35,7 @@ from autoloader.samples.resolve.normalise import normalised
 from autoloader.samples.resolve.split import resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.statistics import file_differences, statistics_of
+from autoloader.telemetry.progress import told_while
 from autoloader.units import parse_bytes
 
 logger = logging.getLogger(__name__)
@@ -185,6 +186,7 @@ def _transform_notes(mixture: ResolvedMixture, reader: str) -> list[str]:
     ]
 
 
+@told_while("planning the run")
 def plan_loader(
     spec: PipelineSpec,
     *,

@@ -52,7 +52,7 @@ class ChildPipeline:
         self._quarantined: tuple[BadRecord, ...] = ()
         self.state = "WARMUP"
         self.control: dict[str, int] = {}
-        self._number = child.join(self)
+        self.number = self._number = child.join(self)
 
     def start(self) -> None:
         """Begin at ``position()``; also called to begin elsewhere."""

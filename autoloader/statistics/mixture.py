@@ -24,6 +24,7 @@ from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_rows, shared_statistics
 from autoloader.statistics.formats import EVERY, FILE_OF, read_document
+from autoloader.telemetry.progress import doing
 
 TRAIN = "train"
 
@@ -68,6 +69,8 @@ def statistics_of(
                 return None
             if progress is not None:
                 progress(len(found), len(datasets))
+            place = f"{len(found) + 1} of {len(datasets)}"
+            doing(f"computing the statistics of {shared[0].name} ({place})")
             rows = [dataset_rows(_index_of(one), how.statistics_of) for one in shared]
             kept = shared_statistics(rows, how.group_of(shared[0].name) or "")
             cache.save(key, kept)

@@ -134,6 +134,18 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
     return found
 
 
+def said_last(run: str, pipeline: int) -> Snapshot | None:
+    """What a pipeline said last; ``None`` where it has not said anything yet.
+
+    Args:
+        run: of the trainer.
+        pipeline: which loader of it.
+    """
+    with contextlib.suppress(OSError, AutoloaderError):
+        return Snapshot.from_json((runtime_directory() / f"{run}-{pipeline}.json").read_bytes())
+    return None
+
+
 def is_over(moment: Snapshot, now_s: float | None = None) -> bool:
     """Whether the loader that said ``moment`` last is gone.
 

@@ -55,6 +55,21 @@ def limit_words(moment: Snapshot) -> str:
     return "what limits this run is not known yet"
 
 
+def wait_words(moment: Snapshot | None) -> str:
+    """What a batch is waited for; "" where that is not known.
+
+    Args:
+        moment: what the loader said last; ``None``: nothing yet.
+    """
+    if moment is None:
+        return "the loader's process starts"
+    if moment.phase == "opening":
+        return moment.doing or "opening files and indexes"
+    if moment.limited_by == "memory":
+        return _short_of_memory(moment)
+    return moment.doing
+
+
 def changes_words(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Changes of knobs (flat knob → [before, after]): "ring_slots 16→4, cache_bytes 2.00 GiB→0"."""
     if not changes:

@@ -45,7 +45,13 @@ def resolve(
     if once_found is not None:
         once_found()
     files.ask_ahead([path for source in sources for path in source.metadata_files()])
-    datasets = tuple(bind_dataset(source, index) for index, source in enumerate(sources))
+    from autoloader.telemetry.progress import doing  # not in the loader's child
+
+    bound = []
+    for index, source in enumerate(sources):
+        doing(f"reading the metadata of {source.declared.name} ({index + 1} of {len(sources)})")
+        bound.append(bind_dataset(source, index))
+    datasets = tuple(bound)
     first = datasets[0].sample
     layout = BatchLayout(
         batch_size=spec.batch.size,

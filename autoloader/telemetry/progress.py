@@ -1,0 +1,135 @@
+"""Says what takes long while it goes on: never more than five seconds without a word.
+
+Theory of operation. Whoever does something that may take long says what with ``doing``, as often as
+it likes: that only sets a text. While a ``told`` block lasts, a thread looks at that text every
+five seconds and says it; a block that ends sooner says nothing. What waits in a loop of its own
+calls ``Patience.look`` instead.
+
+Words go to the logger of this module at INFO. Where a process has set up no logging, as in a
+notebook or a plain script, they are written to its stderr at once, and flushed.
+``AUTOLOADER_PROGRESS=off`` silences them.
+
+Not here: what is said of a batch that does not come (``delivery``), bars of commands (``cli``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from autoloader.host.threads import LoaderThread
+from autoloader.units import format_seconds
+
+logger = logging.getLogger(__name__)
+
+VARIABLE = "AUTOLOADER_PROGRESS"
+"""Environment variable: "off" for no word about what takes long."""
+SAY_S = 5.0
+_EARLY_S = 4.5
+"""A word takes a moment: it is said so long after the one before."""
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_now = ""
+
+
+def doing(what: str) -> None:
+    """This process does ``what`` now, such as "reading the metadata of bridge (3 of 29)"."""
+    global _now
+    _now = what
+
+
+def current() -> str:
+    """What this process does now, as it said last; "" where it has not."""
+    return _now
+
+
+def say(text: str) -> None:
+    """Say a word of progress."""
+    if os.environ.get(VARIABLE, "").lower() == "off":
+        return
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if not any(isinstance(handler, _Stderr) for handler in logger.handlers):
+        logger.addHandler(_Stderr())
+    logger.info("%s", text)
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """A block that may take long: every five seconds it is said what is done, and for how long.
+
+    Args:
+        what: the whole of it, such as "starting the loader".
+    """
+    done, began_s = threading.Event(), time.monotonic()
+    doing("")
+
+    def run() -> None:
+        while not done.wait(_EARLY_S):
+            now = f": {_now}" if _now else ""
+            say(f"{what}, {format_seconds(time.monotonic() - began_s)} so far{now}")
+
+    thread = LoaderThread(target=run, name="autoloader-progress")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        doing("")
+
+
+def told_while(what: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """A function whose calls are ``told`` blocks."""
+
+    def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def called(*args: _P.args, **named: _P.kwargs) -> _R:
+            with told(what):
+                return function(*args, **named)
+
+        return called
+
+    return wrap
+
+
+class Patience:
+    """For who waits in a loop of its own: says every five seconds what for."""
+
+    def __init__(self) -> None:
+        self._since_s = self._next_s = 0.0
+
+    def begin(self) -> None:
+        """It waits from now on."""
+        self._since_s = time.monotonic()
+        self._next_s = self._since_s + _EARLY_S
+
+    def look(self, words: Callable[[], str]) -> None:
+        """It still waits.
+
+        Args:
+            words: says what for; called where something is to be said.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + _EARLY_S
+            say(f"{words()}, {format_seconds(now_s - self._since_s)} so far")
+
+
+class _Stderr(logging.Handler):
+    """Writes to whatever stderr is now, where nobody else shows records of this library."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        above = logger.parent
+        if above is not None and above.hasHandlers():
+            return
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
+            print(f"autoloader: {record.getMessage()}", file=sys.stderr, flush=True)  # noqa: T201

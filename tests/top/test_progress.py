@@ -1,0 +1,123 @@
+"""What takes long is told while it goes on, wherever that can be read."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from doubles import ManualClock
+from moments import a_moment
+
+from autoloader.telemetry import progress
+from autoloader.telemetry.snapshot import MemoryMoment
+from autoloader.telemetry.verdict import wait_words
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Five seconds are none; a logger is left as it was."""
+    monkeypatch.setattr(progress, "_EARLY_S", 0.001)
+    handlers, level = list(progress.logger.handlers), progress.logger.level
+    yield
+    progress.logger.handlers[:] = handlers
+    progress.logger.setLevel(level)
+
+
+class Ear(io.StringIO):
+    """A stream that knows when it was written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+
+    def write(self, text: str) -> int:
+        length = super().write(text)
+        self.heard.set()
+        return length
+
+
+@contextmanager
+def no_logging_set_up() -> Iterator[Ear]:
+    """A plain script or a notebook: no handler anywhere, and a stderr to be read."""
+    with pytest.MonkeyPatch.context() as patch:  # pytest has its own handlers while a test runs
+        patch.setattr(logging.getLogger(), "handlers", [])
+        ear = Ear()
+        patch.setattr(sys, "stderr", ear)
+        yield ear
+
+
+def test_a_long_block_says_what_it_does_where_no_logging_is_set_up(soon: None) -> None:
+    with no_logging_set_up() as ear, progress.told("planning the run"):
+        progress.doing("reading the metadata of bridge (3 of 29)")
+        ear.heard.clear()
+        assert ear.heard.wait(60)
+    last = ear.getvalue().splitlines()[-1]
+    assert last.startswith("autoloader: planning the run, 1 s so far: reading the metadata of br")
+    assert progress.current() == ""
+
+
+def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    with no_logging_set_up() as ear, progress.told("planning the run"):
+        pass
+    assert ear.getvalue() == ""
+    assert threading.active_count() == before
+
+
+def test_a_word_is_not_said_twice_where_logging_is_set_up(
+    soon: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_logging_set_up() as ear:
+        logging.getLogger().addHandler(caplog.handler)
+        progress.say("waiting")
+    assert [record.getMessage() for record in caplog.records] == ["waiting"]
+    assert ear.getvalue() == ""
+
+
+def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOLOADER_PROGRESS", "off")
+    with no_logging_set_up() as ear:
+        progress.say("waiting")
+    assert ear.getvalue() == ""
+
+
+def test_who_waits_in_a_loop_says_so_once_every_few_seconds(
+    soon: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_EARLY_S", 4.5)
+    clock = ManualClock(100.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=clock.now_s))
+    patience = progress.Patience()
+    patience.begin()
+    with no_logging_set_up() as ear:
+        for seconds in (0.5, 3.9, 0.2, 0.4, 3.9, 0.3):
+            clock.advance(seconds)
+            patience.look(lambda: "waiting for a batch")
+    said = ear.getvalue().splitlines()
+    assert said == [f"autoloader: waiting for a batch, {n} s so far" for n in (5, 9)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"phase": "opening"}, "opening files and indexes"),
+        ({"phase": "opening", "doing": "indexing, 3 of 9 files"}, "indexing, 3 of 9 files"),
+        ({"doing": "waiting for bridge"}, "waiting for bridge"),
+        ({"doing": ""}, ""),
+        (
+            {"limited_by": "memory", "memory": MemoryMoment(0, 2**30)},
+            "memory limits this run: headroom is 1.00 GiB below the floor",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_said_as_the_loader_tells_it(
+    changed: dict[str, object], words: str
+) -> None:
+    assert wait_words(a_moment(**changed)) == words
+    assert wait_words(None) == "the loader's process starts"
