@@ -42,15 +42,29 @@ class Reach:
 
     seconds: float = 0.0
     samples_per_s: float = 0.0
+    wait_percent: float = 0.0
+    slots: float = 0.0
     gib: float = 0.0
 
 
 def reach_of(runs: Sequence[Run]) -> Reach:
     """What encloses all of several runs."""
     moments = [moment for run in runs for moment in run.own.moments]
-    rates = [m.consumer.samples_per_s or 0.0 for m in moments]
+    rates = [
+        max(m.consumer.samples_per_s or 0.0, _shown_bound(run, m) or 0.0)
+        for run in runs
+        for m in run.own.moments
+        if m.phase == "running"
+    ]
+    waits = [m.consumer.wait_ratio or 0.0 for m in moments if m.phase == "running"]
     memory = [max(m.memory.headroom_bytes or 0, m.memory.floor_bytes) for m in moments]
-    return Reach(max(run.length_s for run in runs), max(rates), max(memory) / GIB)
+    return Reach(
+        seconds=max(run.length_s for run in runs),
+        samples_per_s=max(rates, default=0.0),
+        wait_percent=100 * max(waits, default=0.0),
+        slots=max(m.ring.slots for m in moments),
+        gib=max(memory) / GIB,
+    )
 
 
 def said(number: int, move: Move) -> str:
@@ -83,7 +97,7 @@ def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
             "%",
             [Line("waited", _series(run, lambda m: _percent(m.consumer.wait_ratio)), "b")],
             frame,
-            5.0,
+            max(5.0, reach.wait_percent),
         ),
         _chart(
             "memory",
@@ -107,7 +121,7 @@ def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
                 Line("slots", _all(run, lambda m: float(m.ring.slots)), "limit", True),
             ],
             frame,
-            4.0,
+            reach.slots,
         ),
         _cache(run, frame),
     ]

@@ -90,6 +90,7 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
     found: str = template.from_string(source).render(
         sides=sides,
         figures=_figures(every),
+        drawn=_drawn(sides),
         percent=percent,
         code=_code,
         number=number,
@@ -98,6 +99,16 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         most_datasets=_MOST_DATASETS,
     )
     return found
+
+
+def _drawn(sides: list[Side]) -> list[tuple[str, Chart | None]]:
+    """(side's letter, drawing) in reading order; of two runs the same drawing side by side."""
+    keys = dict.fromkeys(one.key for side in sides for one in side.charts)
+    return [
+        (side.letter, next((one for one in side.charts if one.key == key), None))
+        for key in keys
+        for side in sides
+    ]
 
 
 def _code(text: str) -> Any:

@@ -258,14 +258,26 @@ def test_what_records_hold_is_shown_as_text_never_as_markup(left: Callable[..., 
 
 
 def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., Path]) -> None:
-    one, other = read_run(left(squeezed())), read_run(left(moments(60), "other"))
+    calm = [
+        replace(
+            each,
+            bound_per_s=None,
+            consumer=replace(each.consumer, samples_per_s=200.0, wait_ratio=0.01),
+            memory=replace(each.memory, headroom_bytes=GIB),
+            ring=replace(each.ring, slots=4),
+        )
+        for each in moments(60)
+    ]
+    one, other = read_run(left(squeezed())), read_run(left(calm, "other"))
     text = page(one, other)
     read = _Read(text)
     assert {"A-memory", "B-memory", "move-A2"} <= read.ids
     assert "B / A" in text
-    memory = [text[text.index(f'id="{side}-memory"') :][:3000] for side in "AB"]
-    axes = [re.findall(r'tick end"[^>]*>([^<]+)', svg) for svg in memory]
-    assert axes[0] == axes[1]
+    for key in ("throughput", "waits", "memory", "ring"):
+        drawn = [text[text.index(f'id="{side}-{key}"') :].partition("</svg>")[0] for side in "AB"]
+        axes = [re.findall(r'tick end"[^>]*>([^<]+)', svg) for svg in drawn]
+        assert axes[0] == axes[1]
+    assert text.index('id="A-memory"') < text.index('id="B-memory"') < text.index('id="A-ring"')
 
 
 def test_a_line_of_many_points_keeps_its_peaks_and_its_gaps() -> None:
