@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +36,15 @@ def test_every_command_has_its_section(check: ModuleType) -> None:
     for name, command in app.commands.items():
         for inner in getattr(command, "commands", {"": None}):
             assert f"<!-- generated: cli {name} {inner}".rstrip() in page
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Links to pages and to places on them, tables of contents, code of known languages."""
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "dummy"]
+    done = subprocess.run(
+        [*command, str(ROOT / "docs"), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_page_that_is_wrong_is_told(
