@@ -68,7 +68,9 @@ def normal(path: str | Path) -> str:
     found = _SCHEME.match(text)
     if found is None:
         return str(expanded(text).absolute())
-    return f"{found[1].lower()}://{text[found.end() :].rstrip('/')}"
+    scheme = found[1].lower()
+    root = "/" if scheme == "file" else ""
+    return f"{scheme}://{root}{text[found.end() :].rstrip('/')}"
 
 
 def join(directory: str, *names: str) -> str:

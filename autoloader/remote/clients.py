@@ -28,6 +28,7 @@ from urllib.parse import quote, urlsplit
 from autoloader.extras import needs
 from autoloader.remote import faults
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.mounts import MountClient
 from autoloader.remote.places import PACKAGES, check_address, scheme_of
 
 CONNECT_S, SILENCE_S = 15.0, 30.0
@@ -396,6 +397,7 @@ class FsspecClient:
 
 
 _MAKE: Mapping[str, type[Any]] = {
+    "file": MountClient,
     "gs": CloudStorageClient,
     "http": HttpClient,
     "https": HttpClient,

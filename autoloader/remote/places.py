@@ -20,6 +20,7 @@ from autoloader.errors import SpecError
 from autoloader.units import expanded
 
 PACKAGES: Mapping[str, str] = {
+    "file": "os",
     "gs": "gcsfs",
     "s3": "s3fs",
     "hf": "huggingface_hub",
@@ -45,7 +46,9 @@ def scheme_of(path: str) -> str:
 def has_client(path: str) -> bool:
     """Whether a client for a path's scheme is installed; imports nothing."""
     package = PACKAGES.get(scheme_of(path))
-    return package is not None and _installed("fsspec") and _installed(package)
+    if package is None:
+        return False
+    return _installed(package) and (package == "os" or _installed("fsspec"))
 
 
 @functools.cache
@@ -60,7 +63,7 @@ def check_address(path: str) -> None:
         SpecError: it holds a user, a password or a query.
     """
     parts = urlsplit(path)
-    if parts.scheme and (parts.username or parts.password or parts.query):
+    if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):
         bare = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         raise SpecError(
             f"path: {bare} was given with a user, a password or a query, which would stand in "

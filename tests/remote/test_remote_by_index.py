@@ -266,3 +266,26 @@ def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_sta
     here.storage.asked.clear()
     assert_same(batches(small, 4)[0], batches(here.small, 4)[0])
     assert not here.storage.of("media", "tfrecord"), "the shards were here"
+
+
+def test_a_slow_mount_is_read_through_the_cache(
+    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh(tmp_path / "here", monkeypatch)
+    monkeypatch.setattr(files, "_here", None)
+    large = web[1]
+    mount = shutil.copytree(large.path, tmp_path / "mount" / "1.0.0")
+    away = dataset_of(large, path=f"file://{mount}")
+    assert main(["index", "--spec", mix_file(tmp_path, away), "--beside"]) == 0
+    assert len(list((mount / ".autoloader-index").glob("*.index"))) == 2
+    fresh(tmp_path / "elsewhere", monkeypatch)
+    assert_same(batches(away, 6)[0], batches(large, 6)[0])
+    assert list((tmp_path / "elsewhere" / "shards").glob("*.shard"))
+    fresh(tmp_path / "again", monkeypatch)
+    spec = spec_of(away, mixing={"epoch": "forever"})
+    with AutoLoader(spec, ram_floor="1MB", controller=False, isolation="thread") as loader:
+        for path in mount.glob("*.tfrecord-*"):
+            os.utime(path, (1e9, 1e9))
+        with pytest.raises(SourceError, match="changed"):
+            for _, _ in zip(range(12), loader, strict=False):
+                pass

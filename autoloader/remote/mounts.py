@@ -1,0 +1,108 @@
+"""Slow mounts (NFS, Lustre, GPFS) as a client: ``file:///mnt/…`` is read through the cache.
+
+The operating system reads, retries and knows who may; a stale handle or an answer that does not
+come is a failure that may pass.
+
+Not here: local files that need no cache (``catalog.files``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from autoloader.remote import faults
+from autoloader.remote.identity import RemoteIdentity
+
+_PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAGAIN, errno.EINTR)
+
+
+class MountClient:
+    """See ``remote.clients.Client``.
+
+    Args:
+        scheme: "file".
+    """
+
+    lists = True
+
+    def __init__(self, scheme: str) -> None:
+        del scheme
+
+    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+        """See ``Client.listing``."""
+        found: dict[str, RemoteIdentity | None] = {}
+        place = _local(directory)
+        with _translated(directory):
+            for entry in place.iterdir() if place.is_dir() else ():
+                one = entry.stat()
+                found[entry.name] = None if stat.S_ISDIR(one.st_mode) else _identity(one)
+        return found
+
+    def identity(self, path: str) -> RemoteIdentity:
+        """See ``Client.identity``."""
+        with _translated(path):
+            return _identity(_local(path).stat())
+
+    def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
+        """See ``Client.read``."""
+        with _translated(path):
+            file = os.open(_local(path), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.pread(file, stop - start, start)
+                while 0 < len(data) < stop - start:
+                    more = os.pread(file, stop - start - len(data), start + len(data))
+                    if not more:
+                        break
+                    data += more
+                if _identity(os.fstat(file)) != of or len(data) != stop - start:
+                    raise faults.changed(path)
+            finally:
+                os.close(file)
+        return data
+
+    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+        """See ``Client.whole``."""
+        of = of or self.identity(path)
+        return of, (self.read(path, 0, of.size, of) if of.size else b"")
+
+    def write(self, path: str, content: bytes) -> None:
+        """See ``Client.write``."""
+        place = _local(path)
+        with _translated(path):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            own = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+            own.write_bytes(content)
+            own.replace(place)
+
+
+def _local(path: str) -> Path:
+    return Path("/" + unquote(path.partition("://")[2]).lstrip("/"))
+
+
+def _identity(found: os.stat_result) -> RemoteIdentity:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EISDIR, "it is no regular file")
+    return RemoteIdentity(found.st_size, found.st_mtime_ns, str(found.st_mtime_ns))
+
+
+@contextlib.contextmanager
+def _translated(path: str) -> Iterator[None]:
+    """Errors of the system in the words of ``remote.faults``."""
+    try:
+        yield
+    except faults.ChangedError:
+        raise
+    except FileNotFoundError as error:
+        raise faults.missing(path) from error
+    except PermissionError as error:
+        raise faults.refused(path) from error
+    except OSError as error:
+        if error.errno in _PASSING:
+            raise faults.PassingError(error.strerror or "it failed", path) from error
+        raise OSError(error.errno, error.strerror or "it failed", path) from error
