@@ -2,8 +2,9 @@
 
 A trial of a study is over before a frame is shown again, so what memory for decoded frames gives is
 a forecast (``bound.model``). The proof takes the winner's knobs with the forecast's bytes and warms
-up for two passes of the data, after which hits are what they stay. It runs where the time that a
-study has left is enough; else it says how long it would take.
+up for two passes of the data, after which hits are what they stay. It runs where a study that went
+through has time left, or where it is asked for (``--prove-cache``); else the report says how long
+it would take.
 
 Not here: running the measurement (``tune.offline``).
 """
@@ -19,6 +20,9 @@ from autoloader.units import format_seconds
 
 PASSES = 2
 """After which frames of every dataset have been shown again."""
+
+_PATIENCE, _OPENING_S = 5.0, 60.0
+"""A measurement that takes so many times what it should, and a minute more, has failed."""
 
 Primed = Callable[[int, int, float], tuple[Mapping[str, Any] | None, str]]
 """(bytes of the cache, warm-up batches, timeout in seconds) → measurement, or why there is none."""
@@ -73,18 +77,17 @@ def prove(
         batch_size: samples of a batch.
         batches: measured ones.
         samples_per_s: rate with no frame held; priming is not slower.
-        left_s: seconds that are left for it.
+        left_s: seconds that are left for it; infinite: it may take what it takes.
     """
     warmup = math.ceil(PASSES * pass_samples / batch_size)
     takes_s = (warmup + batches) * batch_size / max(samples_per_s, 1e-9)
     if takes_s > left_s:
         why = (
-            f"{PASSES} passes take about {format_seconds(takes_s)} and {format_seconds(left_s)} "
-            f"are left; `autoloader measure --set cache_bytes={cache_bytes} --warmup {warmup}` "
-            "proves it"
+            f"{PASSES} passes take about {format_seconds(takes_s)}; --prove-cache takes them, and "
+            f"`autoloader measure --set cache_bytes={cache_bytes} --warmup {warmup}`"
         )
         return CacheProof(cache_bytes, warmup, why_not=why)
-    found, why = primed(cache_bytes, warmup, left_s)
+    found, why = primed(cache_bytes, warmup, min(left_s, _PATIENCE * takes_s + _OPENING_S))
     if found is None:
         return CacheProof(cache_bytes, warmup, why_not=why)
     hits = (found.get("cache") or {}).get("hit_ratio")

@@ -76,6 +76,14 @@ def tune(
             "its folder, or a batch log.",
         ),
     ] = None,
+    prove_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prove-cache",
+            help="Measure what decoded frames held in memory give, after two passes of the data, "
+            "whatever time that takes.",
+        ),
+    ] = False,
     ladder: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,6 +127,7 @@ def tune(
         batches=batches,
         command=_command_line(),
         step_time_s=step_time_s,
+        prove_cache=prove_cache,
         report=report_file,
     )
     from rich.console import Console

@@ -28,6 +28,9 @@ from autoloader.tune.study import StudyWatcher
 from autoloader.tune.trial import Measurer, Outcome
 from autoloader.units import format_bytes
 
+_LONGEST_S = 300.0
+"""A measurement that takes longer has failed, whatever the budget."""
+
 MOST_ROUNDS = 9
 """Rounds after which an interval gets little narrower."""
 
@@ -172,7 +175,7 @@ def climb(
             done += 1
             name = f"{rung.knob}={rung.value}" if rung.knob else "base"
             watcher.trial_started(done, planned * max(LEAST_ROUNDS, number + 1), name)
-            result = measure(rung.contender.knobs, timeout_s=max(budget_s, 60.0), watch=watch)
+            result = measure(rung.contender.knobs, timeout_s=max(budget_s, _LONGEST_S), watch=watch)
             if result.outcome is Outcome.COMPLETE:
                 rung.contender.rounds[number] = result
             else:

@@ -78,8 +78,11 @@ def predicted(row: Row, names: list[str]) -> dict[str, Any]:
     found = {}
     for name in names:
         with _mixture(row, name) as own:
-            answer = own.study("--profile", "local_dev", name=name)
-            measured, bound = answer["best"]["samples_per_s"], answer["bound_samples_per_s"]
+            more = ["--prove-cache"] if name == "cached" else []
+            answer = own.study("--profile", "local_dev", *more, name=name)
+            rates = [one["samples_per_s"] for one in _fates(own, name) if one["samples_per_s"]]
+            measured = max([answer["best"]["samples_per_s"], *rates])
+            bound = answer["bound_samples_per_s"]
             if name == "cached":
                 proof = answer["cache_proof"] or {}
                 measured, bound = proof.get("samples_per_s"), answer["cached_samples_per_s"]
@@ -288,6 +291,7 @@ def told_fates(storage: str, name: str) -> list[dict[str, Any]]:
             "outcome": trial.user_attrs.get("outcome", trial.state.name.lower()),
             "reason": trial.user_attrs.get("reason", ""),
             "min_headroom_bytes": trial.user_attrs.get("min_headroom_bytes"),
+            "samples_per_s": trial.value if trial.state.name == "COMPLETE" else None,
             "knobs": json.dumps(trial.user_attrs.get("knobs"), sort_keys=True),
         }
         for trial in trials
