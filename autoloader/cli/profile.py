@@ -1,7 +1,7 @@
 """``autoloader profile``: list, show, compare, check, export and accept host profiles.
 
-Not here: what a profile is and where it is found (``autoloader.profile``), what of a run is
-proposed (``control.lasting``).
+Not here: what a profile is and where it is found (``autoloader.profile``), what is offered to be
+accepted (``profile_offers``).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
+from autoloader.cli.profile_offers import from_run, teammates
 from autoloader.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
-    from autoloader.control.lasting import Lasting
     from autoloader.profile import HostFacts, Profile, ResolvedProfile
 
 profile_app = typer.Typer(
@@ -150,14 +150,16 @@ def export(
 @profile_app.command("accept")
 def accept(
     source: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="FILE", help="A teammate's profile (.yaml), or the decision log of a run."
+            metavar="SOURCE",
+            help="A teammate's profile (.yaml), or a run: its name as `autoloader report` lists "
+            'it, "last", its folder, or its decision log.',
         ),
     ],
     base: Annotated[
         str | None,
-        typer.Option("--profile", help="The profile that a log's findings go into."),
+        typer.Option("--profile", help="The profile that a run's findings go into."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name to keep it under.")] = None,
     strict: Annotated[
@@ -171,15 +173,15 @@ def accept(
 
     if name is not None:
         check_name(name)
-    if source.suffix in {".yaml", ".yml"}:
-        offered, before, said = _teammates(source, name, strict=strict)
+    whole = source.endswith((".yaml", ".yml"))
+    if whole:
+        offered, before, said = teammates(Path(source), name, _this_host(), strict=strict)
     else:
-        offered, before, said = _from_run(source, base, name)
+        offered, before, said = from_run(source, base, name)
     changes = _changes(before, offered)
     accepted = bool(changes) and (yes or (not as_json and _agreed(changes, said)))
     kept = None
     if accepted:
-        whole = source.suffix in {".yaml", ".yml"}
         kept = keep_whole(offered) if whole else keep_entry(offered, tuned_from=before)
     if as_json:
         emit_json(
@@ -202,88 +204,6 @@ def accept(
         note("not accepted: nothing was written; --yes accepts without asking")
     elif kept.written:
         emit(str(kept.path))
-
-
-def _teammates(
-    source: Path, name: str | None, *, strict: bool
-) -> tuple[Profile, Profile | None, list[str]]:
-    """The profile in a file, the one of its name here, and what this host would clamp."""
-    from autoloader.profile import Profile, profile_paths, shipped_profiles_dir
-
-    found = Profile.from_yaml(source)
-    offered = found if name is None else found.model_copy(update={"name": name})
-    _, clamps = offered.fit(_this_host(), strict=strict)
-    path = profile_paths().get(offered.name)
-    mine = path is not None and path.parent != shipped_profiles_dir()
-    return offered, Profile.from_yaml(path) if mine and path is not None else None, clamps
-
-
-def _from_run(
-    log: Path, base: str | None, name: str | None
-) -> tuple[Profile, Profile | None, list[str]]:
-    """The profile with what lasted of a run, the one before, and the evidence."""
-    from datetime import date
-
-    from autoloader.control.lasting import lasting, proposed
-    from autoloader.probes.headroom import HeadroomProbe
-    from autoloader.profile import (
-        MixtureKind,
-        Provenance,
-        described_host,
-        free_name,
-        load_profile,
-    )
-
-    try:
-        with log.open(encoding="utf-8") as lines:
-            found = lasting(lines, origin=str(log))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{log} cannot be read: {error}",
-            remedy="name a profile (.yaml), or the decision log of a run; AUTOLOADER_DECISIONS "
-            "says where one goes",
-        ) from error
-    host = described_host(HeadroomProbe().cgroup_limit_bytes())
-    _check_run(found, log, host)
-    kind = MixtureKind(datasets=found.datasets) if found.datasets else None
-    start = load_profile(base, host=host, mixture=kind)
-    before = start.profile
-    evidence = [f"{one.describe()} ({one.run})" for one in found.paid]
-    mine = start.origin != "shipped"
-    own = before.name if mine else free_name(before.name, host)
-    offered = before.model_copy(
-        update={
-            "name": name or own,
-            "description": before.description if mine else f"Found on {host.describe()}.",
-            "host": host.model_copy(update={"storage": before.host.storage}) if mine else host,
-            "knobs": proposed(found, before.knobs),
-            "mixture": before.mixture or kind,
-            "measurements": {},
-            "provenance": Provenance(
-                source="controller",
-                detail=f"growths that paid and lasted, from profile {before.name}: "
-                + ("; ".join(evidence) or "none"),
-                measured_on=date.today().isoformat(),
-            ),
-        }
-    )
-    offered, clamps = offered.fit(host)
-    if offered.knobs == before.knobs:
-        return before, before, [f"nothing more lasted in {found.decisions} decisions", *clamps]
-    return offered, before, [*evidence, *clamps]
-
-
-def _check_run(found: Lasting, log: Path, host: HostFacts) -> None:
-    """Refuse what another machine found.
-
-    Raises:
-        UsageError: the run had more or fewer processors than there are here.
-    """
-    if found.decisions and found.cpus != host.cpus:
-        raise UsageError(
-            f"{log} is of a run with {found.cpus} processors, and this host has {host.cpus}",
-            remedy="accept it on the host of the run, and export the profile from there",
-        )
 
 
 def _changes(before: Profile | None, offered: Profile) -> list[tuple[str, Any, Any]]:

@@ -13,7 +13,7 @@ Not here: deciding (``controller``), profiles (``profile``), asking the person (
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from autoloader.controller.decisions import Recorded, read_decisions
 from autoloader.controller.states import Trial
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
+from autoloader.profile import MixtureKind
 
 LEAST_S = 60.0
 """A growth must have been in force for so long."""
@@ -63,16 +64,16 @@ class Lasting:
         paid: the growths behind it.
         reader: of the pipelines; "" where there was none.
         cpus: of the host.
-        datasets: that were mixed, at most.
-        decisions: how many were looked at.
+        mixture: its kind, as far as it is known.
+        looked_at: how many decisions, or changes, there were to look at.
     """
 
     knobs: dict[str, int]
     paid: tuple[Paid, ...]
     reader: str
     cpus: int
-    datasets: int
-    decisions: int
+    mixture: MixtureKind | None
+    looked_at: int
 
 
 @dataclass(slots=True)
@@ -96,7 +97,7 @@ class _Pipeline:
         self.held = [
             held
             for held in self.held
-            if all(_at_least(in_force.get(key), to) for key, to in held.trial.changes.items())
+            if all(at_least(in_force.get(key), to) for key, to in held.trial.changes.items())
         ]
         trial = one.state.trial
         if trial is None or not trial.growing:
@@ -121,32 +122,57 @@ def lasting(lines: Iterable[str], *, origin: str = "the log") -> Lasting:
     for one in read_decisions(lines, origin=origin):
         decisions += 1
         pipelines.setdefault(one.whose, _Pipeline()).read(one)
-    knobs: dict[str, int] = {}
-    paid: list[Paid] = []
+    every: list[list[Paid]] = []
     reader, cpus, datasets = "", 0, 0
     for (run, _), pipeline in pipelines.items():
         assert pipeline.last is not None
         seen, limits = pipeline.last.seen, pipeline.last.limits.knobs
         reader, cpus = seen.knobs.reader, max(cpus, limits.cpus)
         datasets = max(datasets, len(limits.shards))
-        mine: dict[str, int] = {}
-        for held in pipeline.held:
-            held_s = seen.at_s - held.since_s
-            if held_s < LEAST_S:
-                continue
-            mine |= held.trial.changes
-            paid.append(
+        every.append(
+            [
                 Paid(
                     dict(held.trial.changes),
                     _median(held.trial.rates_before),
                     _median(held.trial.rates_after),
-                    held_s,
+                    seen.at_s - held.since_s,
                     run,
                 )
-            )
+                for held in pipeline.held
+            ]
+        )
+    kind = MixtureKind(datasets=datasets) if datasets else None
+    return gathered(every, reader=reader, cpus=cpus, mixture=kind, looked_at=decisions)
+
+
+def gathered(
+    every: Iterable[Sequence[Paid]],
+    *,
+    reader: str,
+    cpus: int,
+    mixture: MixtureKind | None,
+    looked_at: int,
+) -> Lasting:
+    """What lasted, from growths that paid and were in force at the end.
+
+    Args:
+        every: of each pipeline, in their order.
+        reader: see ``Lasting``.
+        cpus: see ``Lasting``.
+        mixture: see ``Lasting``.
+        looked_at: see ``Lasting``.
+    """
+    knobs: dict[str, int] = {}
+    kept: list[Paid] = []
+    for pipeline in every:
+        lasted = [one for one in pipeline if one.held_s >= LEAST_S]
+        kept += lasted
+        mine: dict[str, int] = {}
+        for one in lasted:
+            mine |= one.changes
         for key, value in mine.items():
             knobs[key] = min(knobs.get(key, value), value)
-    return Lasting(knobs, tuple(paid), reader, cpus, datasets, decisions)
+    return Lasting(knobs, tuple(kept), reader, cpus, mixture, looked_at)
 
 
 def proposed(found: Lasting, start: Knobs) -> Knobs:
@@ -155,17 +181,18 @@ def proposed(found: Lasting, start: Knobs) -> Knobs:
     more = {
         key: value
         for key, value in found.knobs.items()
-        if not _at_least(before.get(key, before[key.rpartition(".")[2]]), value)
+        if not at_least(before.get(key, before[key.rpartition(".")[2]]), value)
     }
     cycles = {key: value for key, value in more.items() if key.endswith("num_parallel_calls")}
     for key, value in cycles.items():  # never more calls than inputs
         cycle = key.replace("num_parallel_calls", "cycle_length")
-        if not _at_least({**before, **more}.get(cycle, before["cycle_length"]), value):
+        if not at_least({**before, **more}.get(cycle, before["cycle_length"]), value):
             more[cycle] = value
     return Knobs.build(more, base=start)
 
 
-def _at_least(value: Any, least: int) -> bool:
+def at_least(value: Any, least: int) -> bool:
+    """Whether a knob's value is a number, and no less."""
     return isinstance(value, int) and value >= least
 
 

@@ -21,6 +21,7 @@ from autoloader.controller.request import (
     ControlRequest,
 )
 from autoloader.errors import UsageError, shown
+from autoloader.planning.kinds import kind_of
 from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
@@ -140,6 +141,8 @@ def _facts(plan: LoaderPlan, replays: bool) -> dict[str, Any]:
     """What a record says of the plan; the rest is known where it is written."""
     return {
         "profile": plan.profile.origin,
+        "cpus": plan.limits.cpus,
+        "mixture": kind_of(plan.mixture).model_dump(exclude_none=True),
         "reader_reason": plan.reader_reason,
         "epoch_samples": plan.order.epoch_samples,
         "datasets": {name: count.samples for name, count in plan.counts.items()},
