@@ -8,12 +8,14 @@ Not here: filling a slot (``decode``), which samples were handed out (``pipeline
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.cache.table import CacheCounts
+from autoloader.decode.activity import HelperActivity
 from autoloader.extras import needs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
@@ -31,6 +33,7 @@ from autoloader.telemetry.statistics import (
     CacheStatistics,
     ControllerStatistics,
     DatasetStatistics,
+    HelperStatistics,
     RingStatistics,
     Statistics,
 )
@@ -52,6 +55,12 @@ def _cache(counts: CacheCounts) -> CacheStatistics:
         threshold=counts.burden,
         from_disk=counts.from_disk,
     )
+
+
+def _helpers(seen: HelperActivity, slots: int) -> HelperStatistics | None:
+    if not (slots or seen.batches):
+        return None
+    return HelperStatistics(**dataclasses.asdict(seen))
 
 
 def _repeated(tree: Any) -> Any:
@@ -233,6 +242,7 @@ class Delivery:
                 allocated_bytes=self.memory.allocated_bytes(),
             ),
             cache=_cache(activity.cache),
+            helpers=_helpers(activity.helpers, pipeline.knobs.helper_slots),
             datasets=datasets,
             knobs=pipeline.knobs.flat(),
             state=pipeline.state if controlled else None,

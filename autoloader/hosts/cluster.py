@@ -45,11 +45,11 @@ def join(address: str) -> Any:
         MissingExtraError: Ray is not installed.
         PipelineError: there is no such cluster, or it has another version of Ray or Python.
     """
+    _check_answers(address)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with needs("decoding on other hosts"):
         import ray
-    _check_answers(address)
     here = Path.cwd()
     os.chdir("/")  # Ray puts the working directory on the import path of its workers
     try:

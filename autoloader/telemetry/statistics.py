@@ -91,6 +91,30 @@ class CacheStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class HelperStatistics:
+    """Builders on other hosts (``helpers``), since this loader last began in its child.
+
+    Attributes:
+        present: helpers that work now; those that are on their way do not count.
+        possible: for how many the cluster has processors; 0: not known.
+        batches: that they have filled.
+        compared, different: batches that were filled here as well, and that differed. Any: a host
+            reads other data or runs other code; the log names it.
+        late: batches that were filled here because an answer did not come in time. Many: the link
+            or a host is overloaded; use fewer ``helper_slots``.
+        again: these, and those whose helper was lost.
+    """
+
+    present: int
+    possible: int
+    batches: int
+    compared: int
+    different: int
+    late: int
+    again: int
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerStatistics:
     """What the controller did since this loader last began in its child.
 
@@ -133,6 +157,8 @@ class Statistics:
             without one.
         ring: the batch ring.
         cache: decoded frames held in memory.
+        helpers: builders on other hosts; ``None`` where there are none (``helper_slots`` is 0, and
+            none has helped).
         datasets: by name.
         knobs: the values in force.
         state: the controller's state.
@@ -155,6 +181,7 @@ class Statistics:
     batch_call_s: float | None
     ring: RingStatistics
     cache: CacheStatistics
+    helpers: HelperStatistics | None
     datasets: Mapping[str, DatasetStatistics]
     knobs: Mapping[str, Any]
     state: str | None

@@ -26,6 +26,10 @@ _STARTS_S = 120.0
 _RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
 
 
+class StartError(Exception):
+    """A node of Ray's does not start; with what it printed last."""
+
+
 @contextlib.contextmanager
 def cpu_group(cpus: float) -> Iterator[Path]:
     """A cpu cgroup of so many processors; whoever is left in it is killed at the end."""
@@ -132,6 +136,6 @@ def _await_start(process: subprocess.Popen[bytes], log: int) -> None:
             return
         time.sleep(0.2)
     process.kill()
-    raise SystemExit(
+    raise StartError(
         f"a node of Ray's does not start: {os.pread(log, 1 << 16, 0).decode()[-2000:]}"
     )

@@ -16,7 +16,7 @@ import pytest
 from ray_cluster import RayCluster
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.decode.activity import HelperActivity
+from autoloader.telemetry.statistics import HelperStatistics
 
 KNOBS = {"reader": "indexed", "helper_slots": 2, "decode_threads": 1, "ring_slots": 6}
 LONGEST_S = 120.0
@@ -44,12 +44,13 @@ class Compared:
         for camera, frames in ours["images"].items():
             np.testing.assert_array_equal(frames, theirs["images"][camera])
 
-    def until(self, done: Callable[[HelperActivity], bool]) -> HelperActivity:
+    def until(self, done: Callable[[HelperStatistics], bool]) -> HelperStatistics:
         """Take batches until helpers have done so much."""
         begun = time.monotonic()
         while True:
             self.take()
-            found = self._loader._pipeline.activity().helpers
+            found = self._loader.statistics().helpers
+            assert found is not None
             if done(found):
                 return found
             assert time.monotonic() - begun < LONGEST_S, found
