@@ -11,6 +11,7 @@ quickstart and of the SLURM page is, by tests.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,12 +34,13 @@ FEWER = {
     "autoloader tune ": "autoloader tune --trials 2 --warmup 1 --batches 4 --budget 60s ",
     "autoloader measure ": "autoloader measure --warmup 1 --batches 4 ",
     "autoloader verify ": "autoloader verify -n 8 ",
+    "autoloader profile accept ": "autoloader profile accept --yes ",
     "autoloader peek ": "autoloader peek --samples 8 --shown-samples 1 ",
 }
 
 
 def furnished(place: Path) -> dict[str, str]:
-    """Data where the pages say that they lie: that path → the real one."""
+    """Data where the pages say that they lie: that path → the real one; and a ``demo.yaml``."""
     mixture = ensure_demo(place / "demo", datasets=3, scale=0.02).parent
     roots = {name: place / name for name in ("oxe", "lab", "lerobot")}
     for root in roots.values():
@@ -49,6 +51,9 @@ def furnished(place: Path) -> dict[str, str]:
     (roots["lab"] / "pick_cups").symlink_to(kitchen)
     write_dataset(roots["oxe"], [[episode(0, 5), episode(1, 5)]], name="bridge_dataset")
     LeRobotFiles(version="v2.1").write(roots["lerobot"] / "g1_pick")
+    (place / "demo.yaml").write_text(
+        (mixture / "mix.yaml").read_text().replace("path: demo_", f"path: {mixture}/demo_")
+    )
     subprocess.run(["git", "init", "--quiet"], cwd=place, check=True)
     return {f"/data/{name}": str(root) for name, root in roots.items()}
 
@@ -58,6 +63,7 @@ def faults(page: Path, place: Path, data: dict[str, str]) -> Iterator[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     kept = {f"AUTOLOADER_{name}_DIR": str(place / name) for name in ("CACHE", "CONFIG")}
     environment = {**os.environ, **kept, "PATH": path, "PYTHONPATH": str(ROOT)}
+    shutil.copy(place / "demo.yaml", place / "mix.yaml")  # pages of their own begin with one
     for line in (line for step in steps(page) for line in step.commands.strip().splitlines()):
         command = line
         for said, real in {**data, **FEWER}.items():

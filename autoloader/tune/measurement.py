@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 
 from autoloader.bound.trace import Trace, TraceRecorder
-from autoloader.errors import PipelineError, UsageError
+from autoloader.errors import SpecError, UsageError
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.process_memory import PeakSampler
 from autoloader.spec import PipelineSpec
@@ -271,10 +271,11 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
             yield batch
             del batch
         if empty:
-            raise PipelineError(
-                "an epoch of this mixture gives no batch",
-                remedy="lower batch.size, or set batch.drop_last: false",
-                stage="measure",
+            raise SpecError(
+                "batch.size: an epoch of this mixture has fewer samples than a batch takes, and "
+                "batch.drop_last leaves them out",
+                remedy="lower batch.size, set batch.drop_last: false, or make mixing.epoch longer",
+                path="batch.size",
             )
 
 

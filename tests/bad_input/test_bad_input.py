@@ -205,6 +205,7 @@ COMMANDS = [
     command("plan --spec mix.yaml --ranks 1000", "1000 ranks", "20 samples", "fewer ranks"),
     command("measure --spec mix.yaml --batches many", "--batches", "'many'", "valid integer"),
     command("measure --spec mix.yaml --batches 0", "batches=0", "at least 1"),
+    command("measure --spec large.yaml", "batch.size", "fewer samples", "drop_last"),
     command("measure --spec mix.yaml --warmup -1", "warmup=-1", "0 or more"),
     command("measure --spec mix.yaml --step-time soon", "--step-time", "'soon'", '"250ms"'),
     command("peek --spec mix.yaml --out sheet.txt", "--out", "sheet.txt", ".png"),
@@ -391,6 +392,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "text").write_text("hello\nworld\n")
     (folder / "p.yaml").write_text("knobs: {decode_threads: 2}\n")
     (folder / "mix.yaml").write_text(json.dumps(SPEC))
+    (folder / "large.yaml").write_text(json.dumps({**SPEC, "batch": {"size": 64}}))
     return folder
 
 
