@@ -16,6 +16,7 @@ from typing import Any
 
 from autoloader.cli.cache_forecast import cache_document
 from autoloader.cli.plan_helpers import helpers_document
+from autoloader.cli.plan_locality import locality_document
 from autoloader.cli.plan_ranks import ranks_document
 from autoloader.cli.plan_remote import remote_document
 from autoloader.controller.admission import price_start
@@ -125,6 +126,7 @@ def plan_document(
             copy_bytes_per_s=copy_bytes_per_s,
         ),
         "remote": remote_document(plan, tables),
+        "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.doctor.findings import Fact, Finding, Machine, Seen
-from autoloader.probes.storage import by_file_system, probe_reads
+from autoloader.planning.locality import StorageRates, propose_locality
+from autoloader.probes.storage import FRAME_BYTES, Rates, by_file_system, is_far, probe_reads
 
 SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
-_FAR = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs")
 
 
 def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) -> Iterator[Seen]:
@@ -35,10 +35,11 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
                 "storage",
                 "warning",
                 f"{shown}; reading by index takes frames from random places, and waits",
-                "copy the data to a local disk, or let memory above the floor hold frames "
-                "(cache_bytes), or read it in order (reader: stream)",
+                "copy the data to a local disk, or have it read by blocks "
+                f"({_locality(rates)}; `autoloader plan` shows its shuffle), or let memory above "
+                "the floor hold frames (cache_bytes), or read it in order (reader: stream)",
             )
-        elif kind in _FAR:
+        elif is_far(kind):
             yield Finding(
                 "storage",
                 "warning",
@@ -47,3 +48,15 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
             )
         else:
             yield Fact("storage", shown)
+
+
+def _locality(rates: Rates) -> str:
+    """The block that suits; whoever has no mixture at hand sets the window by their memory."""
+    found = propose_locality(
+        StorageRates(rates.random_s, rates.in_order),
+        reads=1,
+        sample_bytes=FRAME_BYTES,
+        dataset_bytes=(),
+        left_bytes=0,
+    )
+    return f"mixing: {found.text}" if found else "mixing: {locality: {}}"

@@ -137,11 +137,11 @@ class SamplePlan:
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""
         dataset, number = self._positions.ordinals(start, stop)
-        pass_, within = np.divmod(number, self._samples[dataset])
-        return self._of(dataset, pass_, within)
+        return self.at(dataset, number)
 
-    def _of(self, dataset: Ints, pass_: Ints, within: Ints) -> PlannedSamples:
-        """The samples ``within`` [n] of their passes."""
+    def at(self, dataset: Ints, number: Ints) -> PlannedSamples:
+        """The samples that the datasets give as their ``number``-th [n], over all passes."""
+        pass_, within = np.divmod(number, self._samples[dataset])
         episode, t, block = (np.empty_like(within) for _ in range(3))
         on = self._chains.chained[dataset]
         at = np.flatnonzero(~on)

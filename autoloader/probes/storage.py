@@ -26,6 +26,7 @@ RUN_BYTES = 8 * 2**20
 PROBE_S = 1.0
 """For each of the two ways to read."""
 UNKNOWN = "an unknown file system"
+_FAR = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "9p", "afs")
 _MOST_FILES = 16
 _PAGE = 4096
 
@@ -43,6 +44,11 @@ class Rates:
     random_s: float
     in_order: float
     cached: bool
+
+
+def is_far(kind: str) -> bool:
+    """Whether a kind of file system is one of the network, or may be (FUSE)."""
+    return kind in _FAR or kind.startswith("fuse")
 
 
 def by_file_system(files: Sequence[str], proc: Path = Path("/proc")) -> dict[str, list[str]]:

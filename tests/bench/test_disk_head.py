@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
+from autoloader.planning.locality import StorageRates, propose_locality
 from bench.disk_head import Head, counts, mounted, why_not
 
 STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000
@@ -57,25 +61,69 @@ def test_files_are_shown_as_they_are(mount: Path) -> None:
         os.open(shown, os.O_WRONLY)
 
 
+def spec_of(mount: Path) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "datasets": [
+            {
+                "name": "robot",
+                "path": str(next(mount.rglob("features.json")).parent),
+                "images": {"primary": "observation/image"},
+                "action": ["action"],
+            }
+        ],
+        "cameras": {"primary": {"size": [12, 16]}},
+        "weights": "natural",
+        "batch": {"size": 12},
+    }
+
+
+@needs_fuse
+def test_plan_shows_what_storage_gives_of_an_order_beside_how_it_is_shuffled(
+    mount: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "mix.yaml"
+    near = {"locality": {"block": "64KiB", "window": 4}}
+    spec.write_text(json.dumps(spec_of(mount) | {"mixing": near}))
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["locality"]
+    assert found["file_system"].startswith("fuse")
+    anywhere, asked = found["orders"]
+    assert min(asked["storage_samples_per_s"], anywhere["storage_samples_per_s"]) > 0
+    assert 4 < asked["distinct_episodes"] <= anywhere["distinct_episodes"] <= 12
+    assert abs(asked["storage_correlation"]) < 0.5
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert "as asked for" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("random_s", "left", "wanted"),
+    [
+        (8e-3, 2 * 10**12, "mixing: {locality: {block: 8MiB, window: 64}}"),
+        (8e-3, 10**9, "mixing: {locality: {block: 8MiB, window: 8}}"),
+        (8e-3, 10**8, None),  # there is no room for windows of four blocks
+        (5e-5, 10**12, None),  # a fast disk
+    ],
+)
+def test_a_block_makes_up_for_its_seek_and_windows_fit_into_memory(
+    random_s: float, left: int, wanted: str | None
+) -> None:
+    found = propose_locality(
+        StorageRates(random_s, 200e6),
+        reads=2,
+        sample_bytes=20_000,
+        dataset_bytes=[10**12, 10**12, 5 * 2**20],
+        left_bytes=left,
+    )
+    assert (found and f"mixing: {found.text}") == wanted
+    if found is not None:
+        assert found.memory_bytes <= left // 2
+
+
 @needs_fuse
 def test_locality_moves_the_head_once_a_block_and_reads_the_data_once_a_pass(mount: Path) -> None:
-    spec = PipelineSpec.from_mapping(
-        {
-            "schema_version": 1,
-            "datasets": [
-                {
-                    "name": "robot",
-                    "path": str(next(mount.rglob("features.json")).parent),
-                    "images": {"primary": "observation/image"},
-                    "action": ["action"],
-                }
-            ],
-            "cameras": {"primary": {"size": [12, 16]}},
-            "weights": "natural",
-            "batch": {"size": 12},
-            "mixing": {"locality": {"block": 2**16, "window": 4}},
-        }
-    )
+    near = {"locality": {"block": 2**16, "window": 4}}
+    spec = PipelineSpec.from_mapping(spec_of(mount) | {"mixing": near})
     told, seen = [], 0
     with AutoLoader(spec, ram_floor=0, controller=False, output="numpy") as loader:
         for _ in range(3):

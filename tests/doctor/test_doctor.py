@@ -321,3 +321,4 @@ def test_a_slow_file_system_is_found(
     assert found.check == "storage"
     assert "fuse" in found.evidence
     assert "cache_bytes" in found.remedy
+    assert "mixing: {locality: {block: " in found.remedy
