@@ -201,8 +201,8 @@ class HelperClient:
                 descriptors=(theirs.fileno(), self._ring),
             )
         wire = Wire(ours)
+        wire.send(start)  # long, and read when the process has started: nobody waits for a lock
         with self._condition:
-            wire.send(start)
             wire.send(helper_messages.HelpersWanted(0, self._wanted))
             self._wire = wire
             if self._closed or not self._wanted:

@@ -23,6 +23,7 @@ STORE_BYTES = 256 * 2**20
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _PERIOD_US = 100_000
 _STARTS_S = 120.0
+_TRIES = 3
 _RAY = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start", "--block"]
 
 
@@ -111,14 +112,16 @@ def node(
         common = [f"--num-cpus={cpus}", f"--node-ip-address={ip}"]
         common += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
         log = stack.enter_context(tempfile.TemporaryFile())
-        process = subprocess.Popen(
-            inside(group, network, [*_RAY, *own, *common]),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        command = inside(group, network, [*_RAY, *own, *common])
+        for left in reversed(range(_TRIES)):
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            try:
+                _await_start(process, log.fileno())
+                break
+            except StartError:  # a busy machine: Ray gives up after half a minute
+                if not left:
+                    raise
         try:
-            _await_start(process, log.fileno())
             yield address
         finally:
             process.terminate()

@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +76,26 @@ def say(answer: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def patiently(begin: Callable[[], Any]) -> Any:
+    """What begins on a busy machine too: Ray gives a node half a minute to start."""
+    for _ in range(4):
+        with contextlib.suppress(Exception):
+            return begin()
+    return begin()
+
+
 def main(store_bytes: int) -> None:
     from ray.cluster_utils import Cluster
 
     common = {"object_store_memory": store_bytes, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **common})
+    head = {"num_cpus": 0, **common}
+    cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     nodes: dict[int, Any] = {}
     say({"address": cluster.address})
     for line in sys.stdin:
         order, _, rest = line.strip().partition(" ")
         if order == "add":
-            nodes[len(nodes)] = cluster.add_node(num_cpus=1, **common)
+            nodes[len(nodes)] = patiently(lambda: cluster.add_node(num_cpus=1, **common))
         elif order == "remove":
             cluster.remove_node(nodes[int(rest)], allow_graceful=False)
         elif order == "head":

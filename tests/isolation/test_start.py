@@ -19,6 +19,7 @@ from autoloader.process.ranks import Neighbours
 
 HEAVY = (
     "tensorflow",
+    "ray",
     "torch",
     "optuna",
     "pandas",
