@@ -230,7 +230,7 @@ class ShardPart:
             for chunk in wrong:
                 self._map[_HEADER_BYTES + chunk] = 0
             raise DamagedError(errno.EIO, "the checksum of what came is wrong", str(self.path))
-        with contextlib.suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError, FileNotFoundError):  # another one has done so
             os.link(self.path, self.whole_path)
         self.discard()
 

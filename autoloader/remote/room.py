@@ -105,12 +105,15 @@ class Room:
             self._held = {key for key in keys if self._try_lease(key)}
 
     def record(self, key: str, path: str, identity: RemoteIdentity) -> None:
-        """Note that the cache has made a shard.
+        """Note that the cache has made a shard; one that is gone already needs no note.
 
         Raises:
             OSError: it cannot be written.
         """
-        stat = (self.folder / f"{key}.shard").stat()
+        try:
+            stat = (self.folder / f"{key}.shard").stat()
+        except FileNotFoundError:
+            return
         document = {"inode": stat.st_ino, "path": path, **identity.plain()}
         note = self.folder / f"{key}.json"
         own = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")

@@ -6,6 +6,7 @@ Not here: one shard (``remote.shard``), the order in which they are fetched ahea
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -75,14 +76,23 @@ class ShardCache:
             try:
                 ends.append((path, self.shard(path).begin(some, wanted)))
             except OSError as error:
-                error.filename, failed = path, failed or error
+                failed = failed or self._told(error, path)
         for path, end in ends:
             try:
                 end()
             except OSError as error:
-                error.filename, failed = path, failed or error
+                failed = failed or self._told(error, path)
         if failed is not None:
             raise failed
+
+    def _told(self, error: OSError, path: str) -> OSError:
+        """An error of the store as it is; one of the local disk says so."""
+        if error.filename == path:
+            return error
+        words = f"the cache in {self.room.folder}: {error.strerror or error}"
+        told = OSError(errno.EIO, words, path)
+        told.__cause__ = error
+        return told
 
 
 _caches: dict[tuple[int, Path], ShardCache] = {}

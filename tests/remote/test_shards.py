@@ -202,6 +202,30 @@ def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> 
     part.close()
 
 
+def test_of_two_processes_that_see_a_whole_shard_each_may_publish_it(tmp_path: Path) -> None:
+    first, second = (ShardPart(tmp_path, "k", 100) for _ in range(2))
+    first.claim([0])
+    first.fill(0, bytes(100))
+    for part in (first, second):
+        assert part.whole
+        part.publish(None)
+        part.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["k.shard"]
+    Room(tmp_path, 0).record("gone", "gs://b/x", RemoteIdentity(1, 1))
+
+
+def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
+    address: str, cache: ShardCache
+) -> None:
+    cache.shard(address)
+    for path in cache.room.folder.iterdir():
+        path.unlink()
+    cache.room.folder.rmdir()
+    with pytest.raises(OSError, match="the cache in") as raised:
+        read(cache, address, 0, 10)
+    assert (raised.value.errno, raised.value.filename) == (errno.EIO, address)
+
+
 def test_a_map_that_is_left_without_its_part_says_nothing(tmp_path: Path) -> None:
     part = ShardPart(tmp_path, "k", 100)
     part.claim([0])
