@@ -135,7 +135,7 @@ class Delivery:
         from autoloader.telemetry.runtime import said_last  # most batches come in time
         from autoloader.telemetry.verdict import wait_words
 
-        why = wait_words(said_last(run_name(), pipeline))
+        why = wait_words(said_last(run_name(), pipeline), time.time())
         return f"waiting for {'a' if self.meter.batches else 'the first'} batch" + (
             f": {why}" if why else ""
         )

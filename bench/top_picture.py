@@ -33,7 +33,7 @@ from autoloader.telemetry.snapshot import Snapshot
 from autoloader.units import GIB, MIB, format_bytes, parse_bytes
 
 WIDTH, HEIGHT = 80, 24
-_WARM_BATCHES = 60
+_WARM_BATCHES = 12
 _LONGEST_S = 240.0
 _STEP_BYTES = 64 * MIB
 _MOST_BYTES = 8 * GIB
@@ -111,7 +111,8 @@ def _seen(trainer: int, wanted: Callable[[Snapshot], bool]) -> Snapshot:
         if last and wanted(last[0]):
             return last[0]
         time.sleep(0.25)
-    raise SystemExit(f"not seen within {_LONGEST_S:.0f} s; last: {last}")
+    lines = [one.plain for run in last for one in draw_run([run], Frame(now_s=time.time()))]
+    raise SystemExit("\n".join([f"not seen within {_LONGEST_S:.0f} s; last:", *lines]))
 
 
 def _draw(moment: Snapshot, out: Path) -> None:

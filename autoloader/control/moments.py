@@ -146,6 +146,7 @@ class Moments:
         return replace(
             self._begun,
             at_s=time.time(),
+            restarts=self._page.restarts,
             samples=sum(one.taken for one in activity.datasets.values()),
             bound_per_s=min((s.bound_per_s for s in stages if s.bound_per_s), default=None),
             gpu_busy_ratio=_value(seen.gpu_busy_ratio),
@@ -232,13 +233,14 @@ def limited_by(seen: Observation, state: str, limits: ControllerLimits) -> str:
         state: the controller's; "": there is none.
         limits: what may not be overstepped.
     """
+    short = seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value)
     waits = _value(seen.wait_ratio)
     if waits is None:
-        return ""
+        return "memory" if short else ""
     if waits < SATISFIED_RATIO:
         busy = _value(seen.gpu_busy_ratio)
         return "gpu" if busy is not None and busy >= limits.gpu_busy_ratio else "training"
-    if seen.gate_closed or state in (State.SHRINK.value, State.EMERGENCY.value):
+    if short:
         return "memory"
     stages = known_stages(seen, limits)
     return stages[0].name if stages else ""

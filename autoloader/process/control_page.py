@@ -19,6 +19,7 @@ _OOM_KILLS_AT_START = 1
 _BATCHES = 8
 _WAIT_NS = 9
 _WAITING_SINCE_NS = 10
+_RESTARTS = 11
 _TEXT_AT = 1024
 _WORD = struct.Struct("=q")
 
@@ -72,8 +73,14 @@ class ControlPage:
         """(batches, nanoseconds waited, waiting since) of the consumer."""
         return self._get(_BATCHES), self._get(_WAIT_NS), self._get(_WAITING_SINCE_NS)
 
+    @property
+    def restarts(self) -> int:
+        """Times the trainer had its child started again."""
+        return self._get(_RESTARTS)
+
     def renew(self) -> None:
         """Trainer: before another child begins."""
+        self._set(_RESTARTS, self.restarts + 1)
         self._set(_HEARTBEAT_NS, 0)
         self._map[_TEXT_AT] = 0
 

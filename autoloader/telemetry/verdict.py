@@ -16,6 +16,8 @@ LITTLE_RATIO = 0.01
 """Waiting for less of the time than this is not worth a knob (the controller's own measure)."""
 _IDLE_CPUS = 0.15
 _STUCK_S = 5.0
+_SILENT_S = 3.5
+"""A loader says something every second, on a busy machine every other."""
 
 
 def cost_words(moment: Snapshot) -> str:
@@ -55,14 +57,17 @@ def limit_words(moment: Snapshot) -> str:
     return "what limits this run is not known yet"
 
 
-def wait_words(moment: Snapshot | None) -> str:
+def wait_words(moment: Snapshot | None, now_s: float) -> str:
     """What a batch is waited for; "" where that is not known.
 
     Args:
         moment: what the loader said last; ``None``: nothing yet.
+        now_s: Unix time.
     """
     if moment is None:
         return "the loader's process starts"
+    if (silent_s := now_s - moment.at_s) > _SILENT_S:
+        return f"its process (pid {moment.worker_pid}) has said nothing for {silent_s:.0f} s"
     if moment.phase == "opening":
         return moment.doing or "opening files and indexes"
     if moment.limited_by == "memory":

@@ -119,5 +119,7 @@ def test_who_waits_in_a_loop_says_so_once_every_few_seconds(
 def test_what_is_waited_for_is_said_as_the_loader_tells_it(
     changed: dict[str, object], words: str
 ) -> None:
-    assert wait_words(a_moment(**changed)) == words
-    assert wait_words(None) == "the loader's process starts"
+    assert wait_words(a_moment(at_s=100.0, **changed), 101.0) == words
+    assert wait_words(None, 101.0) == "the loader's process starts"
+    silent = wait_words(a_moment(at_s=100.0, worker_pid=7), 104.0)
+    assert silent == "its process (pid 7) has said nothing for 4 s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -67,3 +68,11 @@ def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
         (moment,) = found
         assert (moment.state, moment.control, moment.worker_pid) == ("", None, os.getpid())
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_a_loader_whose_child_was_killed_says_that_it_was_started_again(look: Look) -> None:
+    before = look(lambda one: one.phase == "running")
+    os.kill(before.worker_pid, signal.SIGKILL)
+    after = look(lambda one: one.phase == "running" and one.worker_pid != before.worker_pid)
+    assert (before.restarts, after.restarts) == (0, 1)
+    assert after.run == before.run
