@@ -239,6 +239,10 @@ COMMANDS = [
     command("inspect data/robot/1.0.0 --episodes 0", "--episodes", "'0'", AT_LEAST_1),
     command("profile show nobody", "'nobody'", "local_dev"),
     command("profile diff local_dev nobody", "'nobody'", "local_dev"),
+    command("profile accept no.yaml", "no.yaml", "No such file", "readable file"),
+    command("top nobody --once", "'nobody'", "there is none", "name one"),
+    command("top --every soon", "--every", "'soon'", '"250ms"'),
+    command("report nobody", "nobody", "no run of that name", "AUTOLOADER_RUN_DIR"),
     command("fly", "'fly'", "known: ", "measure"),
 ]
 
@@ -400,7 +404,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a case runs: afterwards all is as it was, and nothing runs that did not."""
     monkeypatch.chdir(made)
-    for name in ("CACHE", "CONFIG"):
+    for name in ("CACHE", "CONFIG", "RUNTIME"):
         monkeypatch.setenv(f"AUTOLOADER_{name}_DIR", str(made / name.lower()))
     before, running = files(made), set(psutil.Process().children(recursive=True))
     yield from (made for _ in no_thread_left_behind())
