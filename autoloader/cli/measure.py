@@ -5,6 +5,7 @@ Not here: how it is measured (``tune.measurement``).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ def measure(
     split: options.Split = "train",
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
+    mixing: Annotated[str, typer.Option(hidden=True)] = "{}",
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
@@ -66,6 +68,7 @@ def measure(
             ram_floor=floor,
             progress=None if link is None else link.send,
             settle=settle,
+            mixing=json.loads(mixing),
         )
         if as_json:
             emit_json(measurement.as_dict())

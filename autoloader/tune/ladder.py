@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +31,10 @@ from autoloader.units import format_bytes
 _LONGEST_S = 300.0
 """A measurement that takes longer has failed, whatever the budget."""
 
+_MIXING = ("mixing.block_length", "mixing.chain")
+"""Of the spec, not of the machine: what changes the order of samples is measured where it is named,
+and never kept. ``mixing.chain=N`` chains blocks of N."""
+
 MOST_ROUNDS = 9
 """Rounds after which an interval gets little narrower."""
 
@@ -43,11 +47,13 @@ class Rung:
         knob: which; "" for the base.
         value: of it.
         contender: its measurements; ``out`` says why it has none any more.
+        mixing: fields of the spec's ``mixing`` that it stands for; empty: it is a knob's.
     """
 
     knob: str
     value: Any
     contender: Contender
+    mixing: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self, base: Contender) -> dict[str, Any]:
         """What ``tune --ladder --json`` says of it."""
@@ -133,10 +139,26 @@ def rungs_of(base: Knobs, ladders: Mapping[str, Sequence[str]], limits: KnobLimi
     rungs = []
     for knob, values in ladders.items():
         for value in values:
+            if knob in _MIXING:
+                rungs.append(_mixing_rung(knob, value, base))
+                continue
             knobs = Knobs.build({knob: value}, base=base)
             knobs.check(limits)
             rungs.append(Rung(knob, knobs.flat()[knob], Contender(knobs)))
     return rungs
+
+
+def _mixing_rung(knob: str, value: str, base: Knobs) -> Rung:
+    """Another order of samples, with the base's knobs."""
+    if not value.isdecimal() or int(value) < 1:
+        raise UsageError(
+            f"--ladder {knob}: {value!r} is no number of samples",
+            remedy=f"write numbers from 1 up, such as {knob}=1,4,8",
+        )
+    mixing = {"block_length": int(value)}
+    if knob == "mixing.chain":
+        mixing["chain"] = int(value) > 1
+    return Rung(knob, int(value), Contender(base), mixing)
 
 
 def climb(
@@ -147,6 +169,7 @@ def climb(
     clock: Clock,
     budget_s: float,
     watcher: StudyWatcher,
+    measure_mixed: Callable[[Mapping[str, Any]], Measurer] | None = None,
 ) -> LadderReport:
     """Measure the base and every rung in turn.
 
@@ -157,6 +180,7 @@ def climb(
         clock: the budget's clock.
         budget_s: no round beyond the second begins that would likely pass this.
         watcher: is shown every measurement.
+        measure_mixed: measures with other fields of ``mixing``; rungs that have some need it.
     """
     began_s, longest_s, done = clock.now_s(), 0.0, 0
     everyone = [Rung("", None, Contender(base, is_start=True)), *rungs]
@@ -175,7 +199,10 @@ def climb(
             done += 1
             name = f"{rung.knob}={rung.value}" if rung.knob else "base"
             watcher.trial_started(done, planned * max(LEAST_ROUNDS, number + 1), name)
-            result = measure(rung.contender.knobs, timeout_s=max(budget_s, _LONGEST_S), watch=watch)
+            measure_it = measure_mixed(rung.mixing) if rung.mixing and measure_mixed else measure
+            result = measure_it(
+                rung.contender.knobs, timeout_s=max(budget_s, _LONGEST_S), watch=watch
+            )
             if result.outcome is Outcome.COMPLETE:
                 rung.contender.rounds[number] = result
             else:

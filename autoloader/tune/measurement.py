@@ -26,6 +26,7 @@ from autoloader.errors import SpecError, UsageError
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.process_memory import PeakSampler
 from autoloader.spec import PipelineSpec
+from autoloader.spec.documents import read_yaml_file
 from autoloader.tune.progress import TrialProgress
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def measure(
     ram_floor: str | int | None = None,
     progress: Callable[[TrialProgress], None] | None = None,
     settle: bool = False,
+    mixing: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """Measure the loader that ``spec_path`` describes, with its knobs held still.
 
@@ -119,11 +121,12 @@ def measure(
         ram_floor: headroom that must remain; ``None`` takes the profile's.
         progress: told every ``REPORT_BATCHES`` measured batches and at the end.
         settle: go on with the warm-up until the rate holds still.
+        mixing: fields of the spec's ``mixing`` that are others for this measurement.
 
     Raises:
         AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
     """
-    spec = PipelineSpec.from_yaml(spec_path)
+    spec = _read_spec(Path(spec_path), mixing or {})
     from autoloader.loader import AutoLoader
 
     open_loader = partial(
@@ -144,6 +147,15 @@ def measure(
         progress=progress,
         settle=settle,
     )
+
+
+def _read_spec(path: Path, mixing: Mapping[str, Any]) -> PipelineSpec:
+    spec = PipelineSpec.from_yaml(path)
+    if not mixing:
+        return spec
+    raw = read_yaml_file(path)
+    raw["mixing"] = {**(raw.get("mixing") or {}), **mixing}
+    return PipelineSpec.from_mapping(raw, folder=path.absolute().parent)
 
 
 def measure_loader(

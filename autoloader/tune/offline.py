@@ -261,7 +261,13 @@ def climb_ladders(
     start = place.space.start
     rungs = rungs_of(start, ladders, place.space.limits)
     return climb(
-        start, rungs, place.measure, clock=clock, budget_s=options.budget_s, watcher=watcher
+        start,
+        rungs,
+        place.measure,
+        clock=clock,
+        budget_s=options.budget_s,
+        watcher=watcher,
+        measure_mixed=place.measure_mixed,
     )
 
 
@@ -275,6 +281,8 @@ class _Place:
     measure: Measurer
     measure_primed: Callable[[int], Measurer]
     """The same with so many batches of warm-up."""
+    measure_mixed: Callable[[Mapping[str, Any]], Measurer]
+    """The same with other fields of the spec's ``mixing``."""
 
 
 def _place(
@@ -302,7 +310,7 @@ def _place(
         readers=("indexed", "stream") if open_reader else (),
     )
 
-    def warmed(batches: int) -> Measurer:
+    def warmed(batches: int, mixing: Mapping[str, Any] | None = None) -> Measurer:
         if measure is not None:
             return measure
         runner = TrialRunner(
@@ -314,6 +322,7 @@ def _place(
                 batches=_batches(options),
                 floor_bytes=plan.ram_floor_bytes,
                 step_time_s=options.step_time_s or 0.0,
+                mixing=mixing,
             ),
             floor_bytes=plan.ram_floor_bytes,
             headroom=lambda: _bytes_or_none(headroom),
@@ -321,7 +330,14 @@ def _place(
         )
         return HostTurns(runner, clock)
 
-    return _Place(plan, space, spec.batch.size, warmed(options.warmup), warmed)
+    return _Place(
+        plan,
+        space,
+        spec.batch.size,
+        measure=warmed(options.warmup),
+        measure_primed=warmed,
+        measure_mixed=partial(warmed, options.warmup),
+    )
 
 
 def _left_for_proof(options: TuneOptions, ended: str, passed_s: float) -> float:

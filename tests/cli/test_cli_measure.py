@@ -71,6 +71,7 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
         "ram_floor": 5 * 10**9,
         "progress": None,
         "settle": True,
+        "mixing": {},
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Mapping
 
 import pytest
 from doubles import ManualClock
@@ -14,7 +15,7 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.tune.ladder import LadderReport, climb, parse_ladders, rungs_of
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher
-from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
+from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=4, shards={"a": 8})
 BASE = Knobs.build({"decode_threads": 2})
@@ -52,6 +53,39 @@ def test_each_rung_is_measured_in_turn_with_the_base_and_told_with_its_interval(
     report.show(Console(file=text, width=120))
     assert "decode_threads=4" in text.getvalue()
     assert "ring_slots=16: headroom 1 GiB" in text.getvalue()
+
+
+def test_blocks_and_chains_of_the_spec_are_rungs_too_with_the_base_s_knobs() -> None:
+    rungs = rungs_of(BASE, parse_ladders(["mixing.chain=1,8", "mixing.block_length=4"]), LIMITS)
+    assert [rung.mixing for rung in rungs] == [
+        {"block_length": 1, "chain": False},
+        {"block_length": 8, "chain": True},
+        {"block_length": 4},
+    ]
+    asked: list[object] = []
+    clock = ManualClock()
+
+    def mixed(mixing: Mapping[str, object]) -> Measurer:
+        def measure(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+            assert knobs == BASE
+            asked.append(mixing)
+            return TrialResult(Outcome.COMPLETE, samples_per_s=100.0 * mixing["block_length"])
+
+        return measure
+
+    report = climb(
+        BASE,
+        rungs,
+        mixed({"block_length": 1}),
+        clock=clock,
+        budget_s=1,
+        watcher=LiveWatcher(Console(file=io.StringIO()), clock, 1),
+        measure_mixed=mixed,
+    )
+    assert {"block_length": 8, "chain": True} in asked
+    assert [rung["ratio"] for rung in report.as_dict()["rungs"]] == pytest.approx([1, 8, 4])
+    with pytest.raises(UsageError, match="no number of samples"):
+        rungs_of(BASE, parse_ladders(["mixing.chain=true"]), LIMITS)
 
 
 def test_a_spent_budget_still_gives_an_interval() -> None:
