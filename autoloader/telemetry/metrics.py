@@ -417,9 +417,11 @@ def over_ranks(own: Mapping[str, float], others: Iterable[Snapshot]) -> dict[str
 
     Args:
         own: what this rank tells, by flat names.
-        others: the other ranks' moments.
+        others: the other ranks' moments; without any there is nothing to compare.
     """
     others = list(others)
+    if not others:
+        return {}
     found: dict[str, float] = {}
     for metric in METRICS:
         if metric.worst and metric.name in own:

@@ -211,6 +211,7 @@ def test_of_several_ranks_worst_and_mean_are_told() -> None:
     assert found["samples_per_s/worst"] == 450.0
     assert found["samples_per_s/mean"] == 500.0
     assert not any(name.startswith("batches/") for name in found)
+    assert over_ranks(own, []) == {}
 
 
 def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Written) -> None:
