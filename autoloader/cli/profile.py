@@ -40,9 +40,16 @@ def list_profiles(as_json: JsonFlag = False) -> None:
         emit_json({"host": host.model_dump(mode="json"), "profiles": rows})
         return
     emit_table(
-        ("", "name", "from", "numbers", "for"),
+        ("", "name", "from", "numbers", "for", "mixtures"),
         (
-            ("*" if row["default"] else "", row["name"], row["origin"], row["source"], row["for"])
+            (
+                "*" if row["default"] else "",
+                row["name"],
+                row["origin"],
+                row["source"],
+                row["for"],
+                "; ".join(row["mixtures"]),
+            )
             for row in rows
         ),
     )
@@ -264,24 +271,29 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
     try:
         profile = find_profile(path).profile
     except ProfileError as error:
-        return row | {"source": "broken", "for": error.what, "description": ""}
+        return row | {"source": "broken", "for": error.what, "mixtures": [], "description": ""}
     return row | {
         "default": origin == default.origin and profile.name == default.profile.name,
         "source": profile.provenance.source,
         "for": profile.host.describe(),
+        "mixtures": [
+            "any" if entry.mixture is None else entry.mixture.describe()
+            for entry in profile.all_entries
+        ],
         "description": profile.description,
     }
 
 
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
-    from autoloader.profile import load_profile
+    from autoloader.profile import find_profile
 
     try:
-        found = load_profile(name, strict=strict, host=host)
+        found = find_profile(name)
+        _, clamps = found.profile.fit(host, strict=strict)
     except ProfileError as error:
         problem = f"{error.what} ({error.remedy})"
         return {"profile": name, "ok": False, "problems": [problem], "notes": []}
-    return {"profile": name, "ok": True, "problems": [], "notes": found.notes}
+    return {"profile": name, "ok": True, "problems": [], "notes": [*found.notes, *clamps]}
 
 
 def _cell(value: Any) -> str:

@@ -250,8 +250,14 @@ class Profile(Entry):
             ProfileError: ``strict``, and something would have to change.
         """
         cpus = min(host.cpus, self.limits.cpu_budget or host.cpus)
-        knobs, clamps = self.knobs.clamp(KnobLimits(cpus=cpus, shards=self._assumed_shards()))
-        moved = [f"{c.knob}: {c.value} → {c.legal} ({c.rule})" for c in clamps]
+        fitted: list[Entry] = []
+        moved: list[str] = []
+        for entry in self.all_entries:
+            limits_here = KnobLimits(cpus=cpus, shards=_assumed_shards(entry))
+            knobs, clamps = entry.knobs.clamp(limits_here)
+            whose = f"for {entry.mixture.describe()}: " if fitted and entry.mixture else ""
+            moved += [f"{whose}{c.knob}: {c.value} → {c.legal} ({c.rule})" for c in clamps]
+            fitted.append(entry.model_copy(update={"knobs": knobs}))
         floor, budget = self.limits.ram_floor, self.limits.cpu_budget
         if floor >= host.usable_bytes:
             floor = host.usable_bytes // 2
@@ -272,18 +278,19 @@ class Profile(Entry):
         if not moved:
             return self, []
         limits = Limits(ram_floor=floor, cpu_budget=budget)
-        return self.model_copy(update={"knobs": knobs, "limits": limits}), [
+        return self.with_entries(fitted).model_copy(update={"limits": limits}), [
             f"profile {self.name} clamped to this host: {line}" for line in moved
         ]
 
-    def _assumed_shards(self) -> dict[str, int]:
-        """A mixture no rule about shards objects to, of the size the profile was measured with."""
-        shards = dict.fromkeys(self.knobs.datasets, _MOST_SHARDS)
-        measured = (self.mixture and self.mixture.datasets) or 1
-        count = max(measured, self.knobs.min_ready_datasets)
-        for index in range(count - len(shards)):
-            shards[f"\0{index}"] = _MOST_SHARDS
-        return shards
+
+def _assumed_shards(entry: Entry) -> dict[str, int]:
+    """A mixture no rule about shards objects to, of the size the knobs were measured with."""
+    shards = dict.fromkeys(entry.knobs.datasets, _MOST_SHARDS)
+    measured = (entry.mixture and entry.mixture.datasets) or 1
+    count = max(measured, entry.knobs.min_ready_datasets)
+    for index in range(count - len(shards)):
+        shards[f"\0{index}"] = _MOST_SHARDS
+    return shards
 
 
 def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:

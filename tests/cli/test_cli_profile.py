@@ -43,6 +43,7 @@ def test_list_as_json_has_origin_and_source(capsys: pytest.CaptureFixture[str]) 
     assert rows["local_dev"]["default"] is True
     assert rows["h200"]["source"] == "reasoned"
     assert rows["h200"]["origin"] == "shipped"
+    assert rows["h200"]["mixtures"] == ["any"]
 
 
 def test_list_shows_a_broken_profile_instead_of_failing(
