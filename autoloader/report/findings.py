@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from autoloader.controller.states import STATE_MEANING
 from autoloader.report.lines import clock
 from autoloader.report.run import Run, cost_of
 from autoloader.telemetry.snapshot import Move
@@ -15,6 +16,8 @@ from autoloader.units import format_bytes
 
 SATISFIED_RATIO = 0.01
 """Below this wait ratio training does not wait (``controller.policy``)."""
+LEAST_SHARE = 0.01
+"""Of the time, that a state must have had to be told."""
 MOSTLY_RATIO = 0.1
 """From this wait ratio on the loader is what a reader should look at first."""
 _REMEDIES = {
@@ -247,14 +250,20 @@ def _controller(run: Run) -> Finding:
 
 def _states(run: Run) -> tuple[str, ...]:
     """How its time was spent, and whether the reflex had to act."""
-    found = []
-    if shares := run.states:
-        each = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
-        found.append(f"Its time by state: {each}.")
+    found = [
+        f"{percent(share)} of its time in {name}: {_meant(name)}."
+        for name, share in run.states.items()
+        if share >= LEAST_SHARE
+    ]
     control = run.own.last.control
     if control is not None and control.drops:
         found.append(f"The memory reflex dropped buffers {control.drops} ×.")
     return tuple(found)
+
+
+def _meant(state: str) -> str:
+    meanings = {one.value: meaning for one, meaning in STATE_MEANING.items()}
+    return meanings.get(state, "of a later version")
 
 
 def _first(moves: list[Move], knob: str) -> object:

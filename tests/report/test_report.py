@@ -114,7 +114,7 @@ def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
         in told["What did the controller do, and why?"]
     )
     assert "cache_bytes 2.00 GiB→0" in told["What did the controller do, and why?"]
-    assert "HOLD 100 %" in told["What did the controller do, and why?"]
+    assert "100 % of its time in HOLD" in told["What did the controller do, and why?"]
 
 
 def test_it_tells_what_the_loader_itself_took_apart_from_others(
