@@ -4,6 +4,7 @@
     python -m bench.helpers link     # a helper over a link of 1 Gb/s: what of it is used
     python -m bench.helpers faults   # random deaths and joins: same batches, the longest gap
     python -m bench.helpers idle     # a trainer that needs none: when they are given back
+    python -m bench.helpers cost     # a loader whose helpers are all given back: what that costs
 
 Needs root (cpu cgroups of version 1, network namespaces) and Ray. Result on stdout as JSON. Exit
 code 1 where a promise is not kept; rates mean something on a quiet machine only.
@@ -32,11 +33,13 @@ from autoloader import PipelineSpec
 from autoloader.demo.build import ensure_demo
 from bench.helpers.nodes import StartError, cpu_group, inside, kill_all, node, two_networks
 from bench.host import load
+from bench.paired import estimate, in_turn, paired_ratios
 
 LEAST_CORES_RATIO = 2.0
 LEAST_LINK_RATIO = 0.85
 LONGEST_GAP_S = 2.0
 GIVEN_BACK_S = 30.0
+LEAST_COST_RATIO = 0.99
 LINK_BITS_PER_S = 1e9
 _HEAD_BITS = 8
 
@@ -44,7 +47,7 @@ _HEAD_BITS = 8
 def main() -> int:
     """Run one scenario; see above."""
     parser = argparse.ArgumentParser(prog="bench.helpers")
-    parser.add_argument("scenario", choices=("cores", "link", "faults", "idle"))
+    parser.add_argument("scenario", choices=("cores", "link", "faults", "idle", "cost"))
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
@@ -236,6 +239,25 @@ def _idle(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, 
             if said["present"] == 0:
                 back_s = said["at_s"]
     return {"given_back_s": back_s, "kept": back_s is not None and back_s <= GIVEN_BACK_S}
+
+
+def _cost(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, Any]:
+    """Rates with helpers given and none asked for, beside rates without; no cluster is needed."""
+    group = stack.enter_context(cpu_group(float(os.cpu_count() or 1)))
+    wanted: dict[str, Any] = {"spec": _spec(64, 16), "seconds": chosen.seconds}
+    wanted["knobs"] = {"decode_threads": os.cpu_count() or 1, "ring_slots": 8}
+    kinds = {"without": wanted, "with": {**wanted, "helpers": "ray@127.0.0.1:6379"}}
+    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    for order in in_turn(list(kinds), chosen.pairs):
+        for name in order:
+            rates[name].append(_rate(_played(kinds[name], group), wanted))
+            print(name, f"{rates[name][-1]:.0f} samples/s", file=sys.stderr)
+    ratio = estimate(paired_ratios(rates["with"], rates["without"]))
+    return {
+        "samples_per_s": rates,
+        "ratio": ratio.as_dict(),
+        "kept": ratio.high >= LEAST_COST_RATIO,
+    }
 
 
 if __name__ == "__main__":
