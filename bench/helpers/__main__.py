@@ -229,16 +229,21 @@ def _idle(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, 
     address = stack.enter_context(node(0, group=group))
     stack.enter_context(node(1, group=group, head=address))
     wanted: dict[str, Any] = {"spec": _spec(64, 16), "seconds": max(60.0, chosen.seconds)}
-    wanted |= {"helpers": f"ray@{address}", "present": 1, "step_s": 0.1, "controller": True}
+    wanted |= {"helpers": f"ray@{address}", "present": 1, "step_s": 0.25, "controller": True}
     wanted["knobs"] = {"decode_threads": 2, "ring_slots": 8, "helper_slots": 1}
-    back_s = None
+    back_s, last = None, {}
     with _trainer(wanted, group) as process:
         for said in _said(process.stdout):
             if "end" in said or back_s is not None:
                 break
+            last = said
             if said["present"] == 0:
                 back_s = said["at_s"]
-    return {"given_back_s": back_s, "kept": back_s is not None and back_s <= GIVEN_BACK_S}
+    return {
+        "given_back_s": back_s,
+        "last": last,
+        "kept": back_s is not None and back_s <= GIVEN_BACK_S,
+    }
 
 
 def _cost(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, Any]:

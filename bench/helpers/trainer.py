@@ -81,11 +81,14 @@ def _sum(batch: Any) -> int:
 
 
 def _tell(loader: AutoLoader, said: dict[str, Any]) -> None:
-    helpers = loader._pipeline.activity().helpers  # noqa: SLF001
-    print(
-        json.dumps({**said, "slots": loader.knobs.helper_slots, "present": helpers.present}),
-        flush=True,
-    )
+    seen = loader.statistics()
+    more = {
+        "slots": loader.knobs.helper_slots,
+        "present": seen.helpers.present if seen.helpers else 0,
+        "state": seen.state,
+        "wait_ratio": seen.wait_ratio,
+    }
+    print(json.dumps({**said, **more}), flush=True)
 
 
 if __name__ == "__main__":
