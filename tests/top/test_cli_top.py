@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
 
 import pytest
 from moments import Look
@@ -57,3 +65,25 @@ def test_where_nothing_runs_top_says_so(
 @pytest.mark.parametrize("every", ["soon", "-1s"])
 def test_a_pause_that_is_none_is_refused(every: str) -> None:
     assert main(["top", "--every", every]) == 2
+
+
+def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look) -> None:
+    moment = look(lambda one: one.phase == "running")
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    surroundings = {**os.environ, "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "autoloader", "top", moment.run, "--every", "200ms"]
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=surroundings) as top:
+        os.close(terminal)
+        shown = b""
+        while shown.count(moment.run.encode()) < 2:  # two frames, one over the other
+            shown += os.read(screen, 1 << 16)
+        top.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # its end closes the terminal
+            while data := os.read(screen, 1 << 16):
+                shown += data
+        assert top.wait(60) == 0
+    os.close(screen)
+    assert b"\x1b[?1049h" in shown
+    assert shown.index(b"\x1b[?1049l") > shown.index(b"\x1b[?1049h")
+    assert b"Traceback" not in shown
