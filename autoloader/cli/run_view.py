@@ -158,7 +158,8 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     consumer, memory, ring, cache = moment.consumer, moment.memory, moment.ring, moment.cache
     rate = f"{_number(consumer.samples_per_s)} samples/s"
     if moment.bound_per_s:
-        rate += f" of {_number(moment.bound_per_s)} possible ({_percent(moment.bound_ratio)})"
+        share = "" if moment.bound_ratio is None else f" ({_percent(moment.bound_ratio)})"
+        rate += f" of {_number(moment.bound_per_s)} possible{share}"
     if consumer.step_s:
         rate += f", a batch every {consumer.step_s * 1e3:.0f} ms"
     yield _line("rate", rate)
@@ -167,7 +168,9 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     for ratio in moment.lately.wait_ratios[-wide:]:
         high = ratio is not None and ratio >= LITTLE_RATIO
         waits.append(_block(ratio, 1.0, frame.blocks), "yellow" if high else "green")
-    waits.append(f" {_percent(consumer.wait_ratio)} of the last seconds")
+    known_yet = consumer.wait_ratio is not None
+    told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not known yet"
+    waits.append(f" {told}")
     yield waits
     headrooms = moment.lately.headrooms_bytes[-wide:]
     known = [one for one in headrooms if one is not None]
@@ -220,11 +223,12 @@ def _knobs(moment: Snapshot, frame: Frame) -> Iterator[Text]:
         word = f"{printable(knob)} {value_words(knob, moment.knobs[knob])}"
         if knob in moved:
             word += f" (was {value_words(knob, moved[knob])})"
-        if len(lines[-1].plain) + len(word) > frame.width:
+        if len(lines[-1].plain) + len(word) + 2 > frame.width:
             if len(lines) == _KNOB_LINES:
                 break
             lines.append(_line("", ""))
-        lines[-1].append(f"{word}  ", "bold" if knob in moved else "")
+        gap = "  " if len(lines[-1].plain) > _LABEL else ""
+        lines[-1].append(f"{gap}{word}", "bold" if knob in moved else "")
     yield from lines
 
 

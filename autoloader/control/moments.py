@@ -109,6 +109,7 @@ class Moments:
         state: str = "",
         why: str = "",
         counted: Mapping[str, int] | None = None,
+        knobs: Knobs | None = None,
     ) -> None:
         """Hand a snapshot to all sinks.
 
@@ -119,6 +120,7 @@ class Moments:
             state: the controller's; "": there is none.
             why: the reason of its decision.
             counted: what it has done so far; ``None``: there is no controller.
+            knobs: in force by now; ``None``: those that were observed.
         """
         moment = replace(
             self._taken(seen, activity),
@@ -127,6 +129,7 @@ class Moments:
             limited_by=limited_by(seen, state, self._limits),
             state=state,
             why=why,
+            knobs=(knobs or seen.knobs).flat(),
             control=None if counted is None else ControllerStatistics(**counted),
         )
         with self._writing:
@@ -174,7 +177,6 @@ class Moments:
             ),
             stages=stages,
             datasets=self._datasets(activity),
-            knobs=seen.knobs.flat(),
             moves=moves,
             lately=LatelyMoment(tuple(self._waits), tuple(self._headrooms)),
         )

@@ -284,6 +284,7 @@ class ControlledPipeline:
             state=self.state_name,
             why=answer.rule,
             counted=self._counted,
+            knobs=self.pipeline.knobs,
         )
 
     def watch(self, at_s: float) -> None:

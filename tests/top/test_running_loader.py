@@ -40,6 +40,7 @@ def test_a_knob_that_a_person_moves_is_told_with_what_it_was(
     before = running.knobs.ring_slots
     running.retune(ring_slots=before + 3)
     moment = look(lambda one: any(move.by == "person" for move in one.moves))
+    assert moment.knobs["ring_slots"] == before + 3
     assert moment.moves[-1].changes == {"ring_slots": (before, before + 3)}
 
 
