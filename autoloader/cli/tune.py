@@ -27,7 +27,7 @@ def tune(
     ram_floor: options.RamFloor = None,
     spec: options.DemoOrSpecFile = None,
     trials: Annotated[int, typer.Option(help="Trials to run, the start among them.")] = 12,
-    budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "6m",
+    budget: Annotated[str, typer.Option(help='Time for it all, such as "10m".')] = "5m",
     storage: Annotated[
         str | None,
         typer.Option(help="Optuna storage URL, such as sqlite:///… or postgresql://…"),

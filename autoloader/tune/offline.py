@@ -87,7 +87,7 @@ class TuneOptions:
     host_profile: str | None = None
     floor_bytes: int | None = None
     trials: int = 12
-    budget_s: float = 360.0
+    budget_s: float = 300.0
     storage: str | None = None
     study: str | None = None
     resume: bool = False

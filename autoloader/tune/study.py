@@ -86,7 +86,7 @@ class StudyOptions:
     storage: str
     name: str
     trials: int = 12
-    budget_s: float = 360.0
+    budget_s: float = 300.0
     rounds: int = 12
     finalists: int = 2
     seed: int = 0
