@@ -30,9 +30,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from autoloader import AutoLoader
 from autoloader.demo.build import ensure_demo
@@ -40,6 +37,7 @@ from autoloader.telemetry.exporter import Exporter
 from autoloader.telemetry.run_log import RunLog
 from autoloader.telemetry.runtime import living_runs
 from autoloader.telemetry.snapshot import Snapshot
+from bench.paced import PacedConsumer, p99, waits_told
 
 _WARM_S = 5.0
 _ROUNDS = 200
@@ -69,8 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     for pair in range(chosen.pairs):
         for watched in (False, True) if pair % 2 == 0 else (True, False):
             with _asked_for(watched), AutoLoader(spec, ram_floor="1GB", output="numpy") as loader:
-                _take(loader, _WARM_S, chosen.step_ms / 1e3)
-                waits[watched].append(_take(loader, chosen.seconds, chosen.step_ms / 1e3))
+                consumer = PacedConsumer(loader, chosen.step_ms / 1e3)
+                consumer.take(_WARM_S)
+                waits[watched].append(consumer.take(chosen.seconds))
                 own = [one for one in living_runs() if one.trainer_pid == os.getpid()]
                 moment = own[0] if own else moment
     if moment is None:
@@ -82,9 +81,9 @@ def main(arguments: list[str] | None = None) -> int:
         "pairs": chosen.pairs,
         "record_core_ratio": line_s(moment),
         "metrics_core_ratio": scrape_s(moment),
-        "waits_ms": {"without": _told(waits[False]), "with": _told(waits[True])},
+        "waits_ms": {"without": waits_told(waits[False]), "with": waits_told(waits[True])},
         "p99_difference_ms": statistics.median(
-            _p99(two) - _p99(one) for one, two in zip(waits[False], waits[True], strict=True)
+            p99(two) - p99(one) for one, two in zip(waits[False], waits[True], strict=True)
         ),
     }
     if chosen.json:
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"the record, a line a second: {told['record_core_ratio']:.3%} of a core")
     print(f"metrics, scraped every second: {told['metrics_core_ratio']:.3%} of a core")
     for name, turns in (("without", waits[False]), ("with", waits[True])):
-        one = _told(turns)
+        one = waits_told(turns)
         print(
             f"waits {name}: p50 {one['p50']:.2f}, p99 {one['p99']:.2f}, longest "
             f"{one['longest']:.2f} ms over {one['batches']} batches"
@@ -137,21 +136,6 @@ def _scraper(port: int, times: int, pause_s: float) -> subprocess.Popen[bytes]:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
-
-
-def _take(loader: AutoLoader, seconds: float, step_s: float) -> list[float]:
-    """Milliseconds waited for each batch that is taken at a pace."""
-    waits: list[float] = []
-    until, stream = time.perf_counter() + seconds, iter(loader)
-    while (began := time.perf_counter()) < until:
-        try:
-            next(stream)
-        except StopIteration:
-            stream = iter(loader)
-            continue
-        waits.append((time.perf_counter() - began) * 1e3)
-        time.sleep(max(0.0, step_s - (time.perf_counter() - began)))
-    return waits
 
 
 def line_s(moment: Snapshot) -> float:
@@ -200,16 +184,6 @@ def _later(moment: Snapshot, seconds: int) -> Snapshot:
         memory=replace(moment.memory, headroom_bytes=2**33 + seconds),
         ring=replace(moment.ring, filled=seconds % 4),
     )
-
-
-def _p99(waits: list[float]) -> float:
-    return float(np.percentile(waits, 99))
-
-
-def _told(turns: list[list[float]]) -> dict[str, Any]:
-    waits = [wait for turn in turns for wait in turn]
-    p50, p99 = np.percentile(waits, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99, "longest": max(waits), "batches": len(waits)}
 
 
 if __name__ == "__main__":

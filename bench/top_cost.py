@@ -33,14 +33,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from autoloader import AutoLoader
 from autoloader.demo.build import ensure_demo
 from autoloader.telemetry.runtime import RunFile, living_runs
 from autoloader.telemetry.snapshot import Snapshot
+from bench.paced import PacedConsumer, p99, waits_told
 
 _WARM_S = 10.0
 _WRITES = 200
@@ -56,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     spec = chosen.spec or ensure_demo()
     with AutoLoader(spec, ram_floor="1GB", output="numpy") as loader:
-        consumer = _Consumer(loader, chosen.step_ms / 1e3)
+        consumer = PacedConsumer(loader, chosen.step_ms / 1e3)
         consumer.take(_WARM_S)
         plain, watched, shares = [], [], []
         for pair in range(chosen.pairs):
@@ -74,9 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
         "pairs": chosen.pairs,
         "top_core_ratio": statistics.median(shares),
         "snapshot_core_ratio": written_s,
-        "waits_ms": {"alone": _told(plain), "watched": _told(watched)},
+        "waits_ms": {"alone": waits_told(plain), "watched": waits_told(watched)},
         "p99_difference_ms": statistics.median(
-            _p99(two) - _p99(one) for one, two in zip(plain, watched, strict=True)
+            p99(two) - p99(one) for one, two in zip(plain, watched, strict=True)
         ),
     }
     if chosen.json:
@@ -86,34 +84,13 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"top: {told['top_core_ratio']:.3%} of a core (every turn: {_percents(shares)})")
     print(f"a snapshot, once a second: {written_s:.3%} of a core")
     for name, waits in (("alone", plain), ("watched", watched)):
-        one = _told(waits)
+        one = waits_told(waits)
         print(
             f"waits {name}: p50 {one['p50']:.2f}, p99 {one['p99']:.2f}, longest "
             f"{one['longest']:.2f} ms over {one['batches']} batches"
         )
     print(f"p99 watched less alone, median of pairs: {told['p99_difference_ms']:+.2f} ms")
     return 0
-
-
-class _Consumer:
-    """Takes batches at a pace, and says how long each was waited for."""
-
-    def __init__(self, loader: AutoLoader, step_s: float) -> None:
-        self._loader, self._step_s = loader, step_s
-        self._stream = iter(loader)
-
-    def take(self, seconds: float) -> list[float]:
-        """Milliseconds waited for each batch."""
-        waits, until = [], time.perf_counter() + seconds
-        while (began := time.perf_counter()) < until:
-            try:
-                next(self._stream)
-            except StopIteration:
-                self._stream = iter(self._loader)
-                continue
-            waits.append((time.perf_counter() - began) * 1e3)
-            time.sleep(max(0.0, self._step_s - (time.perf_counter() - began)))
-        return waits
 
 
 class _Top:
@@ -185,16 +162,6 @@ def _written_s(moment: Snapshot) -> float:
         spent = (time.thread_time() - began) / _WRITES
         file.close()
     return spent
-
-
-def _p99(waits: list[float]) -> float:
-    return float(np.percentile(waits, 99))
-
-
-def _told(turns: list[list[float]]) -> dict[str, Any]:
-    waits = [wait for turn in turns for wait in turn]
-    p50, p99 = np.percentile(waits, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99, "longest": max(waits), "batches": len(waits)}
 
 
 def _percents(shares: list[float]) -> str:
