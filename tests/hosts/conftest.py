@@ -26,11 +26,11 @@ def spec(kept_demo: Callable[..., Path]) -> PipelineSpec:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+def cluster() -> Iterator[RayCluster]:
     """A cluster of two nodes with a processor each, beside a head without any."""
     if find_spec("ray") is None:
         pytest.skip("needs Ray: pip install 'autoloader-rlds[ray]'")
-    with ray_cluster(tmp_path_factory.mktemp("ray"), nodes=2) as running:
+    with ray_cluster(nodes=2) as running:
         yield running
 
 

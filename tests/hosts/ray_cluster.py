@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 STORE_BYTES = 80 * 2**20
@@ -21,10 +22,12 @@ STORE_BYTES = 80 * 2**20
 class RayCluster:
     """The cluster, seen from a process that imports no Ray."""
 
-    def __init__(self, folder: Path, *, store_bytes: int = STORE_BYTES) -> None:
+    def __init__(self, *, store_bytes: int = STORE_BYTES) -> None:
+        # Ray's sockets lie below it, whose paths may have 107 bytes.
+        self._folder = tempfile.mkdtemp(prefix="ray-")
         environment = {
             **os.environ,
-            "RAY_TMPDIR": str(folder),
+            "RAY_TMPDIR": self._folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DISABLE_IMPORT_WARNING": "1",
         }
@@ -57,12 +60,13 @@ class RayCluster:
         with contextlib.suppress(OSError, AssertionError):
             self.tell("end")
         self._process.communicate(timeout=60)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def ray_cluster(folder: Path, nodes: int = 0) -> Iterator[RayCluster]:
+def ray_cluster(nodes: int = 0) -> Iterator[RayCluster]:
     """A cluster whose head has no processors, with so many nodes of one."""
-    cluster = RayCluster(folder)
+    cluster = RayCluster()
     try:
         for _ in range(nodes):
             cluster.tell("add")

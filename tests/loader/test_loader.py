@@ -377,8 +377,8 @@ def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> 
     document = json.loads(json.dumps(after.as_dict()))
     assert set(document) == {
         "samples", "batches", "samples_per_s", "wait_ratio", "batch_latency_s", "headroom_bytes",
-        "loader_bytes", "decodes_per_sample", "batch_call_s", "ring", "cache", "datasets", "knobs",
-        "state", "controller", "starts", "restarts", "worker_pids",
+        "loader_bytes", "decodes_per_sample", "batch_call_s", "repeats", "ring", "cache",
+        "datasets", "knobs", "state", "controller", "starts", "restarts", "worker_pids",
     }  # fmt: skip
     assert (after.samples, after.batches) == (24, 6)
     assert after.samples_per_s is not None

@@ -317,7 +317,7 @@ def test_where_weights_have_no_say_they_cannot_be_set(
 @pytest.mark.parametrize(
     ("weights", "said"),
     [
-        ({"to": {"d": 1}, "over": 9}, "weights names 'd'"),
+        ({"to": {"d": 1}, "over": 9}, "weights: there is no dataset 'd'"),
         ({"to": {"a": 1}}, "weights.over: is required"),
         ({"to": {"a": -1}, "over": 9}, r"weights.to.a: -1"),
         ({"form": {}, "to": {"a": 1}, "over": 9}, "unknown key 'form'"),
