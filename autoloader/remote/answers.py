@@ -34,6 +34,16 @@ def fetch_together(paths: Sequence[str]) -> None:
         list(pool.map(fetch, paths))
 
 
+def sizes_of(paths: Sequence[str]) -> list[int]:
+    """Bytes of files, asked for at the same time.
+
+    Raises:
+        OSError: its ``filename`` is a path that is not there, or cannot be asked for.
+    """
+    with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
+        return list(pool.map(lambda path: store.identity(path).size, paths))
+
+
 def _read(path: str, offset: int, count: int) -> bytes:
     if not offset and count < 0:
         return store.read_all(path, keep=True)

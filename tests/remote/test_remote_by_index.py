@@ -60,9 +60,11 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, An
     return code, json.loads(capsys.readouterr().out)
 
 
-def batches(dataset: Any, count: int, state: Any = None) -> tuple[list[dict[str, Any]], Any]:
+def batches(
+    dataset: Any, count: int, state: Any = None, **mixing: Any
+) -> tuple[list[dict[str, Any]], Any]:
     """Some batches of an endless mixture, and the state behind them."""
-    spec = spec_of(dataset, mixing={"epoch": "forever"})
+    spec = spec_of(dataset, mixing={"epoch": "forever", **mixing})
     with AutoLoader(
         spec, ram_floor="1MB", controller=False, isolation="thread", output="numpy"
     ) as loader:
@@ -227,6 +229,8 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     probed = [one for one in server.of("tfrecord", "GET") if "index" not in one.name]
     assert len(probed) <= 1, "a plan reads a part of one shard, to see how long decoding takes"
     assert_same(batches(away, 6)[0], batches(near, 6)[0])
+    local = {"locality": {"block": "300kB", "window": 2}}
+    assert_same(batches(away, 6, **local)[0], batches(near, 6, **local)[0])
     provenance = batches(near, 1)[0][0]["provenance"][0]
     assert told["order"][0]["path"].endswith(f"{provenance[2]:05}-of-00002")
     main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB"])

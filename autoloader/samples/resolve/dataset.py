@@ -118,10 +118,26 @@ class ResolvedDataset:
 
     @property
     def record_bytes(self) -> int:
-        """Mean bytes of a record: of local data from file sizes, of remote data from metadata."""
-        if self.remote:
+        """Mean bytes of a record, from file sizes: the same wherever the files lie.
+
+        Of remote data that no client gives ranges of, what the metadata says.
+
+        Raises:
+            SourceError: a remote file cannot be asked for.
+        """
+        files_of = {piece.path for piece in self.slices if piece.stop > piece.start}
+        if self.remote and not self.indexable:
             told = self.directory.record_bytes
             of = [told[piece.split] for piece in self.slices if piece.split in told]
             return max([*of, 0]) or REMOTE_RECORD_BYTES
-        files = {piece.path for piece in self.slices if piece.stop > piece.start}
-        return sum(Path(path).stat().st_size for path in files) // max(1, self.records)
+        if self.remote:
+            from autoloader.remote.answers import sizes_of  # local data goes without
+
+            try:
+                sizes = sizes_of(sorted(files_of))
+            except OSError as error:
+                path = str(error.filename or self.directory.path)
+                raise files.unreadable(error, path, dataset=self.name) from error
+        else:
+            sizes = [Path(path).stat().st_size for path in files_of]
+        return sum(sizes) // max(1, self.records)
