@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from doubles import ManualClock
 
-from autoloader.errors import PipelineError, UsageError
+from autoloader.errors import PipelineError, SpecError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.measurement import (
     MOST_WINDOWS,
@@ -186,7 +186,7 @@ def test_an_epoch_that_ends_is_followed_by_the_next() -> None:
 
 
 def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:
-    with pytest.raises(PipelineError, match="no batch"):
+    with pytest.raises(SpecError, match="fewer samples than a batch"):
         measured(ManualClock(), {"epoch": 0})
 
 
