@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -34,6 +35,50 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
     assert passes.faults() == []
     assert statistics.restarts == kills
     assert statistics.ring.allocated_bytes <= slots * slot_bytes
+
+
+def test_with_locality_kills_retunes_and_a_resume_on_two_ranks_lose_nothing(
+    small_spec: PipelineSpec,
+) -> None:
+    near = {"block": "64KiB", "window": 4, "lanes": 2}
+    spec = PipelineSpec.from_mapping(
+        small_spec.model_dump(mode="json") | {"mixing": {"locality": near}}
+    )
+    arguments: dict[str, Any] = {"output": "numpy", "ram_floor": "1GB"}
+    with AutoLoader(spec, **arguments) as loader:
+        passes = Passes(loader)
+        read(loader, passes, 6)
+        os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+        read(loader, passes, 4)
+        loader.retune(io_threads=1, decode_threads=2, read_ahead=1)
+        read(loader, passes, 4)
+        state = loader.state_dict()
+        read(loader, Passes(loader), 2)  # what the state does not know of comes again
+    other = spec.mixing.model_copy(update={"locality": None})
+    with (
+        AutoLoader(
+            spec.model_copy(update={"mixing": other}), isolation="thread", **arguments
+        ) as loader,
+        pytest.raises(ValueError, match=r"mixing\.locality"),
+    ):
+        loader.load_state_dict(state)
+    passes.resume(2)
+    with contextlib.ExitStack() as stack:
+        ranks = [
+            stack.enter_context(
+                AutoLoader(spec, rank=rank, world_size=2, isolation="thread", **arguments)
+            )
+            for rank in range(2)
+        ]
+        for one in ranks:
+            one.load_state_dict(state)
+        batches = [iter(one) for one in ranks]
+        while not passes.complete(2):
+            for rank in range(2):
+                while (batch := next(batches[rank], None)) is None:
+                    batches[rank] = iter(ranks[rank])
+                passes.note(batch, rank)
+    assert passes.faults() == []
 
 
 def test_a_stopped_child_is_taken_for_hung_and_replaced(
