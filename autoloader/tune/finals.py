@@ -194,9 +194,10 @@ def compare(
             if left_s <= 0:
                 break
             result = measure(contender, done, left_s)
-            if contender.is_start and result.outcome is Outcome.FAILED:
+            took_s = left_s - (hard_deadline_s - clock.now_s())
+            if contender.is_start and result.outcome is Outcome.FAILED and left_s > 2 * took_s:
                 # It ran before, and without it there is nothing to compare with.
-                result = measure(contender, done, max(1.0, hard_deadline_s - clock.now_s()))
+                result = measure(contender, done, left_s - took_s)
             if result.outcome is Outcome.COMPLETE:
                 contender.rounds[done] = result
             else:

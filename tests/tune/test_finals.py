@@ -203,6 +203,14 @@ def test_a_start_that_is_killed_once_is_measured_again() -> None:
     assert verdict.rounds == 3
 
 
+def test_a_start_that_ran_out_of_time_is_not_measured_again() -> None:
+    order: list[Knobs] = []
+    failed = TrialResult(Outcome.FAILED, reason="no result")
+    verdict = finals(lambda knobs, n: failed, [FAST], budget_s=1, hard_s=1.5, order=order)
+    assert order.count(START) == 1
+    assert verdict.winner.is_start
+
+
 def test_nothing_is_measured_without_a_finalist() -> None:
     order: list[Knobs] = []
     verdict = finals(lambda knobs, n: done(1.0), [], order=order)
