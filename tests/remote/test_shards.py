@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from autoloader.errors import SpecError
@@ -378,3 +379,23 @@ def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
     with pytest.raises(ValueError, match="how large"):
         of_entry({"size": None})
     assert json.loads(json.dumps(cloud.plain()))["size"] == 5
+
+
+def test_any_client_of_fsspec_is_read_and_compared_before_a_shard_is_published(
+    far: FileServer, cache: ShardCache, tmp_path: Path
+) -> None:
+    there = fsspec.filesystem("memory")
+    content = random.Random(5).randbytes(SIZE)
+    address = f"memory://{tmp_path.name}/shard"
+    there.pipe_file(address, content)
+    assert store.store.listing(address.rpartition("/")[0])["shard"] is not None
+    assert read(cache, address, 100, 300) == content[100:300]
+    assert cache.shard(address).fetch_whole().read_bytes() == content
+    other = ShardCache(tmp_path / "other", floor_bytes=0)
+    read(other, address, 0, 10)
+    there.pipe_file(address, content + b"more")
+    with pytest.raises(ChangedError):
+        other.shard(address).fetch_whole()
+    there.rm(f"memory://{tmp_path.name}", recursive=True)
+    with pytest.raises(FileNotFoundError):
+        store.store.now(address)
