@@ -238,7 +238,7 @@ def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path
             moves=(Move(BEGAN_S + 60 * minute, "policy", "rates vary", {"ring_slots": (4, 5)}),),
             consumer=ConsumerMoment(minute * 600, 400.0 + minute % 97, (minute % 11) / 20),
         )
-        for minute in range(1, 1300)
+        for minute in range(1, 900)
     ]
     bad = [{"dataset": names[0], "path": "/data/" + "x" * 80, "record": n, "reason": "torn " * 99}
            for n in range(500)]  # fmt: skip
