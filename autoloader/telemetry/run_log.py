@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.telemetry.lines import LineLog
-from autoloader.telemetry.snapshot import Snapshot
+from autoloader.telemetry.snapshot import LatelyMoment, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -144,9 +144,11 @@ class RunLog:
         datasets = self._datasets_in <= 0
         self._datasets_in = _DATASETS_EVERY if datasets else self._datasets_in
         self._datasets_in -= 1
-        plain = (moment if datasets else replace(moment, datasets={})).as_dict()
-        if not datasets:
-            del plain["datasets"]
+        # What was lately is in the lines before.
+        told = replace(moment, lately=LatelyMoment(), datasets=moment.datasets if datasets else {})
+        plain = told.as_dict()
+        for name in ("lately", *(() if datasets else ("datasets",))):
+            del plain[name]
         changed = {
             name: value for name, value in plain.items() if self._said.get(name, _NOTHING) != value
         }

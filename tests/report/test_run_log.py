@@ -14,7 +14,7 @@ from record_moments import BEGAN_S, a_moment
 from autoloader.errors import UsageError
 from autoloader.telemetry.run_log import RING_AFTER_S, RunLog, prune
 from autoloader.telemetry.run_record import files_of, read_pipeline
-from autoloader.telemetry.snapshot import MemoryMoment, Move
+from autoloader.telemetry.snapshot import LatelyMoment, MemoryMoment, Move
 from autoloader.units import GIB
 
 
@@ -48,7 +48,8 @@ def test_a_line_holds_what_is_new_and_datasets_now_and_then(
 ) -> None:
     kept = log()
     for second in range(1, 31):
-        kept.write(a_moment(float(second)))
+        lately = LatelyMoment((0.1,) * second, (GIB,) * second)
+        kept.write(a_moment(float(second), lately=lately))
     lines = path.read_text().splitlines()
     assert max(len(line) for line in lines[3:10]) < 300 < len(lines[1])
     assert sum('"knobs"' in line for line in lines) == 1
