@@ -93,7 +93,7 @@ class Helper:
         extend_import_path(self._wanted["import_path"])
         self._mixture = resolve_plain(self._wanted["mixture"])
         order = MixtureOrder.from_plain(self._wanted["order"])
-        reader = IndexedReader(self._mixture, order)
+        reader = IndexedReader(self._mixture, order, by_blocks=False)
         self._bad = _ListedQuarantine(self._mixture)
         reader.open(Quarantine(self._mixture))  # the loader knows of records that are damaged
         self._memory = RingMemory(self._mixture.layout)

@@ -54,6 +54,8 @@ class IndexedReader(MixtureReader):
         on_disk: room for decoded frames on a disk, which decode processes share.
         node: whose uses of frames count, where there are several.
         helpers: where other hosts help.
+        by_blocks: with locality, blocks are held; ``False`` where batches from here and there are
+            built, for which frames are read one by one.
 
     Attributes:
         indexes: of every dataset, once it is open.
@@ -70,7 +72,9 @@ class IndexedReader(MixtureReader):
         on_disk: DiskRoom | None = None,
         node: NodePart | None = None,
         helpers: HelperRequest | None = None,
+        by_blocks: bool = True,
     ) -> None:
+        self._by_blocks = by_blocks
         self._on_disk, self._node, self._helpers = on_disk, node, helpers
         self._mixture = mixture
         self._order = order
@@ -94,7 +98,7 @@ class IndexedReader(MixtureReader):
             for slice_, record, reason in index.damaged:
                 quarantine.add(Place(dataset.index, 0, slice_, record), reason)
         self._sample_bytes = sample_bytes(self._mixture, self.indexes, self._order.shares)
-        self._blocks = opened.blocks
+        self._blocks = opened.blocks if self._by_blocks else None
         if self._blocks is not None:
             self._blocks.node = self._node
         self._frames = opened.frames
