@@ -132,4 +132,5 @@ class _Stderr(logging.Handler):
         if above is not None and above.hasHandlers():
             return
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none
-            print(f"autoloader: {record.getMessage()}", file=sys.stderr, flush=True)  # noqa: T201
+            sys.stderr.write(f"autoloader: {record.getMessage()}\n")
+            sys.stderr.flush()
