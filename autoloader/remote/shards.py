@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autoloader.probes import storage
 from autoloader.remote.places import cache_root
 from autoloader.remote.room import DISK_FLOOR_BYTES, Room
 from autoloader.remote.shard import RemoteShard, Stretch, Wanted
 from autoloader.remote.store import store
-from autoloader.units import parse_bytes
+from autoloader.units import expanded, parse_bytes
 
 FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
 """Environment variable: what must stay free on the disk of the cache, such as "50GB"."""
+
+
+FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
+"""Environment variable: the folder of the cache, on a local disk."""
 
 
 class ShardCache:
@@ -99,15 +105,31 @@ _caches: dict[tuple[int, Path], ShardCache] = {}
 _lock = threading.Lock()
 
 
+def shards_folder() -> Path:
+    """Where shards are kept: in the cache directory, or where the environment says.
+
+    Locks and maps are a machine's own. So on a network file system each machine has a folder of its
+    own in it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    own = os.environ.get(FOLDER_VARIABLE)
+    folder = expanded(own) if own else cache_root() / "shards"
+    folder.mkdir(parents=True, exist_ok=True)
+    far = any(storage.is_far(kind) for kind in storage.by_file_system([str(folder)]))
+    return folder / platform.node() if far else folder
+
+
 def shard_cache() -> ShardCache:
-    """This process's, in the cache directory, with the floor that the environment says.
+    """This process's, in ``shards_folder``, with the floor that the environment says.
 
     Raises:
         OSError: its folder cannot be made.
     """
     floor = os.environ.get(FLOOR_VARIABLE)
     floor_bytes = parse_bytes(floor, name=FLOOR_VARIABLE) if floor else DISK_FLOOR_BYTES
-    key = (os.getpid(), cache_root() / "shards")
+    key = (os.getpid(), shards_folder())
     with _lock:
         if key not in _caches:
             _caches[key] = ShardCache(key[1], floor_bytes)

@@ -7,6 +7,7 @@ import errno
 import json
 import logging
 import os
+import platform
 import random
 import socket
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import fsspec
 import pytest
 
 from autoloader.errors import SpecError
-from autoloader.remote import clients, patience, store
+from autoloader.probes import storage
+from autoloader.remote import clients, patience, shards, store
 from autoloader.remote.faults import ChangedError, PassingError, UnreachableError, of_status
 from autoloader.remote.identity import RemoteIdentity, of_entry
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart
@@ -399,3 +401,12 @@ def test_any_client_of_fsspec_is_read_and_compared_before_a_shard_is_published(
     there.rm(f"memory://{tmp_path.name}", recursive=True)
     with pytest.raises(FileNotFoundError):
         store.store.now(address)
+
+
+def test_on_a_network_file_system_each_machine_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(shards.FOLDER_VARIABLE, str(tmp_path / "local"))
+    assert shards.shards_folder() == tmp_path / "local"
+    monkeypatch.setattr(storage, "by_file_system", lambda files: {"nfs4": files})
+    assert shards.shards_folder() == tmp_path / "local" / platform.node()
