@@ -13,11 +13,12 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import optuna
+from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
@@ -78,6 +79,16 @@ def queue_lost_trials(study: optuna.Study) -> None:
     """Fail the trials of workers that are gone, and queue them again."""
     # The function itself, without its warning that it is experimental.
     inspect.unwrap(optuna.storages.fail_stale_trials)(study)
+
+
+def queue_again(study: optuna.Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
+    """Fail trials whose worker was gone before it was heard of in them, and queue them again."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        again = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=MOST_RETRIES)
+    for trial in trials:
+        study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        again(study, trial)
 
 
 def sqlite_url(path: Path) -> str:

@@ -112,6 +112,26 @@ def test_a_judge_that_is_gone_is_followed_by_the_next(url: str) -> None:
     assert (found.by, here) == ("alive", True)
 
 
+def test_a_trial_whose_worker_was_gone_before_its_first_heartbeat_is_run_again(url: str) -> None:
+    with opened(url) as study, storage_errors(url):
+        study.add_trial(
+            optuna.create_trial(
+                state=optuna.trial.TrialState.RUNNING,
+                params={"decode_threads": 42},
+                distributions={"decode_threads": optuna.distributions.IntDistribution(1, 64)},
+            )
+        )
+
+        def one() -> None:
+            study.optimize(lambda trial: trial.suggest_int("decode_threads", 1, 64), n_trials=1)
+
+        with Workers(study, SystemClock(), **{**QUICK, "gone_s": 0.2}) as alive:
+            alive.one_verdict(lambda: Verdict(Knobs(), "x"), Verdict, run_waiting=one)
+        first, second = study.trials
+    assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
+    assert second.params == first.params == {"decode_threads": 42}
+
+
 def test_a_study_is_named_by_kin_and_shown_without() -> None:
     assert kin_study("mix@home", "9da7002b") == "mix@home@9da7002b"
     assert shown_study("mix@home@9da7002b") == "mix@home"

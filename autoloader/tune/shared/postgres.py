@@ -244,14 +244,14 @@ def main(words: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(words)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with (
-            server(chosen.folder.absolute(), host=chosen.host, port=chosen.port) as url,
-            contextlib.suppress(KeyboardInterrupt),
-        ):
-            sys.stdout.write(f"{url}\n")
-            sys.stdout.flush()
-            sys.stderr.write("running; Ctrl-C ends it\n")
-            signal.pause()
+        with server(chosen.folder.absolute(), host=chosen.host, port=chosen.port) as url:
+            with contextlib.suppress(KeyboardInterrupt):
+                sys.stdout.write(f"{url}\n")
+                sys.stdout.flush()
+                sys.stderr.write("running; Ctrl-C ends it\n")
+                signal.pause()
+            for one in (signal.SIGINT, signal.SIGTERM):  # it ends; a second one would cut that off
+                signal.signal(one, signal.SIG_IGN)
     except AutoloaderError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -36,7 +36,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autoloader.clock import Clock
 from autoloader.errors import UsageError, nearest
-from autoloader.tune.storage import queue_lost_trials
+from autoloader.tune.storage import queue_again, queue_lost_trials
 
 logger = logging.getLogger(__name__)
 
@@ -183,14 +183,27 @@ class Workers:
 
     def _until_all_have_searched(self, run_waiting: Callable[[], None]) -> None:
         told = False
+        alone_since: float | None = None
         while True:
             queue_lost_trials(self._study)
             if self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+                self._does = SEARCHES
+                self._tell()
                 run_waiting()
+                self._does = WAITS
+                self._tell()
                 continue
             running = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-            if not running and not self._others(SEARCHES):
+            if self._others(SEARCHES):
+                alone_since = None
+            elif not running:
                 return
+            else:  # of a worker that is gone, and was never heard of in this trial
+                now = self._clock.now_s()
+                alone_since = now if alone_since is None else alone_since
+                if now - alone_since > 2 * self._gone_s:
+                    queue_again(self._study, running)
+                    continue
             if not told:
                 logger.warning("others still search in this study; waiting for them")
             told = True
