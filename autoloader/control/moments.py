@@ -207,6 +207,7 @@ class Moments:
             work = (service or 0.0) * one.share
             bound = one.workers / work if work > 0 else None
             busy = _value(one.busy_ratio)
+            busy = None if busy is None else min(1.0, busy)  # work is counted when it is done
             found.append(StageMoment(one.stage, one.dataset, one.workers, service, busy, bound))
         return tuple(found)
 
