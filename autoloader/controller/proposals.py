@@ -233,10 +233,15 @@ def _more_helpers(
 def _fewer_helpers(
     seen: Observation, stages: list[Stage], pace: float
 ) -> Iterator[tuple[str, dict[str, int]]]:
-    """Those that are not needed beyond what this host does itself."""
+    """Those that are not needed beyond what this host does itself.
+
+    Where they do all the work nobody knows what this host would do: then three quarters of them.
+    """
     now = seen.knobs.helper_slots
-    for decode in (one for one in stages if one.reading.stage == "decode" and now):
-        needed = math.ceil(max(0.0, pace - decode.capacity_per_s) * decode.service_s)
+    if now:
+        needed = now // 4
+        for decode in (one for one in stages if one.reading.stage == "decode"):
+            needed = math.ceil(max(0.0, pace - decode.capacity_per_s) * decode.service_s)
         yield "helper_slots", {"helper_slots": min(now, needed)}
 
 

@@ -148,6 +148,10 @@ def test_helpers_that_training_would_not_miss_are_given_back_at_once() -> None:
     # 4 threads × 200 samples/s here, and training takes 400.
     _, (answer,) = after(holding(), seen(100.0, knobs=knobs, demand_per_s=Reading(400.0), **calm))
     assert answer.changes == {"helper_slots": 0}
+    # Helpers do all of it, so nobody knows what this host would do.
+    idle = (stage("read", 4, 0.001, busy_ratio=Reading(0.1)),)
+    _, (answer,) = after(holding(), seen(100.0, knobs=knobs, stages=idle, **calm))
+    assert answer.changes == {"helper_slots": 2}
     # It takes 1,000: with some to spare 1,300, so 500 more than this host does, or 2.5 processors.
     _, (answer,) = after(holding(), seen(100.0, knobs=knobs, demand_per_s=Reading(1000.0), **calm))
     assert answer.changes == {"helper_slots": 3}
