@@ -23,6 +23,7 @@ from rlds_files import episode, write_dataset
 from written_pages import steps
 
 from autoloader.demo.build import ensure_demo
+from autoloader.profile import load_profile
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -54,6 +55,10 @@ def furnished(place: Path) -> dict[str, str]:
     (place / "demo.yaml").write_text(
         (mixture / "mix.yaml").read_text().replace("path: demo_", f"path: {mixture}/demo_")
     )
+    # A study so short may find nothing faster, and then it saves nothing.
+    team = load_profile("local_dev").profile.model_copy(update={"name": "a100-node"})
+    (place / "profiles").mkdir()
+    (place / "profiles/a100-node.yaml").write_text(team.to_yaml())
     subprocess.run(["git", "init", "--quiet"], cwd=place, check=True)
     return {f"/data/{name}": str(root) for name, root in roots.items()}
 
