@@ -73,7 +73,7 @@ def spread(
                 answer = ray.get(reference)
             except AutoloaderError as error:
                 raise getattr(error, "cause", error) from error
-            except Exception as error:
+            except Exception as error:  # whatever ended a process of another host
                 losses[repr(part)] += 1
                 reason = cluster.plain_reason(error)
                 if losses[repr(part)] >= _MOST_LOSSES:

@@ -251,7 +251,7 @@ def test_the_shuffle_of_many_windows_is_like_the_full_one_and_storage_order_is_t
     rows = replace(order, locality=Locality((250,), 1))
     full, windows, sequential = (foretell_quality(o, [table], 48) for o in (order, near, rows))
     assert windows.distinct_episodes > 0.8 * full.distinct_episodes
-    assert sequential.distinct_episodes < 0.3 * full.distinct_episodes
+    assert sequential.distinct_episodes < 0.4 * full.distinct_episodes
     assert windows.same_episode_ratio < 0.02 < sequential.same_episode_ratio
     assert abs(full.storage_correlation) < 0.1
     assert abs(windows.storage_correlation) < 0.15

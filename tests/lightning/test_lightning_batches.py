@@ -106,7 +106,7 @@ def test_a_layout_says_what_it_misses(pairs: PipelineSpec) -> None:
         module.close()
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "from-other-loaders.md"
+PAGE = Path(__file__).parents[2] / "docs/howto/from-other-loaders.md"
 
 
 def test_the_layouts_of_the_documentation_give_what_they_say(

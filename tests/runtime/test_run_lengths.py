@@ -49,7 +49,7 @@ def test_the_bytes_of_a_sample_are_those_of_its_frames(
         next(iter(loader))
         pipeline = loader._pipeline._pipeline
         mixture = loader.plan.mixture
-        found = sample_bytes(mixture, pipeline._reader._indexes, (1.0,))  # type: ignore[attr-defined]
+        found = sample_bytes(mixture, pipeline._reader.indexes, (1.0,))  # type: ignore[attr-defined]
     lengths = sorted(len(one) for one in frames)
     assert lengths[0] <= found / mixture.layout.frames <= lengths[-1]
 
