@@ -33,8 +33,7 @@ class Policy(nn.Module):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("spec")
+    (parser := argparse.ArgumentParser()).add_argument("spec")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--every", type=int, default=200, help="steps between validations")
     parser.add_argument("--helpers", help="ray: other hosts decode too")
@@ -45,8 +44,7 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ending, lambda *_: told.fill_(1))
     (held,) = validation_loaders(given.spec).values()
-    # Both know their rank and world size.
-    with held, AutoLoader(given.spec, helpers=given.helpers) as loader:
+    with held, AutoLoader(given.spec, helpers=given.helpers) as loader:  # they know their ranks
         layout = loader.plan.mixture.layout
         torch.manual_seed(0)
         policy = Policy(layout.state_width, layout.action_rows * layout.action_width)

@@ -40,6 +40,8 @@ _MOST_STAGES = 4
 _MINUTE = 60
 _TALL = 20
 """Lines left below the head from which on more of everything is shown."""
+_MOVERS = {"policy": "control"}
+"""Who moved knobs, as the lines above call it."""
 _VERDICTS = {"paid": "it paid", "nothing": "taken back: no gain", "lost": "taken back: slower"}
 _KNOB_LINES = 2
 _FIRST = ("ring_slots", "decode_threads")
@@ -240,14 +242,15 @@ def _moves(moves: Sequence[Move], frame: Frame, most: int) -> Iterator[Text]:
         changes = changes_words(move.changes) if move.changes else ""
         ago = format_seconds(frame.now_s - move.at_s)
         style = {"reflex": "red", "person": "cyan"}.get(move.by, "")
-        line = Text().append(f"{ago:>7} ago  ", "dim").append(f"{move.by:<7}", style)
+        by = f"{_MOVERS.get(move.by, move.by):<8}"
+        line = Text().append(f"{ago:>7} ago  ", "dim").append(by, style)
         text = f"{changes}: {printable(move.why)}" if changes else printable(move.why)
         if move.verdict in _VERDICTS:
             text += f" ({_VERDICTS[move.verdict]})"
         first, *more = textwrap.wrap(text, max(20, frame.width - len(line.plain))) or [""]
         yield line.append(first)
         for rest in more:
-            yield Text().append(" " * len(f"{ago:>7} ago  {move.by:<7}") + rest)
+            yield Text().append(" " * len(f"{ago:>7} ago  {by}") + rest)
 
 
 def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:

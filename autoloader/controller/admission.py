@@ -30,7 +30,7 @@ INTERPRETER_BYTES = 110 * MIB
 DECODE_PROCESS_BYTES = 70 * MIB
 """A decode process: Python, NumPy, OpenCV, less what it shares with its siblings."""
 HELPERS_BYTES = 150 * MIB
-"""The process that asks helpers on other hosts: Python, NumPy, Ray (measured: 130–150 MiB)."""
+"""The process that asks helpers elsewhere: Python, NumPy, Ray (108 MiB), and its connections."""
 ANSWERS_OF_A_HELPER = 2
 """Batches that lie in the object store of this host at most, for each helper."""
 SAMPLE_BYTES = 32 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoloader.report.findings import value_of
+from autoloader.report.findings import mover, value_of
 from autoloader.report.lines import Frame, Line, Mark, Point, Row, drawing, rows_drawing
 from autoloader.report.run import Run, held_bytes
 from autoloader.telemetry.snapshot import Move, Snapshot
@@ -73,7 +73,7 @@ def said(number: int, move: Move) -> str:
         f"{knob} {value_of(knob, a)}→{value_of(knob, b)}"
         for knob, (a, b) in list(move.changes.items())[:4]
     )
-    return f"{number}: {move.by}: {move.why}" + (f": {moved}" if moved else "")
+    return f"{number}: {mover(move)}: {move.why}" + (f": {moved}" if moved else "")
 
 
 def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:

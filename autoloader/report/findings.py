@@ -29,6 +29,7 @@ _REMEDIES = {
     "or a quieter neighbour would let it grow.",
 }
 _BY = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
+_MOST_CHANGES = 4
 _VERDICTS = {
     "paid": "it paid",
     "nothing": "it gave nothing and was taken back",
@@ -104,6 +105,11 @@ def called(limit: str) -> str:
     return words.get(stage, stage) + (f" (dataset {dataset})" if dataset else "")
 
 
+def mover(move: Move) -> str:
+    """Who moved knobs, in words."""
+    return _BY.get(move.by, move.by)
+
+
 def verdict(move: Move) -> str:
     """What became of a move, in words."""
     return _VERDICTS.get(move.verdict, "")
@@ -175,7 +181,7 @@ def _apart(run: Run, cost: float) -> tuple[str, ...]:
     if run.wait_ratio is None or cost - run.wait_ratio < 0.05:
         return ()
     return (
-        f"Waiting is {percent(run.wait_ratio)} of it. The rest is what the training step was "
+        f"Training waited {percent(run.wait_ratio)} of its time. The rest is what its step was "
         "slower: the loader, or others on the machine, took processors that it wanted.",
     )
 
@@ -190,7 +196,7 @@ def _memory(run: Run) -> Finding | None:
     if not run.below_floor:
         return Finding(
             question,
-            f"No: {format_bytes(least)} were free at least, and the floor is "
+            f"No: the least headroom was {format_bytes(least)}, and the floor is "
             f"{format_bytes(floor)}.",
             (holds,),
         )
@@ -209,7 +215,7 @@ def _memory(run: Run) -> Finding | None:
         )
         told.append(
             f"At {clock(one.begin_s)}, for {clock(one.end_s - one.begin_s)}: "
-            f"{format_bytes(one.least_bytes)} free at least; {who}."
+            f"down to {format_bytes(one.least_bytes)}; {who}."
         )
     if len(run.below_floor) > 5:
         told.append(f"And {len(run.below_floor) - 5} times more.")
@@ -218,7 +224,7 @@ def _memory(run: Run) -> Finding | None:
     return Finding(
         question,
         f"Yes: headroom was below the floor of {format_bytes(floor)} {times}, for "
-        f"{clock(below_s)} in all; {format_bytes(least)} were free at least.",
+        f"{clock(below_s)} in all; the least headroom was {format_bytes(least)}.",
         (*told, holds),
         "bad",
     )
@@ -238,10 +244,9 @@ def _controller(run: Run) -> Finding:
     for (who, why), count in grouped.most_common(5):
         moved = [one for one in run.moves if (one.by, one.why) == (who, why)]
         knobs = sorted({knob for one in moved for knob in one.changes})
-        shown = ", ".join(
-            f"{knob} {value_of(knob, _first(moved, knob))}→{value_of(knob, _last(moved, knob))}"
-            for knob in knobs[:4]
-        ) + (" …" if len(knobs) > 4 else "")
+        shown = "; ".join(_changes(moved, knob) for knob in knobs[:4]) + (
+            " …" if len(knobs) > 4 else ""
+        )
         more.append(f"{count} ×, {_BY.get(who, who)}, because {why}: {shown}.")
     return Finding(
         question, f"Knobs moved {len(run.moves)} times: {', '.join(parts)}.", (*more, *states)
@@ -266,12 +271,13 @@ def _meant(state: str) -> str:
     return meanings.get(state, "of a later version")
 
 
-def _first(moves: list[Move], knob: str) -> object:
-    return next(move.changes[knob][0] for move in moves if knob in move.changes)
-
-
-def _last(moves: list[Move], knob: str) -> object:
-    return next(move.changes[knob][1] for move in reversed(moves) if knob in move.changes)
+def _changes(moves: list[Move], knob: str) -> str:
+    """All changes of a knob, one after the other; of many the first and the last."""
+    changes = [move.changes[knob] for move in moves if knob in move.changes]
+    if len(changes) > _MOST_CHANGES:
+        changes = [(changes[0][0], changes[-1][1])]
+    told = (f"{value_of(knob, before)}→{value_of(knob, after)}" for before, after in changes)
+    return f"{knob} {', '.join(told)}"
 
 
 def _ranks(run: Run) -> Finding | None:

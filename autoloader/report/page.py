@@ -13,7 +13,7 @@ from typing import Any
 
 from autoloader.extras import needs
 from autoloader.report.charts import Chart, charts, reach_of
-from autoloader.report.findings import Finding, findings, percent, value_of, verdict
+from autoloader.report.findings import Finding, findings, mover, percent, value_of, verdict
 from autoloader.report.lines import clock, number
 from autoloader.report.run import Run, cost_of
 from autoloader.units import format_bytes
@@ -34,6 +34,7 @@ class Moved:
     why: str
     changes: tuple[tuple[str, str, str], ...]
     outcome: str
+    mover: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def _moves(run: Run) -> tuple[Moved, ...]:
                 (k, value_of(k, a), value_of(k, b)) for k, (a, b) in list(move.changes.items())[:12]
             ),
             verdict(move),
+            mover(move),
         )
         for place, move in enumerate(run.moves[:MOST_MOVES], start=1)
     )

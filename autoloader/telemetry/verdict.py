@@ -93,14 +93,16 @@ def value_words(knob: str, value: Any) -> str:
 
 
 def _short_of_memory(moment: Snapshot) -> str:
+    """It limits a run that waits; where nobody knows yet whether it does, it is short."""
     above = moment.above_floor_bytes
+    limits = "memory is short" if moment.consumer.wait_ratio is None else "memory limits this run"
     if above is None:
-        return "memory limits this run"
+        return limits
     if above < 0:
         where = f"{format_bytes(-above)} below the floor"
     else:
         where = f"only {format_bytes(above)} above the floor"
-    return f"memory limits this run: headroom is {where}"
+    return f"{limits}: headroom is {where}"
 
 
 def _slow(stage: StageMoment, idle_cpus: float | None) -> str:

@@ -377,7 +377,7 @@ def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> 
     document = json.loads(json.dumps(after.as_dict()))
     assert set(document) == {
         "samples", "batches", "samples_per_s", "wait_ratio", "batch_latency_s", "headroom_bytes",
-        "loader_bytes", "decodes_per_sample", "batch_call_s", "repeats", "ring", "cache",
+        "loader_bytes", "decodes_per_sample", "batch_call_s", "repeats", "ring", "cache", "helpers",
         "datasets", "knobs", "state", "controller", "starts", "restarts", "worker_pids",
     }  # fmt: skip
     assert (after.samples, after.batches) == (24, 6)

@@ -78,7 +78,7 @@ def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) 
     assert "waited for data 25 % of its time" in told["What limits this run?"]
     assert "decoding images" in told["What limits this run?"]
     assert "The loader costs you 25 %" in told["Would a perfect loader help?"]
-    assert told["Was memory short?"].startswith("No: 8.00 GiB were free at least")
+    assert told["Was memory short?"].startswith("No: the least headroom was 8.00 GiB")
 
 
 def test_a_little_waiting_is_told_as_a_little(left: Callable[..., Path]) -> None:

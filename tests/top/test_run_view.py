@@ -66,7 +66,7 @@ def test_a_knob_that_moved_is_shown_with_what_it_was_and_the_move_with_its_reaso
         "51",
         "s",
         "ago",
-        "policy",
+        "control",
         "decode_threads",
         "2→4:",
         *["decode", "is", "short"],
