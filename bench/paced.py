@@ -5,12 +5,25 @@ Not here: what runs beside it (``bench.top_cost``, ``bench.record_cost``).
 
 from __future__ import annotations
 
+import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autoloader import AutoLoader
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """The command line of what is measured beside it."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--spec", type=Path)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--step-ms", type=float, default=100.0, help="of the consumer")
+    parser.add_argument("--json", action="store_true")
+    return parser
 
 
 class PacedConsumer:

@@ -17,7 +17,6 @@ Not here: what ``top`` costs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -37,7 +36,7 @@ from autoloader.telemetry.exporter import Exporter
 from autoloader.telemetry.run_log import RunLog
 from autoloader.telemetry.runtime import living_runs
 from autoloader.telemetry.snapshot import Snapshot
-from bench.paced import PacedConsumer, p99, waits_told
+from bench.paced import PacedConsumer, options, p99, waits_told
 
 _WARM_S = 5.0
 _ROUNDS = 200
@@ -54,13 +53,7 @@ for _ in range(times):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="What a run's record and its metrics cost.")
-    parser.add_argument("--spec", type=Path)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--step-ms", type=float, default=100.0, help="of the consumer")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = options("What a run's record and its metrics cost.").parse_args(arguments)
     spec = chosen.spec or ensure_demo()
     waits: dict[bool, list[list[float]]] = {False: [], True: []}
     moment: Snapshot | None = None

@@ -17,7 +17,6 @@ Not here: what the run record and metrics cost.
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import os
@@ -38,20 +37,14 @@ from autoloader import AutoLoader
 from autoloader.demo.build import ensure_demo
 from autoloader.telemetry.runtime import RunFile, living_runs
 from autoloader.telemetry.snapshot import Snapshot
-from bench.paced import PacedConsumer, p99, waits_told
+from bench.paced import PacedConsumer, options, p99, waits_told
 
 _WARM_S = 10.0
 _WRITES = 200
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="What `autoloader top` costs.")
-    parser.add_argument("--spec", type=Path)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a turn")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--step-ms", type=float, default=100.0, help="of the consumer")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(arguments)
+    chosen = options("What `autoloader top` costs.").parse_args(arguments)
     spec = chosen.spec or ensure_demo()
     with AutoLoader(spec, ram_floor="1GB", output="numpy") as loader:
         consumer = PacedConsumer(loader, chosen.step_ms / 1e3)
