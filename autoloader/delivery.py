@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
-from autoloader.cache.table import CacheCounts
 from autoloader.decode.activity import HelperActivity
 from autoloader.extras import needs
 from autoloader.order.dealing import Ranks
@@ -41,20 +40,6 @@ from autoloader.telemetry.statistics import (
 if TYPE_CHECKING:
     from autoloader.control.in_thread import ThreadPipeline
     from autoloader.device.transfer import Transfer
-
-
-def _cache(counts: CacheCounts) -> CacheStatistics:
-    shown = counts.hits + counts.misses
-    return CacheStatistics(
-        budget_bytes=counts.budget_bytes,
-        held_bytes=counts.held_bytes,
-        slots=counts.slots,
-        hits=counts.hits,
-        misses=counts.misses,
-        hit_ratio=counts.hits / shown if shown else None,
-        threshold=counts.burden,
-        from_disk=counts.from_disk,
-    )
 
 
 def _helpers(seen: HelperActivity, slots: int) -> HelperStatistics | None:
@@ -241,7 +226,7 @@ class Delivery:
                 copies=self.lender.copies,
                 allocated_bytes=self.memory.allocated_bytes(),
             ),
-            cache=_cache(activity.cache),
+            cache=CacheStatistics(**activity.cache.as_statistics()),
             helpers=_helpers(activity.helpers, pipeline.knobs.helper_slots),
             datasets=datasets,
             knobs=pipeline.knobs.flat(),

@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,16 @@ class CacheCounts:
     from_disk: int = 0
     late_bytes: int = 0
     allocated_bytes: int = 0
+
+    def as_statistics(self) -> dict[str, Any]:
+        """What people are told of it (``telemetry.CacheStatistics``)."""
+        shown = self.hits + self.misses
+        names = ("budget_bytes", "held_bytes", "slots", "hits", "misses", "from_disk")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "hit_ratio": self.hits / shown if shown else None,
+            "threshold": self.burden,
+        }
 
 
 class FrameTable:

@@ -140,7 +140,6 @@ class Moments:
     def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
         stages = self._stages(seen)
         cache = activity.cache
-        shown = cache.hits + cache.misses
         waits = _value(seen.wait_ratio)
         self._waits.append(None if waits is None or seen.parked else round(waits, 4))
         self._headrooms.append(_bytes(seen.headroom_bytes))
@@ -165,16 +164,7 @@ class Moments:
             ring=RingMoment(
                 activity.ring_slots, activity.ring_filled, self._memory.allocated_bytes()
             ),
-            cache=CacheStatistics(
-                budget_bytes=cache.budget_bytes,
-                held_bytes=cache.held_bytes,
-                slots=cache.slots,
-                hits=cache.hits,
-                misses=cache.misses,
-                hit_ratio=cache.hits / shown if shown else None,
-                threshold=cache.burden,
-                from_disk=cache.from_disk,
-            ),
+            cache=CacheStatistics(**cache.as_statistics()),
             stages=stages,
             datasets=self._datasets(activity),
             moves=moves,
