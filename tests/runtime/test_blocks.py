@@ -31,8 +31,8 @@ LOCAL: dict[str, Any] = {
     "mixing": {"locality": {"block": 2**16, "window": 4}},
     "batch": {"size": 12},
 }
-ROUNDS_AHEAD = 7
-"""Passes that are read ahead at most: a little more than 2048 positions."""
+BLOCKS = 24
+"""Blocks of a pass."""
 PASS = STEPS * EPISODES // 12
 """Batches of a pass of one dataset."""
 
@@ -116,6 +116,11 @@ def check(came: Came, alone: dict[tuple[int, ...], np.ndarray]) -> None:
         np.testing.assert_array_equal(images, alone[sample])
 
 
+def blocks_looked_at(blocks: Blocks) -> int:
+    """Blocks of all passes that were looked at so far, those ahead of the batches included."""
+    return BLOCKS * -(-blocks._looked // (STEPS * EPISODES))
+
+
 def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_once(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
 ) -> None:
@@ -127,9 +132,9 @@ def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_o
     check(came, alone)
     assert came.blocks is not None
     assert came.blocks.single == 0
-    # Two frames beyond each block of 16; what is read ahead of the fourth pass is read as well.
+    # Two frames beyond each block of 16.
     assert came.blocks.read_bytes <= came.blocks.read_blocks * 19 * FRAME_BYTES
-    assert came.blocks.read_blocks < 24 * (3 + ROUNDS_AHEAD)
+    assert 3 * BLOCKS <= came.blocks.read_blocks <= blocks_looked_at(came.blocks)
 
 
 def test_a_block_is_read_again_by_no_run_and_let_go_of_behind_its_last_sample(
@@ -187,7 +192,7 @@ def test_two_ranks_of_a_process_share_the_blocks(
     check(first, alone)
     check(second, alone)
     assert first.blocks is not None
-    assert first.blocks.read_blocks < 24 * (1 + ROUNDS_AHEAD)
+    assert BLOCKS <= first.blocks.read_blocks <= blocks_looked_at(first.blocks)
 
 
 def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written) -> None:
