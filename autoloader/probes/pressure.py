@@ -7,9 +7,9 @@ Idle processors are those this process may run on (its affinity), less what anyb
 last reading; waiting for a disk counts as idle. Under a CPU quota they are at most what its cgroup
 has left of that: quota less what the group used (or, where that is not counted, this process).
 What others use is the rest: neither idle, nor this process's or its children's, nor time that a
-hypervisor took. Children (decode processes) are asked only where the rest is worth a look, so what
-they used is known from the second such reading on. Under a quota nobody can say what others use,
-for the quota is what ends first.
+hypervisor took. Children, and theirs (a loader's child, decode processes), are asked only where the
+rest is worth a look, so what they used is known from the second such reading on. Under a quota
+nobody can say what others use, for the quota is what ends first.
 
 Not here: headroom (``headroom``), how many there are (``processors``), what is made of it
 (``policy``).
@@ -129,20 +129,23 @@ class ProcessorProbe:
 
     @staticmethod
     def _children_s() -> Mapping[int, float]:
-        """CPU seconds of each child of this process.
+        """CPU seconds of each child of this process, and of theirs.
 
         The kernel lists them by thread; ``process_memory.descendants`` looks at every process of
         the host, which is too much for once a second.
         """
-        children: list[int] = []
-        for file in Path("/proc/self/task").glob("*/children"):
-            with contextlib.suppress(OSError):  # the thread is gone
-                children += map(int, file.read_bytes().split())
         found: dict[int, float] = {}
-        for pid in children:
-            with contextlib.suppress(psutil.Error):  # the child is gone
-                times = psutil.Process(pid).cpu_times()
-                found[pid] = times.user + times.system
+        parents = [os.getpid()]
+        while parents:
+            children: list[int] = []
+            for file in Path(f"/proc/{parents.pop()}/task").glob("*/children"):
+                with contextlib.suppress(OSError):  # the thread is gone
+                    children += map(int, file.read_bytes().split())
+            parents += children
+            for pid in children:
+                with contextlib.suppress(psutil.Error):  # the child is gone
+                    times = psutil.Process(pid).cpu_times()
+                    found[pid] = times.user + times.system
         return found
 
     @staticmethod

@@ -198,16 +198,16 @@ def test_children_are_asked_only_where_others_use_something() -> None:
     assert probe.read() == ProcessorReading(0.0, pytest.approx(0.1))
 
 
-def test_children_of_every_thread_are_known() -> None:
+def test_children_of_every_thread_are_known_and_theirs() -> None:
     import subprocess
-    import sys
     import threading
 
     made: list[subprocess.Popen[bytes]] = []
     held = threading.Event()
 
     def start() -> None:
-        made.append(subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        made.append(subprocess.Popen(["sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait"], **pipes))
         held.wait()
 
     thread = threading.Thread(target=start)
@@ -215,12 +215,13 @@ def test_children_of_every_thread_are_known() -> None:
     try:
         while not made:
             thread.join(0.01)
-        assert ProcessorProbe._children_s()[made[0].pid] >= 0.0
+        assert made[0].stdout is not None
+        grandchild = int(made[0].stdout.readline())
+        assert {made[0].pid, grandchild} <= set(ProcessorProbe._children_s())
     finally:
         held.set()
         thread.join()
-        made[0].kill()
-        made[0].communicate()
+        made[0].communicate()  # its end of input ends both
 
 
 # --- GPU ------------------------------------------------------------------------------------------
