@@ -33,6 +33,7 @@ from autoloader.units import format_bytes, format_seconds
 _LABEL = 8
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PLAIN_BLOCKS = ".:-=+*#@"
+_NOT_MEASURED = "-"
 _LATE_S = 5.0
 _FEW_MOVES, _MANY_MOVES = 3, 8
 _FEW_RANKS, _MANY_RANKS = 3, 16
@@ -169,7 +170,8 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
     waits = _line("waits", "")
     for ratio in moment.lately.wait_ratios[-wide:]:
         high = ratio is not None and ratio >= LITTLE_RATIO
-        waits.append(_block(ratio, 1.0, frame.blocks), "yellow" if high else "green")
+        block = _NOT_MEASURED if ratio is None else _block(ratio, 1.0, frame.blocks)
+        waits.append(block, "dim" if ratio is None else "yellow" if high else "green")
     known_yet = consumer.wait_ratio is not None
     told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not known yet"
     waits.append(f" {told}")

@@ -42,6 +42,7 @@ LEAST_GAIN_RATIO = 0.004
 BUSY_RATIO = 0.7
 SPARE_RATIO = 1.3
 """Capacity that stays above the demand when something is given back."""
+_GIVEN_BACK = "training does not wait: what it does not need is given back"
 FULL_RATIO = 0.5
 """A ring at least so full most of the time has more slots than are needed."""
 IDLE_CPUS = 0.15
@@ -310,7 +311,7 @@ def best_return(
         if knobs is None or not _rested(f"{knob}+", state, seen.at_s, limits):
             continue
         price = price_change(knobs, seen.knobs, limits.knobs.shards, seen.prices)
-        found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, context, "given back"))
+        found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, context, _GIVEN_BACK))
     return min(found, key=lambda change: change.price_bytes, default=None)
 
 

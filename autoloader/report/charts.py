@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from autoloader.report.findings import mover, value_of
-from autoloader.report.lines import Frame, Line, Mark, Point, Row, drawing, rows_drawing
+from autoloader.report.lines import (
+    Frame,
+    Line,
+    Mark,
+    Point,
+    Row,
+    drawing,
+    number,
+    rows_drawing,
+)
 from autoloader.report.run import Run, held_bytes
 from autoloader.telemetry.snapshot import Move, Snapshot
 from autoloader.units import GIB
@@ -45,6 +54,8 @@ class Reach:
     wait_percent: float = 0.0
     slots: float = 0.0
     gib: float = 0.0
+    least_gib: float = 0.0
+    held_gib: float = 0.0
 
 
 def reach_of(runs: Sequence[Run]) -> Reach:
@@ -57,13 +68,18 @@ def reach_of(runs: Sequence[Run]) -> Reach:
         if m.phase == "running"
     ]
     waits = [m.consumer.wait_ratio or 0.0 for m in moments if m.phase == "running"]
-    memory = [max(m.memory.headroom_bytes or 0, m.memory.floor_bytes) for m in moments]
+    floors = [m.memory.floor_bytes for m in moments]
+    memory = [m.memory.headroom_bytes for m in moments if m.memory.headroom_bytes is not None]
+    most, least = max([*floors, *memory]), min([*floors, *memory])
     return Reach(
         seconds=max(run.length_s for run in runs),
         samples_per_s=max(rates, default=0.0),
         wait_percent=100 * max(waits, default=0.0),
         slots=max(m.ring.slots for m in moments),
-        gib=max(memory) / GIB,
+        gib=most / GIB,
+        # What happens near a floor far from zero would be a flat line.
+        least_gib=least / GIB if least > most / 2 else 0.0,
+        held_gib=max(held_bytes(m) or 0 for m in moments) / GIB,
     )
 
 
@@ -82,7 +98,7 @@ def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
     found = [
         _chart(
             "throughput",
-            "Samples a second: what training took, and what the slowest stage could give",
+            _throughput_title(run),
             "",
             [
                 Line("training took", _series(run, lambda m: m.consumer.samples_per_s), "a"),
@@ -101,15 +117,23 @@ def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
         ),
         _chart(
             "memory",
-            "Memory: what the machine could still give, the floor, and what the loader held",
+            "Memory: what the machine could still give, and the floor",
             "GiB",
             [
                 Line("headroom", _all(run, lambda m: _gib(m.memory.headroom_bytes)), "a"),
                 Line("RAM floor", _all(run, lambda m: _gib(m.memory.floor_bytes)), "limit", True),
-                Line("the loader, with its ring", _all(run, lambda m: _gib(held_bytes(m))), "d"),
             ],
             frame,
             reach.gib,
+            reach.least_gib,
+        ),
+        _chart(
+            "held",
+            "Memory: what the loader held, with its ring",
+            "GiB",
+            [Line("the loader", _all(run, lambda m: _gib(held_bytes(m))), "d")],
+            frame,
+            reach.held_gib,
         ),
         _knobs(run, frame),
         _chart(
@@ -129,13 +153,26 @@ def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
 
 
 def _chart(
-    key: str, title: str, unit: str, lines: list[Line], frame: Frame, top: float
+    key: str,
+    title: str,
+    unit: str,
+    lines: list[Line],
+    frame: Frame,
+    top: float,
+    foot: float = 0.0,
 ) -> Chart | None:
     drawn = [line for line in lines if any(point is not None for point in line.points)]
     if not drawn:
         return None
     legend = tuple((line.style, line.label) for line in drawn)
-    return Chart(key, title, legend, drawing(title, unit, drawn, frame, top))
+    return Chart(key, title, legend, drawing(title, unit, drawn, frame, top, foot))
+
+
+def _throughput_title(run: Run) -> str:
+    if any(_shown_bound(run, moment) for moment in run.own.moments):
+        return "Samples a second: what training took, and what the slowest stage could give"
+    far = "" if run.bound_per_s is None else f" (the loader could give {number(run.bound_per_s)})"
+    return f"Samples a second that training took{far}"
 
 
 def _cache(run: Run, frame: Frame) -> Chart | None:

@@ -12,14 +12,13 @@ from autoloader.controller.states import STATE_MEANING
 from autoloader.report.lines import clock
 from autoloader.report.run import Run, cost_of
 from autoloader.telemetry.snapshot import Move
+from autoloader.telemetry.verdict import MOSTLY_RATIO
 from autoloader.units import format_bytes
 
 SATISFIED_RATIO = 0.01
 """Below this wait ratio training does not wait (``controller.policy``)."""
 LEAST_SHARE = 0.01
 """Of the time, that a state must have had to be told."""
-MOSTLY_RATIO = 0.1
-"""From this wait ratio on the loader is what a reader should look at first."""
 _REMEDIES = {
     "decode": "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave "
     "less to decode. `autoloader plan` shows what each would give.",
@@ -237,8 +236,9 @@ def _controller(run: Run) -> Finding:
         why = f" Its last word: {run.own.last.why}." if run.own.last.why else ""
         none = "Nothing: no knob moved." if run.own.last.state else "There was none; nothing moved."
         return Finding(question, none + why, states)
-    by = Counter(move.by for move in run.moves)
+    by = Counter(move.by for move in run.changes)
     parts = [f"{_BY.get(who, who)} {count} ×" for who, count in by.most_common()]
+    times = "once" if len(run.changes) == 1 else f"{len(run.changes)} times"
     grouped = Counter((move.by, move.why) for move in run.moves)
     more = []
     for (who, why), count in grouped.most_common(5):
@@ -247,10 +247,10 @@ def _controller(run: Run) -> Finding:
         shown = "; ".join(_changes(moved, knob) for knob in knobs[:4]) + (
             " …" if len(knobs) > 4 else ""
         )
-        more.append(f"{count} ×, {_BY.get(who, who)}, because {why}: {shown}.")
-    return Finding(
-        question, f"Knobs moved {len(run.moves)} times: {', '.join(parts)}.", (*more, *states)
-    )
+        when = f"At {clock(moved[0].at_s - run.begin_s)}" if count == 1 else f"{count} ×"
+        more.append(f"{when}, {_BY.get(who, who)}: {why}" + (f": {shown}." if shown else "."))
+    answer = f"Knobs moved {times}: {', '.join(parts)}." if parts else "No knob moved."
+    return Finding(question, answer, (*more, *states))
 
 
 def _states(run: Run) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ def _states(run: Run) -> tuple[str, ...]:
     ]
     control = run.own.last.control
     if control is not None and control.drops:
-        found.append(f"The memory reflex dropped buffers {control.drops} ×.")
+        found.append(f"The memory reflex dropped what was read ahead {control.drops} ×.")
     return tuple(found)
 
 

@@ -74,23 +74,31 @@ class Frame:
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * at_s / max(self.end_s, 1e-9)
 
 
-def drawing(title: str, unit: str, lines: Iterable[Line], frame: Frame, top: float = 0.0) -> str:
+def drawing(
+    title: str,
+    unit: str,
+    lines: Iterable[Line],
+    frame: Frame,
+    top: float = 0.0,
+    foot: float = 0.0,
+) -> str:
     """A drawing of lines over time.
 
     Args:
         title: what it shows, for those who do not see it.
         unit: of the values: "%", "GiB", or "" for plain numbers.
-        lines: from 0 up.
+        lines: what is drawn.
         frame: of the page.
         top: the value that the axis reaches at least; two drawings with the same compare.
+        foot: where it begins, unless a value lies below.
 
     Returns:
         An ``<svg>`` element.
     """
     drawn = [line for line in lines if any(line.points)]
     highest = max((p[1] for line in drawn for p in line.points if p is not None), default=0.0)
-    lowest = min((p[1] for line in drawn for p in line.points if p is not None), default=0.0)
-    ticks = scale(min(0.0, lowest), max(top, highest))
+    lowest = min((p[1] for line in drawn for p in line.points if p is not None), default=foot)
+    ticks = scale(min(foot, lowest), max(top, highest))
     low, high = ticks[0], ticks[-1]
 
     def y(value: float) -> float:

@@ -154,7 +154,7 @@ def _figures(runs: list[Run]) -> list[tuple[str, list[str]]]:
     row("samples/s that the loader could give", [one.bound_per_s for one in runs], number)
     row("least headroom", [one.least_headroom_bytes for one in runs], format_bytes)
     row("most that the loader held", [one.most_bytes for one in runs], format_bytes)
-    row("times that knobs moved", [len(one.moves) for one in runs], number)
+    row("times that knobs moved", [len(one.changes) for one in runs], number)
     row("frames from the cache", [one.hit_ratio for one in runs], percent)
     row("bad records", [len(one.own.bad) for one in runs], number)
     row("batches taken", [one.own.last.consumer.batches for one in runs], number)

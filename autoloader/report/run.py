@@ -206,8 +206,13 @@ class Run:
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Every time that knobs moved, the oldest first."""
+        """What was done, and that memory is back, the oldest first."""
         return self.own.moves
+
+    @property
+    def changes(self) -> tuple[Move, ...]:
+        """Those of ``moves`` that moved knobs."""
+        return tuple(move for move in self.moves if move.changes)
 
     def rank_waits(self) -> dict[int, float]:
         """Rank → share of its time that it waited, the worst first."""

@@ -14,6 +14,8 @@ from autoloader.units import format_bytes, format_seconds
 
 LITTLE_RATIO = 0.01
 """Waiting for less of the time than this is not worth a knob (the controller's own measure)."""
+MOSTLY_RATIO = 0.1
+"""Waiting for less of the time than this, training sets the pace for the most part."""
 _IDLE_CPUS = 0.15
 _STUCK_S = 5.0
 _SILENT_S = 3.5
@@ -46,14 +48,15 @@ def limit_words(moment: Snapshot) -> str:
         return "paused: training takes no batches of this loader"
     limit = moment.limited_by
     if limit == "training":
-        return "training limits this run: it does not wait for data"
+        words = "training limits this run: it does not wait for data"
+        return f"{words}; memory is short" if (moment.above_floor_bytes or 0) < 0 else words
     if limit == "gpu":
         return "the GPU limits this run: training does not wait for data"
     if limit == "memory":
         return _short_of_memory(moment)
     for stage in moment.stages:
         if stage.name == limit:
-            return _slow(stage, moment.idle_cpus)
+            return _slow(stage, moment)
     return "what limits this run is not known yet"
 
 
@@ -78,7 +81,7 @@ def wait_words(moment: Snapshot | None, now_s: float) -> str:
 def changes_words(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Changes of knobs (flat knob → [before, after]): "ring_slots 16→4, cache_bytes 2.00 GiB→0"."""
     if not changes:
-        return "all is at its minimum"
+        return "nothing that holds memory can shrink"
     return ", ".join(
         f"{printable(knob)} {value_words(knob, before)}→{value_words(knob, after)}"
         for knob, (before, after) in changes.items()
@@ -95,18 +98,27 @@ def value_words(knob: str, value: Any) -> str:
 def _short_of_memory(moment: Snapshot) -> str:
     """It limits a run that waits; where nobody knows yet whether it does, it is short."""
     above = moment.above_floor_bytes
-    limits = "memory is short" if moment.consumer.wait_ratio is None else "memory limits this run"
+    waits = moment.consumer.wait_ratio
+    limits = "memory is short" if waits is None else _limits("memory", moment)
     if above is None:
         return limits
+    # In full it is the longest sentence of all, and a line has 80 characters.
+    headroom = "" if waits is not None and waits < MOSTLY_RATIO else "headroom is "
     if above < 0:
-        where = f"{format_bytes(-above)} below the floor"
-    else:
-        where = f"only {format_bytes(above)} above the floor"
-    return f"{limits}: headroom is {where}"
+        return f"{limits}: {headroom}{format_bytes(-above)} below the floor"
+    return f"{limits}: {headroom}only {format_bytes(above)} above the floor"
 
 
-def _slow(stage: StageMoment, idle_cpus: float | None) -> str:
+def _limits(what: str, moment: Snapshot) -> str:
+    """That it limits the run; or, where training waits little, that it does so a little."""
+    if (moment.consumer.wait_ratio or 0.0) >= MOSTLY_RATIO:
+        return f"{what} limits this run"
+    return f"mostly training limits this run, a little {what}"
+
+
+def _slow(stage: StageMoment, moment: Snapshot) -> str:
     what = f"reading {stage.dataset}" if stage.dataset else stage.stage
+    idle_cpus = moment.idle_cpus
     workers = f"{stage.workers} worker{'s' * (stage.workers != 1)}"
     busy = "" if stage.busy_ratio is None else f", {stage.busy_ratio:.0%} busy".replace("%", " %")
     idle = ""
@@ -114,4 +126,4 @@ def _slow(stage: StageMoment, idle_cpus: float | None) -> str:
         idle = f"; {idle_cpus:.1f} processors idle"
         if idle_cpus < _IDLE_CPUS:
             idle = "; no processor is idle"
-    return f"{what} limits this run: {workers}{busy}{idle}"
+    return f"{_limits(what, moment)}: {workers}{busy}{idle}"

@@ -93,9 +93,9 @@ def test_names_that_a_terminal_would_obey_are_shown_and_not_obeyed() -> None:
 
 
 def test_a_terminal_without_these_characters_gets_others() -> None:
-    moment = a_moment(lately=LatelyMoment((0.0, 1.0), ()))
+    moment = a_moment(lately=LatelyMoment((0.0, 1.0, None), ()))
     waits = next(line for line in lines_of(moment) if line.startswith("waits"))
-    assert "▁█" in waits
+    assert "▁█-" in waits  # a second in which nothing was measured is not one without waiting
     plain = replace(FRAME, blocks=Frame.of(80, 24, "ascii").blocks)
     assert "▁" not in "".join(lines_of(moment, frame=plain))
 
@@ -112,7 +112,22 @@ def test_several_runs_are_a_line_each() -> None:
         ({}, "decode limits this run: 4 workers, 90 % busy"),
         ({"idle_cpus": 0.0}, "decode limits this run: 4 workers, 90 % busy; no processor is idle"),
         ({"limited_by": "memory"}, "memory limits this run: headroom is 2.00 GiB below the floor"),
-        ({"limited_by": "training"}, "training limits this run: it does not wait for data"),
+        (
+            {"limited_by": "memory", "consumer": ConsumerMoment(wait_ratio=0.012)},
+            "mostly training limits this run, a little memory: 2.00 GiB below the floor",
+        ),
+        (
+            {"consumer": ConsumerMoment(wait_ratio=0.03)},
+            "mostly training limits this run, a little decode: 4 workers, 90 % busy",
+        ),
+        (
+            {"limited_by": "training"},
+            "training limits this run: it does not wait for data; memory is short",
+        ),
+        (
+            {"limited_by": "training", "memory": MemoryMoment(6 * GIB, 5 * GIB)},
+            "training limits this run: it does not wait for data",
+        ),
         ({"limited_by": "gpu"}, "the GPU limits this run: training does not wait for data"),
         ({"limited_by": ""}, "what limits this run is not known yet"),
         ({"phase": "parked"}, "paused: training takes no batches of this loader"),
