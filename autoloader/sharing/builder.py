@@ -1,9 +1,10 @@
 """Shares the batches of one pipeline between the builders here and those of other hosts.
 
 Theory of operation. While nobody helps, rounds go to the builders here as they were dealt, and
-nothing is added but a thread that waits. While others help, batches wait in one line: a builder
-here takes the next one that has a slot when it has fewer than two, helpers take the next ones when
-they have room. Whoever is faster fills more, and nobody is told how fast he is.
+whoever wants a batch takes it from them: nothing is added but threads that wait. While others help,
+batches wait in one line: a builder here takes the next one that has a slot when it has fewer than
+two, helpers take the next ones when they have room. Whoever is faster fills more, and nobody is
+told how fast he is.
 
 A helper fills memory of its own host and needs no slot. When its answer is there and the batch has
 its slot, the answer is copied into it (``helper_client``). An answer that does not come in time is
@@ -41,7 +42,7 @@ from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
-from autoloader.sharing.lanes import Lane, LocalBuilder, State, Task
+from autoloader.sharing.lanes import Lane, Lanes, LocalBuilder, State, Task
 from autoloader.sharing.patience import Patience
 
 if TYPE_CHECKING:
@@ -80,12 +81,11 @@ class SharedBuilder:
         memory: RingMemory,
         datasets: int,
     ) -> None:
-        self._make, self._processes, self._open = make, processes, helpers
+        self._processes, self._open = processes, helpers
         self._memory = memory
         self._knobs = knobs
         self._changed = threading.Condition(threading.RLock())
-        self._lanes: list[Lane] = []
-        self._leaving: list[Lane] = []
+        self._lanes = Lanes(make, datasets, self._taken_here, self._fail)
         self._tasks: collections.deque[Task] = collections.deque()
         self._by_number: dict[int, Task] = {}
         self._line: collections.deque[Task] = collections.deque()
@@ -93,12 +93,13 @@ class SharedBuilder:
         self._number = 0
         self._patience = Patience()
         self._helpers: HelperClient | None = None
-        self._ended = BuilderActivity.none(datasets)
         self._taken = np.zeros(datasets, np.int64)
         self._counts = HelperActivity()
         self._asked_s = time.monotonic()
         self._parked = False
+        self._alone = True
         self._closed = False
+        self._over = threading.Event()
         self._failure: BaseException | None = None
         self.retune(knobs)
         self._watch = LoaderThread(target=self._look, name="autoloader-share")
@@ -127,10 +128,9 @@ class SharedBuilder:
                     line.append(task)
                 self._by_number[task.number] = task
             self._want_helpers()
-            alone = not self._room() and not self._line and not self._away()
-            if alone and len(runs) == len(self._lanes):
-                for lane, mine in zip(self._lanes, tasks, strict=True):
-                    lane.assign(mine)
+            self._note()
+            if self._alone and len(runs) == len(self._lanes):
+                self._lanes.assign(tasks)
             else:
                 self._line.extend(sorted((t for own in tasks for t in own), key=lambda t: t.number))
                 self._pump()
@@ -145,8 +145,8 @@ class SharedBuilder:
             task = self._unslotted.popleft()
             task.slot = slot
             if task.state is State.HERE:
-                lane = next(lane for lane in self._all_lanes() if task in lane.tasks)
-                lane.builder.give(slot)
+                assert task.lane is not None
+                task.lane.builder.give(slot)
             elif task.state is State.ANSWERED:
                 self._use(task)
             self._pump()
@@ -157,21 +157,30 @@ class SharedBuilder:
         Raises:
             AutoloaderError: whatever ended a builder here.
         """
-        with self._changed:
-            self._changed.wait_for(self._first_is_there, timeout_s)
-            if self._failure is not None:
-                raise as_fault(self._failure, "decode")
-            if not self._first_is_there():
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._to_do, max(0.0, deadline - time.monotonic()))
+                if self._failure is not None:
+                    raise as_fault(self._failure, "decode")
+                first = self._tasks[0] if self._tasks and not self._closed else None
+                if first is None or not self._to_do():
+                    return None
+                if first.state is State.FILLED:
+                    self._tasks.popleft()
+                    del self._by_number[first.number]
+                    return first.batch
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
                 return None
-            task = self._tasks.popleft()
-            del self._by_number[task.number]
-            return task.batch
+            assert first.lane is not None
+            first.lane.take(first, left_s)
 
     def retune(self, knobs: Knobs) -> None:
         """See ``BatchBuilder.retune``; also adds and closes builders here, and asks for helpers."""
         with self._changed:
             self._knobs = knobs
-            self._adjust()
+            self._lanes.adjust(knobs.shares(self._processes(knobs)))
             self._want_helpers()
             self._pump()
 
@@ -179,14 +188,13 @@ class SharedBuilder:
         """See ``BatchBuilder.park``."""
         with self._changed:
             self._parked = parked
-            for lane in self._all_lanes():
-                lane.builder.park(parked)
+            self._lanes.park(parked)
             self._pump()
 
     def drop(self) -> None:
         """See ``BatchBuilder.drop``."""
         with self._changed:
-            lanes = self._all_lanes()
+            lanes = [*self._lanes]
         for lane in lanes:
             lane.builder.drop()
 
@@ -194,25 +202,26 @@ class SharedBuilder:
     def settled(self) -> bool:
         """Whether as many builders as the knobs say work with them, and as many helpers."""
         with self._changed:
-            here = not self._leaving and all(lane.builder.settled for lane in self._lanes)
-            return here and (self._helpers is None or self._helpers.settled)
+            return self._lanes.settled and (self._helpers is None or self._helpers.settled)
 
     @property
     def filled(self) -> int:
         """Batches ready to be handed out."""
-        return sum(task.state is State.FILLED for task in list(self._tasks))
+        with self._changed:
+            here = sum(lane.builder.filled for lane in self._lanes)
+            return here + sum(task.state is State.FILLED for task in self._tasks)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Processes that build here, and the one that asks helpers."""
         with self._changed:
-            found = [pid for lane in self._all_lanes() for pid in lane.builder.pids]
+            found = [pid for lane in self._lanes for pid in lane.builder.pids]
             return (*found, *([self._helpers.pid] if self._helpers and self._helpers.pid else []))
 
     def activity(self) -> BuilderActivity:
         """See ``BatchBuilder.activity``; what helpers decoded is in none of its times."""
         with self._changed:
-            done, lanes = self._ended, self._all_lanes()
+            done, lanes = self._lanes.ended, [*self._lanes]
             taken, counts = self._taken.tolist(), self._counts
             if self._helpers is not None:
                 counts = replace(
@@ -230,7 +239,8 @@ class SharedBuilder:
         """End everything; drops what is under way. Whether all ended in time."""
         with self._changed:
             self._closed = True
-            lanes, helpers = self._all_lanes(), self._helpers
+            self._over.set()
+            lanes, helpers = [*self._lanes], self._helpers
             self._changed.notify_all()
         deadline = time.monotonic() + within_s
         ended = [lane.close(max(0.05, deadline - time.monotonic())) for lane in lanes]
@@ -303,9 +313,12 @@ class SharedBuilder:
             self._asked_s = time.monotonic()
             self._helpers.want(self._knobs.helper_slots)
 
-    def _first_is_there(self) -> bool:
-        there = bool(self._tasks) and self._tasks[0].state is State.FILLED
-        return there or self._failure is not None or self._closed
+    def _to_do(self) -> bool:
+        """Whether the first batch is there, or is to be taken from a builder here."""
+        if self._failure is not None or self._closed:
+            return True
+        first = self._tasks[0].state if self._tasks else None
+        return first is State.FILLED or (self._alone and first is State.HERE)
 
     def _room(self) -> int:
         """Batches that helpers may have at a time."""
@@ -313,48 +326,31 @@ class SharedBuilder:
 
     def _away(self) -> int:
         """Batches that helpers have, or that wait for being copied."""
+        if self._helpers is None:
+            return 0
         states = (State.AWAY, State.ANSWERED, State.COPYING)
         return sum(task.state in states for task in self._tasks)
 
-    def _all_lanes(self) -> list[Lane]:
-        return [*self._lanes, *self._leaving]
-
-    def _adjust(self) -> None:
-        """Have as many builders here as the knobs say."""
-        own = self._knobs.shares(self._processes(self._knobs))
-        here = len(own) == 1
-        kept = [lane for lane in self._lanes if lane.builder.here is here][: len(own)]
-        self._leaving += [lane for lane in self._lanes if lane not in kept]
-        for share in own[len(kept) :]:
-            lane = Lane(self._make(share, here), self._deliver)
-            lane.builder.park(self._parked)
-            kept.append(lane)
-        self._lanes = kept
-        for lane, share in zip(self._lanes, own, strict=True):
-            lane.builder.retune(share)
-        self._close_empty()
-
-    def _close_empty(self) -> None:
-        """Close the builders that are leaving and have nothing left to fill."""
-        for lane in [one for one in self._leaving if not one.tasks]:
-            self._leaving.remove(lane)
-            self._ended = self._ended.plus(lane.builder.activity().over())
-            lane.closed = True
-            LoaderThread(target=lane.close, name="autoloader-share-end", args=(_POLL_S,)).start()
-
     def _pump(self) -> None:
         """Give batches that wait to whoever has room for them."""
-        if self._closed:
-            return
+        if not self._closed:
+            self._hand_on()
+            self._note()
+
+    def _note(self) -> None:
+        """Have the lanes' threads work while others help, and rest while nobody does."""
+        alone = not self._room() and not self._line and not self._away()
+        if alone is not self._alone:
+            self._alone = alone
+            self._lanes.rest(alone)
+            self._changed.notify_all()
+
+    def _hand_on(self) -> None:
         room, away = self._room(), self._away()
-        if not room and not away:
-            for k, task in enumerate(self._line):
-                self._lanes[k % len(self._lanes)].assign([task])
-            self._line.clear()
-            return
+        alone = not room and not away
         while self._line:
-            lane = min(self._lanes, key=lambda one: len(one.tasks))
-            if self._line[0].slot is not None and len(lane.tasks) < _HERE:
+            lane = self._lanes.shortest
+            if alone or (self._line[0].slot is not None and len(lane.tasks) < _HERE):
                 lane.assign([self._line.popleft()])
             elif away < room:
                 task = self._line.popleft()
@@ -364,13 +360,12 @@ class SharedBuilder:
                 away += 1
             else:
                 return
-        self._changed.notify_all()
 
     def _use(self, task: Task) -> None:
         """A helper's answer is there and so is the slot."""
         assert task.slot is not None
         if task.checked:
-            self._shortest().assign([task])
+            self._lanes.shortest.assign([task])
             return
         if self._helpers is not None:
             task.state, task.since_s = State.COPYING, time.monotonic()
@@ -381,14 +376,11 @@ class SharedBuilder:
         task.checked = False
         self._counts = replace(self._counts, again=self._counts.again + 1)
         if task.slot is not None:
-            self._shortest().assign([task])
+            self._lanes.shortest.assign([task])
             return
         task.state = State.WAITING
         at = sum(waiting.number < task.number for waiting in self._line)
         self._line.insert(at, task)
-
-    def _shortest(self) -> Lane:
-        return min(self._lanes, key=lambda lane: len(lane.tasks))
 
     def _drop(self, number: int) -> None:
         if self._helpers is not None:
@@ -398,35 +390,29 @@ class SharedBuilder:
         task.batch, task.state = batch, State.FILLED
         self._changed.notify_all()
 
-    def _deliver(self, lane: Lane) -> None:
-        """Take what a builder here has filled."""
-        try:
-            while not (self._closed or lane.closed):
-                batch = lane.builder.next(_POLL_S)
-                if batch is None:
-                    continue
-                with self._changed:
-                    task = lane.tasks.popleft()
-                    if task.checked and self._helpers is not None:
-                        task.batch, task.state = batch, State.COMPARING
-                        task.since_s = time.monotonic()
-                        self._helpers.compare(task.number, batch)
-                    else:
-                        self._fill(task, batch)
-                    self._close_empty()
-                    self._pump()
-        except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
-            with self._changed:
-                if not (self._closed or lane.closed):
-                    self._failure = error
-                    self._changed.notify_all()
+    def _taken_here(self, lane: Lane, batch: BatchMessage) -> None:
+        """What a builder here has filled."""
+        with self._changed:
+            task = lane.tasks.popleft()
+            if task.checked and self._helpers is not None:
+                task.batch, task.state = batch, State.COMPARING
+                task.since_s = time.monotonic()
+                self._helpers.compare(task.number, batch)
+            else:
+                self._fill(task, batch)
+            self._lanes.close_empty()
+            self._pump()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            if not self._closed:
+                self._failure = error
+                self._changed.notify_all()
 
     def _look(self) -> None:
         """Have batches filled here whose helpers take too long."""
-        while not self._closed:
+        while not self._over.wait(_POLL_S if self._alone else _LOOK_S):
             with self._changed:
-                under_way = self._away() or any(t.state is State.COMPARING for t in self._tasks)
-                self._changed.wait(_LOOK_S if under_way else _POLL_S)
                 now = time.monotonic()
                 stuck = False
                 for task in list(self._tasks):
@@ -441,8 +427,7 @@ class SharedBuilder:
                         assert task.batch is not None
                         self._fill(task, task.batch)
                 helpers = self._helpers
-                idle = not under_way and now - self._asked_s > _IDLE_S
-                if idle and helpers is not None:
+                if helpers and not self._away() and now - self._asked_s > _IDLE_S:
                     helpers.want(0)
             if stuck and helpers is not None:
                 helpers.restart()  # waits until nobody writes any more, then tells what is lost

@@ -284,6 +284,41 @@ def _actions(
     return np.stack(found)
 
 
+def test_while_nobody_helps_whoever_wants_a_batch_takes_it_from_its_builder(
+    planned: tuple[AutoLoader, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    takers: list[str] = []
+    taken = BatchBuilder.next
+
+    def noted(builder: BatchBuilder, timeout_s: float) -> BatchMessage | None:
+        takers.append(threading.current_thread().name)
+        return taken(builder, timeout_s)
+
+    monkeypatch.setattr(BatchBuilder, "next", noted)
+    loader, _ = planned
+    mixture = loader.plan.mixture
+    memory = RingMemory(mixture.layout)
+    reader = SharedReader(mixture, loader.plan.order, random.Random(5))
+    alone = Knobs.build({"reader": "indexed", "ring_slots": 5})
+    helped = Knobs.build({"helper_slots": 2}, base=alone)
+    deal = Deal.of(loader.plan.order, mixture.spec.batch, Ranks())
+    pipeline = Pipeline(mixture, reader, alone, memory, deal=deal)
+    pipeline.start()
+    try:
+        for knobs in (alone, helped, alone):
+            pipeline.retune(knobs)
+            while bool(pipeline.activity().helpers.present) is not bool(knobs.helper_slots):
+                _actions(pipeline, mixture, memory, 1)
+            _actions(pipeline, mixture, memory, 10)  # those that were on their way
+            takers.clear()
+            _actions(pipeline, mixture, memory, 10)
+            own = {name for name in takers if name.startswith("autoloader-share-here")}
+            assert bool(own) is bool(knobs.helper_slots)
+    finally:
+        pipeline.close()
+        memory.close()
+
+
 def test_a_difference_names_the_array_the_row_and_the_dataset(
     planned: tuple[AutoLoader, list[np.ndarray]],
 ) -> None:
