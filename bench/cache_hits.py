@@ -221,15 +221,16 @@ def uses_of(case: Case, positions: int) -> Uses:
         planned = plan.samples(start, start + len(position))
         offsets = np.asarray(sorted(set(case.tables[0].sample.frame_offsets)), dtype=np.int64)
         index = np.empty((len(position), len(offsets)), dtype=np.int64)
+        length = np.empty_like(position)
         frame = np.empty_like(index)
         for number, table in enumerate(case.tables):
             at = np.flatnonzero(planned.dataset == number)
             own = planned.episode[at]
             window = rows(planned.t[at], offsets, steps[number][own, None], table.sample)
-            index[at] = window.index
+            index[at], length[at] = window.index, steps[number][own]
             frame[at] = window.index + before[number][own, None]
         dataset = planned.dataset.astype(np.int64)
-        after = next_use.after(dataset, planned.pass_, planned.episode, index, position)
+        after = next_use.after(planned, length, index, position)
         # A frame that an edge repeats within a sample is used once.
         once = np.ones(frame.shape, dtype=np.bool_)
         once[:, 1:] = frame[:, 1:] != frame[:, :-1]

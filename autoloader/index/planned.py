@@ -104,6 +104,7 @@ class PlannedReads:
         shards: files whose index says so.
         ranges: camera → where its m frames lie.
         shown: [n, F] int64, the frame of the strided episode that each sample shows.
+        steps: [n] int64, of the strided episode.
         sample: [m] int64, a sample that shows each frame.
     """
 
@@ -111,6 +112,7 @@ class PlannedReads:
     shards: set[str]
     ranges: dict[str, FrameRanges]
     shown: Ints
+    steps: Ints
     sample: Ints
 
 
@@ -324,7 +326,7 @@ class RunPlanner:
         shards = {path for part in work.parts for path in part.episodes.shards()}
         shown = (raw // work.stride[:, None])[row_of]
         sample = work.order[first // raw.shape[1]]
-        return block, PlannedReads(files, shards, ranges, shown, sample)
+        return block, PlannedReads(files, shards, ranges, shown, work.steps[row_of], sample)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ Not here: which frames a sample shows (``samples.windows``), what is done about 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 
 from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable, Ints
-from autoloader.order.plan import SamplePlan
+from autoloader.order.plan import PlannedSamples, SamplePlan
 from autoloader.order.schedule import NEVER
 from autoloader.samples.windows import dropped_edges
 
@@ -43,8 +43,6 @@ _LOOKS = 12
 """Uses that are looked at for one of this node; each takes about 3 µs for a frame."""
 _FAR = 3
 """Where no use of this node is found, so many times the mean is told: few of them come later."""
-_GAP = 512
-"""Positions that lie no further apart are numbered in one piece."""
 
 
 class NextUse:
@@ -57,7 +55,6 @@ class NextUse:
 
     def __init__(self, plan: SamplePlan, tables: Sequence[DatasetTable]) -> None:
         self._plan = plan
-        self._tables = tables
         samples = [table.sample for table in tables]
         offsets = [sorted(set(sample.frame_offsets)) for sample in samples]
         self._offsets = np.zeros((len(tables), max(map(len, offsets))), dtype=np.int64)
@@ -81,15 +78,13 @@ class NextUse:
         self._drawn = np.asarray(drawn, dtype=np.int64)
         self._goal = np.asarray([s.goal != "none" for s in samples], dtype=np.bool_)
         self._samples = np.asarray([table.samples for table in tables], dtype=np.int64)
-        self._stride = np.asarray([table.stride for table in tables], dtype=np.int64)
         dropped = [dropped_edges(sample) for sample in samples]
         self._first, self._end = np.asarray(dropped, dtype=np.int64).T
 
     def after(
         self,
-        dataset: Ints,
-        pass_: Ints,
-        episode: Ints,
+        planned: PlannedSamples,
+        steps: Ints,
         frame: Ints,
         position: Ints,
         node: NodePart | None = None,
@@ -97,9 +92,8 @@ class NextUse:
         """The next position at which any sample shows each frame at one of its offsets.
 
         Args:
-            dataset: [n] of the samples at ``position``.
-            pass_: [n] the pass of their dataset.
-            episode: [n] the index in the dataset's table.
+            planned: n samples.
+            steps: [n] of the strided episode of each.
             frame: [n, F] frames that they show, as numbers of the strided episode.
             position: [n] where they lie.
             node: whose positions count; ``None``: all.
@@ -108,16 +102,22 @@ class NextUse:
             [n, F] int64 positions, each above its sample's own; ``NEVER`` where there is none, as
             of a dataset that gives no more samples from some position on.
         """
-        frames = frame.shape[1]
-        dataset, pass_, episode = (
-            np.repeat(column.astype(np.int64), frames) for column in (dataset, pass_, episode)
+        times = frame.shape[1]
+        dataset = planned.dataset.astype(np.int64)
+        first = self._first[dataset]
+        columns = (
+            dataset,
+            planned.episode,
+            first,
+            np.maximum(first, steps - self._end[dataset]),
+            steps - 1,
         )
-        now = np.repeat(position, frames)
-        own = np.repeat(self._own_numbers(position), frames)
-        number = self._next_numbers(dataset, pass_, episode, frame.ravel(), own)
-        found = self._positions(dataset, number, now)
+        shown = _Frames(frame.ravel(), *(np.repeat(column, times) for column in columns))
+        now = np.repeat(position, times)
+        number = self._next_numbers(shown, np.repeat(planned.number, times))
+        found = self._positions(shown.dataset, number, now)
         if node is not None:
-            self._pass_over(node, dataset, episode, frame.ravel(), now, number, found)
+            self._pass_over(node, shown, now, number, found)
         return found.reshape(frame.shape)
 
     def _positions(self, dataset: Ints, number: Ints, now: Ints) -> Ints:
@@ -129,34 +129,24 @@ class NextUse:
         return found
 
     def _pass_over(
-        self,
-        node: NodePart,
-        dataset: Ints,
-        episode: Ints,
-        frame: Ints,
-        now: Ints,
-        number: Ints,
-        found: Ints,
+        self, node: NodePart, shown: _Frames, now: Ints, number: Ints, found: Ints
     ) -> None:
         """Put the next use of a node in place of those in ``found`` that are other nodes'."""
         left = np.flatnonzero((found < NEVER) & ~node.shows(found))
         for _ in range(_LOOKS):
             if not len(left):
                 return
-            of, last = dataset[left], number[left]
-            number[left] = self._next_numbers(
-                of, last // self._samples[of], episode[left], frame[left], last
-            )
-            found[left] = self._positions(of, number[left], found[left])
+            of = shown.at(left)
+            number[left] = self._next_numbers(of, number[left])
+            found[left] = self._positions(of.dataset, number[left], found[left])
             left = left[(found[left] < NEVER) & ~node.shows(found[left])]
         found[left] += (found[left] - now[left]) * node.nodes * _FAR // (_LOOKS + 1)
 
-    def _next_numbers(
-        self, dataset: Ints, pass_: Ints, episode: Ints, frame: Ints, own: Ints
-    ) -> Ints:
+    def _next_numbers(self, shown: _Frames, own: Ints) -> Ints:
         """The number, above ``own``, of the next sample of its dataset that shows each frame."""
-        first, stop, last = self._valid(dataset, episode)
-        row, t = self._shown_by(dataset, frame, first, stop, last)
+        dataset, episode = shown.dataset, shown.episode
+        pass_ = own // self._samples[dataset]
+        row, t = self._shown_by(shown)
         held = self._plan.holds(dataset[row], episode[row], t)
         row, t = row[held], t[held]
         showing = np.bincount(row, minlength=len(own))
@@ -173,40 +163,17 @@ class NextUse:
         undrawn = np.unique(row[self._drawn[dataset[row]] > 0])
         if len(undrawn):
             of = dataset[undrawn]
-            chance = showing[undrawn] * self._drawn[of] / (stop[undrawn] - first[undrawn])
+            valid = shown.stop[undrawn] - shown.first[undrawn]
+            chance = showing[undrawn] * self._drawn[of] / valid
             passes = pass_[undrawn] + _PASSES - 0.5 + 1 / np.minimum(chance, 1)
             number[undrawn] = (passes * self._samples[of]).astype(np.int64)
         return number
 
-    def _own_numbers(self, position: Ints) -> Ints:
-        """The number of each position's sample among those of its dataset."""
-        order = np.argsort(position, kind="stable")
-        ascending = position[order]
-        number = np.empty_like(ascending)
-        cuts = np.flatnonzero(np.diff(ascending) > _GAP) + 1
-        for own in np.split(np.arange(len(ascending)), cuts):
-            if len(own):
-                begin = int(ascending[own[0]])
-                numbers = self._plan.ordinals(begin, int(ascending[own[-1]]) + 1)[1]
-                number[order[own]] = numbers[ascending[own] - begin]
-        return number
-
-    def _valid(self, dataset: Ints, episode: Ints) -> tuple[Ints, Ints, Ints]:
-        """(first valid t, the one after the last, last frame) of each episode."""
-        steps = np.empty_like(dataset)
-        order = np.argsort(dataset, kind="stable")
-        edges = np.flatnonzero(np.diff(dataset[order], prepend=-1, append=-1)).tolist()
-        for begin, end in pairwise(edges):
-            rows = order[begin:end]
-            steps[rows] = self._tables[dataset[rows[0]]].steps[episode[rows]]
-        steps = -(-steps // self._stride[dataset])
-        first = self._first[dataset]
-        return first, np.maximum(first, steps - self._end[dataset]), steps - 1
-
-    def _shown_by(
-        self, dataset: Ints, frame: Ints, first: Ints, stop: Ints, last: Ints
-    ) -> tuple[Ints, Ints]:
+    def _shown_by(self, shown: _Frames) -> tuple[Ints, Ints]:
         """(which of the frames, t) of every valid t that shows one of them; t may be twice."""
+        dataset, frame, first, stop, last = (
+            shown.dataset, shown.frame, shown.first, shown.stop, shown.last,
+        )  # fmt: skip
         t = frame[:, None] - self._offsets[dataset]
         row, column = np.nonzero(self._has[dataset] & (t >= first[:, None]) & (t < stop[:, None]))
         rows, ts = [row], [t[row, column]]
@@ -222,3 +189,26 @@ class NextUse:
             rows.append(np.repeat(at, each))
             ts.append(np.arange(int(each.sum())) + np.repeat(low - (np.cumsum(each) - each), each))
         return np.concatenate(rows), np.concatenate(ts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """Frames of episodes, all [n].
+
+    Attributes:
+        frame: number in the strided episode.
+        dataset, episode: whose.
+        first, stop: the episode's valid t, and the one after the last.
+        last: the episode's last frame.
+    """
+
+    frame: Ints
+    dataset: Ints
+    episode: Ints
+    first: Ints
+    stop: Ints
+    last: Ints
+
+    def at(self, rows: Ints) -> _Frames:
+        """Those of ``rows``."""
+        return _Frames(*(getattr(self, name)[rows] for name in self.__slots__))

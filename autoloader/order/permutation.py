@@ -25,15 +25,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.draws import splitmix64_in_place
+from autoloader.samples.draws import constant, splitmix64_in_place
 
 # Four rounds mix large domains; with a handful of numbers it takes this many until every order of
 # up to five, and every pair of neighbours beyond, comes about equally often, which tests count.
 ROUNDS = 12
 _ROUND_SHIFT = 48
 MAX_SIZE = 2**53
-_TURNS = [np.uint64(turn << _ROUND_SHIFT) for turn in range(ROUNDS)]
-_ONE = np.uint64(1)
+_TURNS = [constant(turn << _ROUND_SHIFT) for turn in range(ROUNDS)]
+_ONE = constant(1)
 
 
 def permute(
@@ -109,11 +109,11 @@ def _network_back(
     right, left = np.divmod(image, a)
     mixed, scratch = np.empty_like(image), np.empty_like(image)
     for turn in range(ROUNDS - 2, -1, -2):
-        # What falls below zero wraps to far beyond its base, which then is added once.
+        # What falls below zero wraps to far beyond its base; with the base added it is less again.
         right -= np.remainder(_hash(left, key, turn + 1, mixed, scratch), b, out=mixed)
-        np.add(right, b, out=right, where=right >= b)
+        np.minimum(right, np.add(right, b, out=scratch), out=right)
         left -= np.remainder(_hash(right, key, turn, mixed, scratch), a, out=mixed)
-        np.add(left, a, out=left, where=left >= a)
+        np.minimum(left, np.add(left, a, out=scratch), out=left)
     right *= a
     right += left
     return np.asarray(right)

@@ -47,6 +47,8 @@ class PlannedSamples:
 
     Attributes:
         dataset: [n] int32, which table.
+        number: [n] int64, which of the samples that its dataset gives over all passes; −1 where
+            that was not asked for (``SamplePlan.block``).
         pass_: [n] int64, the dataset's pass, from 0.
         episode: [n] int64, the index in the table's arrays.
         t: [n] int64, in the strided episode.
@@ -55,6 +57,7 @@ class PlannedSamples:
     """
 
     dataset: NDArray[np.int32]
+    number: Ints
     pass_: Ints
     episode: Ints
     t: Ints
@@ -126,6 +129,7 @@ class SamplePlan:
             return parts[0]
         return PlannedSamples(
             np.concatenate([part.dataset for part in parts]),
+            np.concatenate([part.number for part in parts]),
             np.concatenate([part.pass_ for part in parts]),
             np.concatenate([part.episode for part in parts]),
             np.concatenate([part.t for part in parts]),
@@ -157,7 +161,7 @@ class SamplePlan:
             if of is not None:
                 block[at] = of
         return PlannedSamples(
-            dataset.astype(np.int32), pass_, episode, t, block if self._local else None
+            dataset.astype(np.int32), number, pass_, episode, t, block if self._local else None
         )
 
     def block(self, dataset: int, pass_: int, block: int) -> PlannedSamples:
@@ -171,8 +175,8 @@ class SamplePlan:
             episode, t = self._at(*own, stored)
         n = len(t)
         return PlannedSamples(
-            np.full(n, dataset, np.int32), np.full(n, pass_, np.int64), episode, t,
-            np.full(n, block, np.int64),
+            np.full(n, dataset, np.int32), np.full(n, -1, np.int64), np.full(n, pass_, np.int64),
+            episode, t, np.full(n, block, np.int64),
         )  # fmt: skip
 
     def ordinals(self, start: int, stop: int) -> tuple[Ints, Ints]:

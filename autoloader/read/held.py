@@ -75,9 +75,7 @@ class HeldFrames:
             return
         position = np.concatenate([np.arange(start, stop) for start, stop in spans])
         dataset_of = planned.dataset.astype(np.int64)
-        shown = self._next_use.after(
-            dataset_of, planned.pass_, planned.episode, reads.shown, position, self._node
-        )
+        shown = self._next_use.after(planned, reads.steps, reads.shown, position, self._node)
         at = block.frame_row.ravel()
         frames = 1 + int(at.max())
         seen = ~block.frame_zeroed.ravel()

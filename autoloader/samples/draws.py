@@ -26,10 +26,16 @@ GOLDEN = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 MASK = 0xFFFFFFFFFFFFFFFF
-# The same as NumPy's scalars, which are not free to make.
-_GOLDEN, _MIX_1, _MIX_2 = np.uint64(GOLDEN), np.uint64(MIX_1), np.uint64(MIX_2)
-_UNMIX_1, _UNMIX_2 = np.uint64(pow(MIX_1, -1, 2**64)), np.uint64(pow(MIX_2, -1, 2**64))
-_27, _30, _31, _54, _60, _62 = map(np.uint64, (27, 30, 31, 54, 60, 62))
+
+
+def constant(value: int) -> NDArray[np.uint64]:
+    """A number [] for arithmetic on small arrays: NumPy makes one of a scalar at each call."""
+    return np.array(value, dtype=np.uint64)
+
+
+_GOLDEN, _MIX_1, _MIX_2 = map(constant, (GOLDEN, MIX_1, MIX_2))
+_UNMIX_1, _UNMIX_2 = constant(pow(MIX_1, -1, 2**64)), constant(pow(MIX_2, -1, 2**64))
+_27, _30, _31, _54, _60, _62 = map(constant, (27, 30, 31, 54, 60, 62))
 
 PURPOSE_ORDER = 1
 PURPOSE_CAMERA = 2

@@ -39,6 +39,12 @@ def shown(planned: PlannedSamples, tables: list[DatasetTable]) -> list[NDArray[n
     return found
 
 
+def lengths(planned: PlannedSamples, tables: list[DatasetTable]) -> NDArray[np.int64]:
+    """Steps of each sample's strided episode."""
+    pairs = zip(planned.dataset.tolist(), planned.episode.tolist(), strict=True)
+    return np.asarray([-(-int(tables[d].steps[e]) // tables[d].stride) for d, e in pairs])
+
+
 def walked_uses(
     planned: PlannedSamples, frames: list[NDArray[np.int64]], start: int
 ) -> dict[tuple[int, int, int], list[int]]:
@@ -70,14 +76,8 @@ def told_and_walked(
     pairs = []
     for n in range(count):
         own = frames[n]
-        told = next_use.after(
-            planned.dataset[n : n + 1],
-            planned.pass_[n : n + 1],
-            planned.episode[n : n + 1],
-            own[None],
-            np.asarray([start + n]),
-            node,
-        )
+        one = plan.samples(start + n, start + n + 1)
+        told = next_use.after(one, lengths(one, tables), own[None], np.asarray([start + n]), node)
         for frame, q in zip(own.tolist(), told[0].tolist(), strict=True):
             after = uses[int(planned.dataset[n]), int(planned.episode[n]), frame]
             later = [each for each in after if each > start + n]
@@ -229,17 +229,11 @@ def test_samples_asked_for_together_are_told_what_each_is_told_alone() -> None:
     position = np.concatenate([np.arange(*span) for span in spans])
     planned = plan.spans(spans)
     frame = np.stack(shown(planned, every))
-    together = next_use.after(planned.dataset, planned.pass_, planned.episode, frame, position)
-    for n in range(len(position)):
-        one = slice(n, n + 1)
-        alone = next_use.after(
-            planned.dataset[one],
-            planned.pass_[one],
-            planned.episode[one],
-            frame[one],
-            position[one],
-        )
-        assert alone.tolist() == together[one].tolist()
+    together = next_use.after(planned, lengths(planned, every), frame, position)
+    for n, at in enumerate(position.tolist()):
+        one = plan.samples(at, at + 1)
+        alone = next_use.after(one, lengths(one, every), frame[n : n + 1], position[n : n + 1])
+        assert alone.tolist() == together[n : n + 1].tolist()
 
 
 def test_a_frame_that_no_sample_shows_at_an_offset_is_never_used_again() -> None:
@@ -257,7 +251,7 @@ def test_a_frame_that_no_sample_shows_at_an_offset_is_never_used_again() -> None
     plan = SamplePlan(mixture_of([table], [1.0], 1, by_pass=True), [table])
     planned = plan.samples(0, 1)
     told = NextUse(plan, [table]).after(
-        planned.dataset, planned.pass_, planned.episode, np.arange(10)[None], np.zeros(1, np.int64)
+        planned, lengths(planned, [table]), np.arange(10)[None], np.zeros(1, np.int64)
     )
     assert (told[0, 7:] == NEVER).all()
     assert (told[0, :7] < 14).all()

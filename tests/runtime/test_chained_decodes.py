@@ -179,7 +179,7 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
     )
     t = np.asarray([t for _, t in rows], np.int64)
     run, reads = planner.run(
-        PlannedSamples(np.zeros(count, np.int32), np.zeros(count, np.int64), episodes, t)
+        PlannedSamples(np.zeros(count, np.int32), t, np.zeros(count, np.int64), episodes, t)
     )
     data = [Path(path).read_bytes() for path in reads.files]
     for camera, ranges in reads.ranges.items():
