@@ -48,9 +48,7 @@ def _gate(root: Path) -> tuple[int, list[str]]:
 def _copy_with(planted: Sequence[str], folder: Path) -> Path:
     """A copy of the library with regressions in it; nothing in the product knows of them."""
     for part in ("autoloader", "profiles", "bench"):
-        shutil.copytree(
-            ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "results")
-        )
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("results"))
     for name in planted:
         module = folder / "autoloader" / PLANTS[name]
         module.write_text(module.read_text() + _PLANT.format(name=name))
