@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,22 +16,24 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.supervision.vitals import LIMITS_S, Kind
 
 
-@pytest.fixture
-def twelve_busy_loops() -> Iterator[None]:
-    """On the two processors that this test and all it starts may use."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:2])
+@contextmanager
+def among_six_busy_loops(*pids: int) -> Iterator[None]:
+    """These processes have one processor, and six more want it all the time."""
+    one = [min(os.sched_getaffinity(0))]
+    threads = [int(task.name) for pid in pids for task in Path(f"/proc/{pid}/task").iterdir()]
     code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # no longer than this process
-    loops = [subprocess.Popen([sys.executable, "-S", "-c", code]) for _ in range(12)]
-    yield
-    for loop in loops:
-        loop.kill()
-        loop.wait()
-    os.sched_setaffinity(0, before)
+    with ExitStack() as loops:
+        for _ in range(6):
+            loop = loops.enter_context(subprocess.Popen([sys.executable, "-S", "-c", code]))
+            loops.callback(loop.kill)
+            threads.append(loop.pid)
+        for thread in threads:
+            os.sched_setaffinity(thread, one)
+        yield
 
 
 def test_a_starved_child_and_its_decode_processes_are_left_alone(
-    small_spec: PipelineSpec, twelve_busy_loops: None, monkeypatch: pytest.MonkeyPatch
+    small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits are a fifth here; ``python -m bench.endurance --only starved`` does it in full."""
     for kind in (Kind.STOPPED, Kind.IDLE, Kind.UNKNOWN):
@@ -41,9 +45,10 @@ def test_a_starved_child_and_its_decode_processes_are_left_alone(
         batches = (batch for _ in iter(int, 1) for batch in loader)
         next(batches)
         pids = loader.statistics().worker_pids
-        until_s = time.monotonic() + 6
-        while time.monotonic() < until_s:
-            next(batches)
+        with among_six_busy_loops(*pids):
+            until_s = time.monotonic() + 6
+            while time.monotonic() < until_s:
+                next(batches)
         statistics = loader.statistics()
     assert statistics.restarts == 0
     assert statistics.worker_pids == pids

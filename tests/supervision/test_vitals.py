@@ -164,7 +164,7 @@ def running(*codes: str) -> Iterator[list[int]]:
         yield [process.pid for process in every]
 
 
-def kinds(*pids: int, pieces: int = 3) -> list[set[Kind]]:
+def kinds(*pids: int, pieces: int = 2) -> list[set[Kind]]:
     """What each process spends the next seconds on."""
     found: list[set[Kind]] = [set() for _ in pids]
     before = [read_vitals(pid) for pid in pids]
