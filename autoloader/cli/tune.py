@@ -76,6 +76,14 @@ def tune(
             "its folder, or a batch log.",
         ),
     ] = None,
+    allow_order: Annotated[
+        bool,
+        typer.Option(
+            "--allow-order",
+            help="Try blocks and chains of samples too (mixing.block_length, mixing.chain); what "
+            "is faster is proposed as lines for the spec.",
+        ),
+    ] = False,
     prove_cache: Annotated[
         bool,
         typer.Option(
@@ -127,6 +135,7 @@ def tune(
         batches=batches,
         command=_command_line(),
         step_time_s=step_time_s,
+        allow_order=allow_order,
         prove_cache=prove_cache,
         report=report_file,
     )

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from autoloader.clock import Clock
 from autoloader.knobs import Knobs
@@ -40,12 +41,17 @@ _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18
 
 @dataclass(slots=True)
 class Contender:
-    """One knob set in the finals; ``rounds`` maps a round to what it measured there."""
+    """One setting in the finals; ``rounds`` maps a round to what it measured there.
+
+    ``mixing`` has the fields of the spec's ``mixing`` that are others: such a contender can be
+    proposed, and never wins.
+    """
 
     knobs: Knobs
     is_start: bool = False
     rounds: dict[int, TrialResult] = field(default_factory=dict)
     out: str = ""
+    mixing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -93,6 +99,7 @@ class FinalsResult:
         rounds: rounds measured.
         interval: of 95 % for the speedup; ``None`` if the start won.
         busy_rounds: rounds in which a neighbour was busy.
+        others: finalists with another order of samples.
     """
 
     start: Contender
@@ -102,6 +109,7 @@ class FinalsResult:
     rounds: int
     interval: tuple[float, float] | None = None
     busy_rounds: int = 0
+    others: tuple[Contender, ...] = ()
 
 
 class Judge:
@@ -155,7 +163,7 @@ def result_of(start: Contender, winner: Contender, speedup: float, rounds: int) 
 
 def compare(
     start: Knobs,
-    finalists: Sequence[Knobs],
+    finalists: Sequence[Contender],
     measure: Callable[[Contender, int, float], TrialResult],
     *,
     rounds: int,
@@ -168,7 +176,7 @@ def compare(
 
     Args:
         start: the knobs in force before the study.
-        finalists: distinct knob sets, none equal to the start.
+        finalists: distinct settings, none equal to the start.
         measure: measures one contender: (contender, round, timeout in seconds).
         rounds: the most there are.
         soft_deadline_s: no round beyond the second begins that would likely pass this time.
@@ -178,7 +186,7 @@ def compare(
     """
     judge = judge or Judge()
     first = Contender(start, is_start=True)
-    contenders = [first, *(Contender(knobs) for knobs in finalists)]
+    contenders = [first, *finalists]
     done = 0
     longest_s = 0.0
     while finalists and done < rounds:
@@ -207,7 +215,9 @@ def compare(
         for finalist in contenders[1:]:
             if done >= LEAST_ROUNDS and not finalist.out:
                 finalist.out = judge.behind(first, finalist)
-    return judge.verdict(first, contenders[1:], rounds=done)
+    others = tuple(one for one in finalists if one.mixing)
+    own = [one for one in finalists if not one.mixing]
+    return replace(judge.verdict(first, own, rounds=done), others=others)
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -47,13 +47,11 @@ class Rung:
         knob: which; "" for the base.
         value: of it.
         contender: its measurements; ``out`` says why it has none any more.
-        mixing: fields of the spec's ``mixing`` that it stands for; empty: it is a knob's.
     """
 
     knob: str
     value: Any
     contender: Contender
-    mixing: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self, base: Contender) -> dict[str, Any]:
         """What ``tune --ladder --json`` says of it."""
@@ -158,7 +156,7 @@ def _mixing_rung(knob: str, value: str, base: Knobs) -> Rung:
     mixing = {"block_length": int(value)}
     if knob == "mixing.chain":
         mixing["chain"] = int(value) > 1
-    return Rung(knob, int(value), Contender(base), mixing)
+    return Rung(knob, int(value), Contender(base, mixing=mixing))
 
 
 def climb(
@@ -199,7 +197,8 @@ def climb(
             done += 1
             name = f"{rung.knob}={rung.value}" if rung.knob else "base"
             watcher.trial_started(done, planned * max(LEAST_ROUNDS, number + 1), name)
-            measure_it = measure_mixed(rung.mixing) if rung.mixing and measure_mixed else measure
+            mixing = rung.contender.mixing
+            measure_it = measure_mixed(mixing) if mixing and measure_mixed else measure
             result = measure_it(
                 rung.contender.knobs, timeout_s=max(budget_s, _LONGEST_S), watch=watch
             )

@@ -22,7 +22,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autoloader.errors import KnobError, UsageError
 from autoloader.knobs import Knobs
-from autoloader.tune.finals import TIE_RATIO
+from autoloader.tune.finals import TIE_RATIO, Contender
+from autoloader.tune.order import Setting
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.shared import shown_study
 from autoloader.tune.storage import queue_lost_trials
@@ -46,7 +47,7 @@ class TolerantPruner(optuna.pruners.BasePruner):
     """Successive halving that spares what noise could explain.
 
     A trial is pruned when successive halving says so and its rate lies more than ``NOISE_RATIO``
-    below the best rate that any trial reported at the same step.
+    below the best rate that any trial with the same order of samples reported at the same step.
     """
 
     def __init__(self, least_batches: int) -> None:
@@ -59,8 +60,11 @@ class TolerantPruner(optuna.pruners.BasePruner):
         if step is None or not self._halving.prune(study, trial):
             return False
         value = trial.intermediate_values[step]
+        mixing = trial.user_attrs.get("mixing")
         best = max(
-            other.intermediate_values.get(step, 0.0) for other in study.get_trials(deepcopy=False)
+            other.intermediate_values.get(step, 0.0)
+            for other in study.get_trials(deepcopy=False)
+            if other.user_attrs.get("mixing") == mixing
         )
         return value < best * (1 - NOISE_RATIO)
 
@@ -114,6 +118,13 @@ def open_study(
     return study
 
 
+def keep_setting(trial: optuna.Trial, setting: Setting) -> None:
+    """Keep what a trial measures."""
+    trial.set_user_attr("knobs", setting.knobs.flat())
+    if setting.mixing:
+        trial.set_user_attr("mixing", dict(setting.mixing))
+
+
 def record(trial: optuna.Trial, result: TrialResult, floor_bytes: int | None) -> None:
     """Keep what a trial found."""
     trial.set_user_attr("outcome", result.outcome.value)
@@ -131,9 +142,9 @@ def record(trial: optuna.Trial, result: TrialResult, floor_bytes: int | None) ->
         trial.set_constraint("ram_floor", below)
 
 
-def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
-    """What this host has measured to the end, by ``key_of`` the knobs."""
-    found: dict[str, TrialResult] = {}
+def known_results(trials: Sequence[FrozenTrial]) -> dict[str, tuple[Setting, TrialResult]]:
+    """What this host has measured to the end, by ``Setting.key``."""
+    found: dict[str, tuple[Setting, TrialResult]] = {}
     for trial in trials:
         attrs = trial.user_attrs
         if attrs.get("outcome") != Outcome.COMPLETE.value or attrs.get("host") != this_host():
@@ -141,18 +152,18 @@ def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
         measurement = attrs.get("measurement") or {}
         if measurement.get("samples_per_s") is None:
             continue
-        found[_key(attrs["knobs"])] = TrialResult(
+        try:
+            setting = Setting(Knobs.from_saved(attrs["knobs"]), attrs.get("mixing") or {})
+        except KnobError:  # of a version with other knobs
+            continue
+        result = TrialResult(
             Outcome.COMPLETE,
             samples_per_s=measurement["samples_per_s"],
             measurement=measurement,
             **{name: attrs[name] for name in _FOUND if name in attrs},
         )
+        found[setting.key] = (setting, result)
     return found
-
-
-def key_of(knobs: Knobs) -> str:
-    """The same for equal knobs."""
-    return _key(knobs.flat())
 
 
 def this_host() -> str:
@@ -160,13 +171,28 @@ def this_host() -> str:
     return socket.gethostname()
 
 
-def pick_finalists(trials: Sequence[FrozenTrial], space: SearchSpace, most: int) -> list[Knobs]:
-    """The sets worth a final: the best complete ones, those within 2 % by least memory.
+def pick_finalists(
+    trials: Sequence[FrozenTrial], space: SearchSpace, *, own: int, others: int = 0
+) -> list[Contender]:
+    """The settings worth a final: the best complete ones, those within 2 % by least memory.
 
     Sets that this host may not run (another host's, in a shared study), the start itself and
     doubles are left out.
+
+    Args:
+        trials: of the study.
+        space: what is legal here.
+        own: the most with the spec's own order of samples.
+        others: the most with another one.
     """
     done = [one for one in trials if one.state is TrialState.COMPLETE]
+    return [
+        *_best([one for one in done if not one.user_attrs.get("mixing")], space, own),
+        *_best([one for one in done if one.user_attrs.get("mixing")], space, others),
+    ]
+
+
+def _best(done: Sequence[FrozenTrial], space: SearchSpace, most: int) -> list[Contender]:
     best = max((trial.value or 0.0 for trial in done), default=0.0)
 
     def rank(trial: FrozenTrial) -> tuple[bool, float]:
@@ -176,18 +202,20 @@ def pick_finalists(trials: Sequence[FrozenTrial], space: SearchSpace, most: int)
             return False, float("inf") if memory is None else float(memory)
         return True, -value
 
-    chosen: list[Knobs] = []
+    chosen: dict[str, Contender] = {}
+    start = Setting(space.start).key
     for trial in sorted(done, key=rank):
+        if len(chosen) == most:
+            break
+        mixing = trial.user_attrs.get("mixing") or {}
         try:
             knobs = Knobs.from_saved(trial.user_attrs.get("knobs", {}))
             knobs.check(space.limits)
         except KnobError:
             continue
-        if knobs != space.start and knobs not in chosen:
-            chosen.append(knobs)
-        if len(chosen) == most:
-            break
-    return chosen
+        if (key := Setting(knobs, mixing).key) != start:
+            chosen.setdefault(key, Contender(knobs, mixing=mixing))
+    return list(chosen.values())
 
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
@@ -204,10 +232,6 @@ def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:
             infeasible = trial.user_attrs.get("outcome") == Outcome.INFEASIBLE.value
             counts["infeasible" if infeasible else "pruned"] += 1
     return counts
-
-
-def _key(flat: Any) -> str:
-    return repr(sorted(dict(flat).items()))
 
 
 def _below_floor(result: TrialResult, floor_bytes: int | None) -> float | None:

@@ -37,6 +37,7 @@ from autoloader.tune.keep import Outcome, Place, keep_winner
 from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.objective import Fastest, LeastForStep
+from autoloader.tune.order import OrderChoice, propose
 from autoloader.tune.page import write_page
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import TuneReport
@@ -79,6 +80,7 @@ class TuneOptions:
         command: the command line, for the profile's provenance.
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
+        allow_order: try other orders of samples too; the best is proposed, and never kept.
         prove_cache: measure what held frames give, whatever time two passes take.
         report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
     """
@@ -99,6 +101,7 @@ class TuneOptions:
     batches: int = LEAST_BATCHES
     command: str = "autoloader.tune"
     step_time_s: float | None = None
+    allow_order: bool = False
     prove_cache: bool = False
     report: Path | None = None
 
@@ -139,6 +142,12 @@ def tune(
             remedy="give the trainer's step, such as --step-time 80ms; without it the fastest "
             "setting is sought",
         )
+    if options.step_time_s is not None and options.allow_order:
+        raise UsageError(
+            "--allow-order seeks a faster order of samples, and a trainer's step the cheapest "
+            "setting that feeds it",
+            remedy="leave one of them out",
+        )
     clock = clock or SystemClock()
     headroom = headroom or HeadroomProbe()
     began_s = clock.now_s()
@@ -169,6 +178,8 @@ def tune(
         watcher=watcher,
         analyst=analyst,
         objective=Fastest() if options.step_time_s is None else LeastForStep(),
+        orders=OrderChoice.of(plan.mixture) if options.allow_order else None,
+        measure_mixed=place.measure_mixed,
     )
     analysis = analyst.bound(with_cache=True)
     proof = None
@@ -201,17 +212,20 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
+    order = propose(result.verdict.winner, result.verdict.others)
     page = options.report or _folder(options.out) / f"{result.name}.html"
     try:
         kept = keep()
     except ProfileError as error:  # what was measured is told all the same
-        unkept = TuneReport(Outcome(None, base, (error.what,)), result, analysis, proof)
+        unkept = TuneReport(
+            Outcome(None, base, (error.what,)), result, analysis, proof, order=order
+        )
         write_page(unkept.story(host, floor_bytes, options.command), page)
         raise ProfileError(
             f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
             remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
         ) from error
-    report = TuneReport(kept, result, analysis, proof)
+    report = TuneReport(kept, result, analysis, proof, order=order)
     told = report.story(host, floor_bytes, options.command)
     return replace(report, page_path=write_page(told, page), told=told)
 

@@ -22,6 +22,7 @@ from autoloader.profile import HostFacts
 from autoloader.tune.finals import Contender
 from autoloader.tune.keep import Outcome as Kept
 from autoloader.tune.keep import changed_knobs, without_passwords
+from autoloader.tune.order import OrderProposal
 from autoloader.tune.page import Figures, Story, plain_text
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
@@ -42,6 +43,7 @@ class TuneReport:
         proof: what a primed measurement found of held frames; ``None``: they would give nothing.
         page_path: the HTML report; ``None`` where it could not be written.
         told: what the whole report tells.
+        order: what the fastest of other orders of samples gives; ``None``: none was measured.
     """
 
     kept: Kept
@@ -50,6 +52,7 @@ class TuneReport:
     proof: CacheProof | None = None
     page_path: Path | None = None
     told: Story | None = None
+    order: OrderProposal | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` answers; design §3."""
@@ -65,6 +68,7 @@ class TuneReport:
             "bound_samples_per_s": None if self.bound is None else self.bound.samples_per_s,
             **(NO_BOUND if self.bound is None else self.bound.as_dict()),
             "cache_proof": None if self.proof is None else self.proof.as_dict(),
+            "order_proposal": None if self.order is None else self.order.as_dict(),
             "ended": self.result.ended or None,
             "busy_rounds": verdict.busy_rounds,
             "trials": dict(self.result.trials),
@@ -97,7 +101,7 @@ class TuneReport:
                 f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
                 "processors."
             )
-        for line in self.bound_lines:
+        for line in (*self.bound_lines, *self.order_lines):
             console.print(line, highlight=False, markup=False)
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
         console.print(f"trials: {counts}", highlight=False)
@@ -148,6 +152,11 @@ class TuneReport:
             f"by the model; {'' if self.proof is None else self.proof.describe()}",
         )
 
+    @property
+    def order_lines(self) -> tuple[str, ...]:
+        """What another order of samples would give, and what to write into the spec for it."""
+        return () if self.order is None else self.order.describe()
+
     def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
         """What the page and the plain report tell.
 
@@ -172,6 +181,7 @@ class TuneReport:
             changed=changed_knobs(verdict.start.knobs, verdict.winner.knobs),
             bound_samples_per_s=None if self.bound is None else self.bound.samples_per_s,
             bound_lines=self.bound_lines,
+            order_lines=self.order_lines,
             trials=self.result.fates,
             notes=(f"Profile: {self.kept.path}", *self.kept.notes)
             if self.kept.path is not None

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import optuna
 
@@ -31,25 +31,25 @@ from autoloader.bound.analyst import Analyst
 from autoloader.bound.programme import Supplies
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock
-from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
     count_outcomes,
-    key_of,
+    keep_setting,
     known_results,
     open_study,
     pick_finalists,
     record,
 )
 from autoloader.tune.objective import Fastest, Objective
+from autoloader.tune.order import OrderChoice, Setting
 from autoloader.tune.page.story import TrialFate, fates
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.shared import Workers, kin_study, there_already
 from autoloader.tune.storage import opened_storage, shown_url, storage_errors, storage_url
-from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch
+from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch, start_error
 
 HARD_FACTOR = 1.25
 """The finals end at this many budgets, whatever is missing."""
@@ -166,6 +166,8 @@ def run_study(
     watcher: StudyWatcher,
     analyst: Analyst | None = None,
     objective: Objective | None = None,
+    orders: OrderChoice | None = None,
+    measure_mixed: Callable[[Mapping[str, Any]], Measurer] | None = None,
 ) -> StudyResult:
     """Run a study to its verdict.
 
@@ -178,6 +180,8 @@ def run_study(
         watcher: is shown every step.
         analyst: learns what samples cost, and says when no trial can win any more.
         objective: what is sought; by default the rate.
+        orders: orders of samples that may be drawn too; ``None``: the spec's alone.
+        measure_mixed: measures with other fields of ``mixing``; with ``orders`` it is needed.
 
     Raises:
         BudgetInfeasibleError: the start itself would cross the RAM floor.
@@ -188,7 +192,9 @@ def run_study(
     url = storage_url(options.storage)
     sought: Objective = objective or Fastest()
     analyst = analyst or Analyst(Supplies(space.limits.cpus))
-    search = _Search(space, measure, options, clock, watcher, analyst, sought)
+    search = _Search(
+        space, measure, options, clock, watcher, analyst, sought, orders, measure_mixed
+    )
     with storage_errors(url), opened_storage(url) as storage:
         name = options.name
         if options.resume:
@@ -232,24 +238,28 @@ class _Search:
     watcher: StudyWatcher
     analyst: Analyst
     objective: Objective
+    orders: OrderChoice | None = None
+    measure_mixed: Callable[[Mapping[str, Any]], Measurer] | None = None
+    start: Setting = field(init=False)
     began_s: float = field(init=False)
     best_samples_per_s: float = 0.0
     first: TrialResult | None = None
     done: int = 0
     ended: str = ""
-    known: dict[str, TrialResult] = field(default_factory=dict)
+    known: dict[str, tuple[Setting, TrialResult]] = field(default_factory=dict)
     searched_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.began_s = self.searched_s = self.clock.now_s()
+        self.start = Setting(self.space.start)
 
     def run(
         self, study: optuna.Study, first_trial: Callable[[Trace | None], Knobs] | None
     ) -> TrialResult:
         """Start, the set from reasoning, then what the sampler draws; returns the start's."""
         self.known = known_results(study.get_trials(deepcopy=False))
-        for result in self.known.values():
-            self._learn(result)
+        for setting, result in self.known.values():
+            self._learn(setting, result)
         first = self._measure_start(study)
         self._search(study, first, first_trial)
         self.searched_s = self.clock.now_s()
@@ -269,26 +279,29 @@ class _Search:
                     self._one(study)
         if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
             self.ended = "the start is within noise of the bound: no trial can win"
-            return
         drawn = 0
         while (
             self.done < self.options.trials
             and drawn < _MOST_DRAWS * self.options.trials
             and self._time_for_another(first)
-            and not self._at_the_bound()
         ):
+            decided = bool(self.ended) or self._at_the_bound()
+            if decided and self.orders is None:
+                return
+            if self.orders is not None:
+                study.enqueue_trial(self.orders.fixed_point(drawn, own_decided=decided))
             drawn += 1
             self._one(study)
 
     def judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
         """Start and finalists in turn; the time that others were waited for is no part of it."""
         self.began_s += max(0.0, self.clock.now_s() - self.searched_s)
-        finalists = (
-            []
-            if self.ended
-            else pick_finalists(
-                study.get_trials(deepcopy=False), self.space, self.options.finalists
-            )
+        trials = study.get_trials(deepcopy=False)
+        finalists = pick_finalists(
+            trials,
+            self.space,
+            own=0 if self.ended else self.options.finalists,
+            others=0 if self.orders is None else 1,
         )
         verdict = compare(
             self.space.start,
@@ -313,8 +326,8 @@ class _Search:
         """One measurement of the finals; nothing is pruned there."""
         self.watcher.final_started(number, self.options.rounds, contender)
 
-        result = self.measure(contender.knobs, timeout_s=left_s, watch=self._watch)
-        self._learn(result)
+        setting = Setting(contender.knobs, contender.mixing)
+        result = self._run(setting, left_s, self._watch)
         self.watcher.final_ended(contender, result)
         return result
 
@@ -324,20 +337,23 @@ class _Search:
         return True
 
     def _enqueue(self, study: optuna.Study, knobs: Knobs, label: str) -> None:
-        study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
+        order = {} if self.orders is None else self.orders.own_point
+        study.enqueue_trial(self.space.parameters(knobs) | order, user_attrs={"label": label})
 
     def _one(self, study: optuna.Study) -> None:
         study.optimize(self._objective, n_trials=1, catch=(TrialFailed,))
 
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
-        knobs = self.space.suggest(trial)
-        trial.set_user_attr("knobs", knobs.flat())
-        if (known := self.known.get(key_of(knobs))) is not None:
+        setting = Setting(self.space.suggest(trial))
+        if self.orders is not None:
+            setting = self.orders.suggest(trial, setting.knobs)
+        keep_setting(trial, setting)
+        if setting.key in self.known:
             trial.set_user_attr("outcome", KNOWN)
-            return self.objective.score(knobs, known)
+            return self.objective.score(setting.knobs, self.known[setting.key][1])
         self.done += 1
-        self.watcher.trial_started(self.done, self.options.trials, label)
+        self.watcher.trial_started(self.done, self.options.trials, setting.order or label)
 
         def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
             self._watch(progress, headroom_bytes)
@@ -347,39 +363,51 @@ class _Search:
             slow = trial.should_prune()  # asked of all: others are held against them
             return not slow or label in _WHOLE or progress.batches >= self.options.batches
 
-        result = self._measured(knobs, watch)
-        if knobs == self.space.start and self.first is None:
+        result = self._measured(setting, watch)
+        if setting == self.start and self.first is None:
             self.first = result
         record(trial, result, self.options.floor_bytes)
         self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
-            self.known[key_of(knobs)] = result
-            return self.objective.score(knobs, result)
+            self.known[setting.key] = (setting, result)
+            return self.objective.score(setting.knobs, result)
         if result.outcome is Outcome.FAILED:
             raise TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
 
-    def _measured(self, knobs: Knobs, watch: TrialWatch) -> TrialResult:
+    def _measured(self, setting: Setting, watch: TrialWatch) -> TrialResult:
         """A measurement, and where a neighbour was busy the quieter of two."""
-        result = self.measure(knobs, timeout_s=self._timeout_s(), watch=watch)
-        self._learn(result)
+        result = self._run(setting, self._timeout_s(), watch)
         if not result.busy or self._left_s() < 4 * result.duration_s:
             return result
-        again = self.measure(knobs, timeout_s=self._timeout_s(), watch=self._watch)
-        self._learn(again)
+        again = self._run(setting, self._timeout_s(), self._watch)
         if again.outcome is not Outcome.COMPLETE:
             return again if again.outcome is Outcome.INFEASIBLE else result
         quieter = min(result, again, key=lambda one: one.others_cpus or 0.0)
         return replace(quieter, repeats=1)
 
-    def _learn(self, result: TrialResult) -> None:
-        if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
+    def _run(self, setting: Setting, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        """One measurement, and what it tells of costs."""
+        measure = self.measure
+        if setting.mixing:
+            assert self.measure_mixed is not None, "whoever gives orders can measure them"
+            measure = self.measure_mixed(setting.mixing)
+        result = measure(setting.knobs, timeout_s=timeout_s, watch=watch)
+        self._learn(setting, result)
+        return result
+
+    def _learn(self, setting: Setting, result: TrialResult) -> None:
+        """Costs, and the best rate, are those of the spec's order."""
+        if setting.mixing or result.outcome is not Outcome.COMPLETE:
+            return
+        if result.samples_per_s is not None:
             self.analyst.learn(result.measurement)
             self.best_samples_per_s = max(self.best_samples_per_s, result.samples_per_s)
 
     def _at_the_bound(self) -> bool:
         """Whether the best is so near the bound that the search cannot find a better one."""
-        best = max(self.known.values(), key=lambda one: one.samples_per_s or 0.0, default=None)
+        own = [result for setting, result in self.known.values() if not setting.mixing]
+        best = max(own, key=lambda one: one.samples_per_s or 0.0, default=None)
         return (
             best is not None
             and not best.busy
@@ -388,26 +416,15 @@ class _Search:
 
     def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
-        self.first = self.known.get(key_of(self.space.start))
+        self.first = self.known.get(self.start.key, (None, None))[1]
         if self.first is None:
             self._enqueue(study, self.space.start, "start")
             self._one(study)
         if self.first is None:  # another host of this study took the enqueued start
-            self.first = self._measured(self.space.start, self._watch)
-        if self.first.outcome is Outcome.COMPLETE:
-            return self.first
-        if self.first.outcome is Outcome.INFEASIBLE:
-            raise BudgetInfeasibleError(
-                f"the start itself does not keep the RAM floor: {self.first.reason}",
-                remedy="free memory, lower --ram-floor, or start from a smaller profile",
-            )
-        what = f"the start could not be measured: {self.first.reason}"
-        remedy = "`autoloader measure` with the same --spec and profile shows the whole error"
-        if self.first.exit_code == UsageError.exit_code:
-            raise UsageError(what, remedy=remedy)
-        if self.first.exit_code == SourceError.exit_code:
-            raise SourceError(what, remedy=remedy)
-        raise PipelineError(what, remedy=remedy, stage="measure")
+            self.first = self._measured(self.start, self._watch)
+        if self.first.outcome is not Outcome.COMPLETE:
+            raise start_error(self.first)
+        return self.first
 
     def _left_s(self) -> float:
         return self.began_s + self.options.budget_s - self.clock.now_s()
@@ -423,8 +440,9 @@ class _Search:
 
     def _time_for_another(self, first: TrialResult) -> bool:
         """Whether one more trial as long as the start leaves the finals their time."""
+        contenders = 1 + self.options.finalists + (self.orders is not None)
         finals_s = min(
-            _ROUNDS_KEPT * (1 + self.options.finalists) * first.duration_s,
+            _ROUNDS_KEPT * contenders * first.duration_s,
             _FINALS_SHARE * self.options.budget_s,
         )
         return self._left_s() - finals_s > first.duration_s

@@ -31,7 +31,13 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.errors import BudgetInfeasibleError
+from autoloader.errors import (
+    AutoloaderError,
+    BudgetInfeasibleError,
+    PipelineError,
+    SourceError,
+    UsageError,
+)
 from autoloader.knobs import Knobs
 from autoloader.supervision import start
 from autoloader.supervision.supervisor import describe_end, last_lines
@@ -144,6 +150,22 @@ def knob_arguments(knobs: Knobs) -> list[str]:
     for name, value in knobs.flat().items():
         arguments += ["--set", f"{name}={value}"]
     return arguments
+
+
+def start_error(first: TrialResult) -> AutoloaderError:
+    """Why a study cannot begin, from what became of its start."""
+    if first.outcome is Outcome.INFEASIBLE:
+        return BudgetInfeasibleError(
+            f"the start itself does not keep the RAM floor: {first.reason}",
+            remedy="free memory, lower --ram-floor, or start from a smaller profile",
+        )
+    what = f"the start could not be measured: {first.reason}"
+    remedy = "`autoloader measure` with the same --spec and profile shows the whole error"
+    if first.exit_code == UsageError.exit_code:
+        return UsageError(what, remedy=remedy)
+    if first.exit_code == SourceError.exit_code:
+        return SourceError(what, remedy=remedy)
+    return PipelineError(what, remedy=remedy, stage="measure")
 
 
 class TrialRunner:

@@ -48,7 +48,7 @@ def finals(
 
     return compare(
         START,
-        finalists,
+        [Contender(knobs) for knobs in finalists],
         measure,
         rounds=rounds,
         soft_deadline_s=budget_s,

@@ -57,7 +57,7 @@ def test_each_rung_is_measured_in_turn_with_the_base_and_told_with_its_interval(
 
 def test_blocks_and_chains_of_the_spec_are_rungs_too_with_the_base_s_knobs() -> None:
     rungs = rungs_of(BASE, parse_ladders(["mixing.chain=1,8", "mixing.block_length=4"]), LIMITS)
-    assert [rung.mixing for rung in rungs] == [
+    assert [rung.contender.mixing for rung in rungs] == [
         {"block_length": 1, "chain": False},
         {"block_length": 8, "chain": True},
         {"block_length": 4},

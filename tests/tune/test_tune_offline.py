@@ -175,6 +175,7 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "cache_bytes",
         "trace",
         "cache_proof",
+        "order_proposal",
         "ended",
         "busy_rounds",
         "trials",
