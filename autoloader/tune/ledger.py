@@ -40,7 +40,10 @@ KNOWN = "known"
 
 _ABOUT = "about"
 _GIB = 2.0**30
-_FOUND = ("reason", "min_headroom_bytes", "peak_rss_bytes", "cpu_s_per_sample", "duration_s")
+_FOUND = (
+    *("reason", "stderr", "min_headroom_bytes", "peak_rss_bytes"),
+    *("cpu_s_per_sample", "duration_s"),
+)
 
 
 class TolerantPruner(optuna.pruners.BasePruner):

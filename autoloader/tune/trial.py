@@ -52,7 +52,7 @@ PERIOD_S = 0.1
 NEIGHBOUR_CPUS = 0.25
 """Processors of others above which a measurement is marked, and repeated where there is time."""
 
-_LAST_LINES = 6
+_LAST_LINES, _KEPT_LINES = 6, 40
 _OOM_SCORE_ADJ = "500"
 
 
@@ -80,6 +80,7 @@ class TrialResult:
         exit_code: the child's, negative for a signal; ``None`` when the parent ended it.
         measurement: the child's whole JSON document.
         repeats: a neighbour was busy, so this is the quieter of so many measurements more.
+        stderr: the end of what the child wrote there; "" where it completed.
     """
 
     outcome: Outcome
@@ -92,6 +93,7 @@ class TrialResult:
     exit_code: int | None = None
     measurement: Mapping[str, Any] | None = None
     repeats: int = 0
+    stderr: str = ""
 
     @property
     def others_cpus(self) -> float | None:
@@ -340,6 +342,7 @@ class _Run:
             reason=reason,
             exit_code=code,
             measurement=document,
+            stderr="" if document else last_lines(err.fileno(), _KEPT_LINES),
         )
 
 

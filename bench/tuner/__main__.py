@@ -7,7 +7,8 @@ Rows, with what each takes on two quiet processors with ``--budget 5m``:
     worst    from the slowest shipped profile                                         (10 min)
     seeds    two studies with different seeds, their winners in turn                  (15 min)
     step     --step-time 20, 80 and 320 ms                                            (20 min)
-    small    a memory cgroup in which many sets would cross the floor; needs root     (5 min)
+    small    a memory cgroup in which half of the sets would cross the floor; root    (8 min)
+    sets     how each of the random legal sets ends; a part of small                  (3 min)
     kills    trials killed and stopped, the tuner killed, the study resumed           (10 min)
     shared   three tuners on one PostgreSQL study, one killed; one profile            (10 min)
 
@@ -50,7 +51,10 @@ def main() -> int:
             "worst": lambda: rows.from_worst(row),
             "seeds": lambda: rows.two_seeds(row),
             "step": lambda: rows.steps(row, tuple(arguments.steps_ms)),
-            "small": lambda: rows.small_group(row, parse_bytes(arguments.limit, name="--limit")),
+            "small": lambda: rows.small_group(
+                row, parse_bytes(arguments.limit, name="--limit"), arguments.sets
+            ),
+            "sets": lambda: rows.sets(row, arguments.sets),
             "kills": lambda: rows.kills(row),
             "shared": lambda: shared_study(row),
         }
@@ -62,7 +66,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.tuner", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    names = ("random", "bound", "worst", "seeds", "step", "small", "kills", "shared")
+    names = ("random", "bound", "worst", "seeds", "step", "small", "sets", "kills", "shared")
     parser.add_argument("row", choices=names)
     parser.add_argument("--spec", type=Path, help="the mixture; default: the demo mixture")
     parser.add_argument("--budget", default="5m", help="of each study")
@@ -71,7 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sets", type=int, default=rows.RANDOM_SETS, help="random sets")
     parser.add_argument("--mixtures", nargs="+", choices=MIXTURES, default=MIXTURES)
     parser.add_argument("--steps-ms", nargs="+", type=int, default=rows.STEPS_MS)
-    parser.add_argument("--limit", default="3.2GB", help="of the memory cgroup of `small`")
+    parser.add_argument("--limit", default="2.75GB", help="of the memory cgroup of `small`")
     return parser.parse_args()
 
 

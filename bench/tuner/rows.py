@@ -27,6 +27,7 @@ from autoloader.tune.finals import interval_of
 from autoloader.tune.ladder import LadderReport
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.shared import shown_study
+from autoloader.tune.trial import Outcome
 from bench.control.group import MemoryGroup, join
 from bench.control.slow_files import SlowFiles
 from bench.data import ensure_data
@@ -36,6 +37,7 @@ RANDOM_SETS = 16
 SLOW_MS = 4.0
 SHIPPED = ("local_dev", "l40s", "h200", "lrz_a100", "mcml_a100")
 STEPS_MS = (20, 80, 320)
+_LONGEST_S, _LIFTED = 300.0, 4 / 3
 GIB = 2**30
 
 
@@ -87,13 +89,17 @@ def predicted(row: Row, names: list[str]) -> dict[str, Any]:
                 proof = answer["cache_proof"] or {}
                 measured, bound = proof.get("samples_per_s"), answer["cached_samples_per_s"]
             error = None if not measured or not bound else bound / measured - 1
+            relaxed = _relaxed(own, name, knobs_of(answer))
             found[name] = {
                 "bound_samples_per_s": bound,
                 "best_samples_per_s": measured,
                 "error": error,
                 "limited_by": answer["limited_by"],
-                "relaxed": _relaxed(own, name, knobs_of(answer)),
-                "kept": error is not None and abs(error) <= 0.15,
+                "relaxed": relaxed,
+                "named rightly": _lifts(relaxed, answer["limited_by"]),
+                "kept": error is not None
+                and abs(error) <= 0.15
+                and _lifts(relaxed, answer["limited_by"]),
             }
     return {"mixtures": found, "kept": all(one["kept"] for one in found.values())}
 
@@ -157,27 +163,53 @@ def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
     }
 
 
-def small_group(row: Row, limit_bytes: int) -> dict[str, Any]:
-    """A study in a memory cgroup in which many sets would cross the floor."""
+def small_group(row: Row, limit_bytes: int, count: int = RANDOM_SETS) -> dict[str, Any]:
+    """A study in a memory cgroup in which about half of its legal sets cross the floor."""
     with MemoryGroup(limit_bytes) as group:
-        done = subprocess.run(
-            row.command("--profile", "local_dev", name="small"),
-            env=row.environment(),
-            stdout=subprocess.PIPE,
-            check=False,
-            preexec_fn=lambda: join(group.run),
-        )
+
+        def inside(command: list[str]) -> tuple[int, dict[str, Any]]:
+            done = subprocess.run(
+                command,
+                env=row.environment(),
+                stdout=subprocess.PIPE,
+                check=False,
+                preexec_fn=lambda: join(group.run),
+            )
+            return done.returncode, json.loads(done.stdout or b"{}")
+
+        _, drawn = inside(row.bench("sets", "--sets", str(count)))
+        code, answer = inside(row.command("--profile", "local_dev", name="small"))
         kills = group.oom_kills
-    answer = json.loads(done.stdout or b"{}")
     reasons = _fates(row, "small")
     least = [one["min_headroom_bytes"] for one in reasons if one["min_headroom_bytes"]]
+    least.append(drawn["least_headroom_bytes"])
     return {
-        "exit_code": done.returncode,
+        "limit_bytes": limit_bytes,
+        "random sets that would breach": drawn["infeasible"],
+        "exit_code": code,
         "trials": answer.get("trials"),
+        "best": {name: answer["best"]["knobs"][name] for name in _TOLD} if code == 0 else None,
         "infeasible": [one["reason"] for one in reasons if one["outcome"] == "infeasible"],
-        "least_headroom_bytes": min(least, default=None),
+        "least_headroom_bytes": min(least),
         "oom_kills": kills,
-        "kept": done.returncode == 0 and kills == 0 and min(least, default=0) >= row.floor_bytes,
+        "kept": code == 0
+        and kills == 0
+        and min(least) >= row.floor_bytes
+        and 0.25 <= drawn["infeasible"] / count <= 0.75,
+    }
+
+
+def sets(row: Row, count: int = RANDOM_SETS) -> dict[str, Any]:
+    """How each of the random legal sets ends."""
+    measure, watch = row.measurer(), lambda *_: True
+    drawn = random_sets(row.spec, count, seed=1)
+    ends = [measure(knobs, timeout_s=_LONGEST_S, watch=watch) for knobs in drawn]
+    least = [one.min_headroom_bytes for one in ends if one.min_headroom_bytes]
+    return {
+        "ends": [f"{one.outcome.value} {one.reason}".strip() for one in ends],
+        "infeasible": sum(one.outcome is Outcome.INFEASIBLE for one in ends),
+        "least_headroom_bytes": min(least, default=None),
+        "kept": all(one.outcome in (Outcome.COMPLETE, Outcome.INFEASIBLE) for one in ends),
     }
 
 
@@ -253,24 +285,31 @@ def _mixture(row: Row, name: str, delay_ms: float = SLOW_MS) -> Iterator[Row]:
 
 
 def _relaxed(row: Row, name: str, knobs: Knobs) -> dict[str, Any]:
-    """What giving more of one resource does: the rate with all processors over that with half.
+    """What giving more of one resource does: the rate with it over that without.
 
-    The slow mixture is measured with half the delay too. The resource that is named must be the
-    one whose relaxing lifts the rate.
+    Processors are all over half of them; the disk, of the slow mixture, has half the delay over all
+    of it. A quarter of the batches will do, for what is named must lift the rate by a third.
     """
     cpus = sorted(os.sched_getaffinity(0))
+    row = replace(row, batches=max(10, row.batches // 4))
     whole = row.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
     os.sched_setaffinity(0, cpus[: max(1, len(cpus) // 2)])
     try:
         half = row.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
     finally:
         os.sched_setaffinity(0, cpus)
-    found = {"all cpus over half": whole / half if whole and half else None}
+    found = {"cores": whole / half if whole and half else None}
     if name == "slow":
         with _mixture(row, name, SLOW_MS / 2) as faster:
             quick = faster.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
-        found["half the delay over all of it"] = quick / whole if quick and whole else None
+        found["disk"] = quick / whole if quick and whole else None
     return found
+
+
+def _lifts(relaxed: dict[str, float | None], limited_by: str) -> bool:
+    """Whether more of what is named lifts the rate, and more of no other thing does."""
+    lifted = {name for name, ratio in relaxed.items() if ratio is not None and ratio >= _LIFTED}
+    return lifted == ({limited_by} & set(relaxed))
 
 
 def _fates(row: Row, name: str) -> list[dict[str, Any]]:

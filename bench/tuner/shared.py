@@ -77,7 +77,8 @@ def _shared(row: Row, url: str) -> dict[str, Any]:
         and answers[0]["best"] == answers[1]["best"]
         and all(one in measured for one in lost)
         and "running" not in [one["outcome"] for one in fates]
-        and [one.name for one in profiles] == [f"{_STUDY}.yaml"] * won[0],
+        and all(won)
+        and [one.name for one in profiles] == [f"{_STUDY}.yaml"],
     }
 
 

@@ -55,6 +55,13 @@ class Row:
             *("--out", str(self.folder / name), *more),
         ]
 
+    def bench(self, row: str, *more: str) -> list[str]:
+        """The command line of another row, for a process of its own."""
+        return [
+            *(sys.executable, "-m", "bench.tuner", row, "--spec", str(self.spec)),
+            *("--batches", str(self.batches), "--ram-floor", str(self.floor_bytes), *more),
+        ]
+
     def environment(self) -> dict[str, str]:
         """Nothing is written to the folders of whoever runs this."""
         return {
@@ -75,12 +82,10 @@ class Row:
         answer["exit_code"] = done.returncode
         return answer
 
-    def in_turn(
-        self, base: Knobs, others: Sequence[Knobs], budget_s: float, step_time_s: float = 0.0
-    ) -> LadderReport:
-        """Measure sets in turn with ``base``, as a ladder does."""
-        clock, headroom = SystemClock(), HeadroomProbe()
-        measure = TrialRunner(
+    def measurer(self, step_time_s: float = 0.0) -> TrialRunner:
+        """Measures one knob set, as a trial of a study does."""
+        headroom = HeadroomProbe()
+        return TrialRunner(
             measure_command(
                 self.spec,
                 profile="local_dev",
@@ -92,8 +97,13 @@ class Row:
             ),
             floor_bytes=self.floor_bytes,
             headroom=lambda: headroom.read().headroom_bytes,
-            clock=clock,
         )
+
+    def in_turn(
+        self, base: Knobs, others: Sequence[Knobs], budget_s: float, step_time_s: float = 0.0
+    ) -> LadderReport:
+        """Measure sets in turn with ``base``, as a ladder does."""
+        clock, measure = SystemClock(), self.measurer(step_time_s)
         rungs = [Rung("set", number, Contender(one)) for number, one in enumerate(others)]
         watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
         return climb(base, rungs, measure, clock=clock, budget_s=budget_s, watcher=watcher)

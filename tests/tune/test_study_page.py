@@ -171,7 +171,7 @@ def test_fates_are_read_off_a_real_study() -> None:
         {"state": optuna.trial.TrialState.PRUNED, "intermediate_values": {40: 7.0, 80: 6.0}},
         {
             "state": optuna.trial.TrialState.PRUNED,
-            "user_attrs": {"outcome": "infeasible", "reason": "floor"},
+            "user_attrs": {"outcome": "infeasible", "reason": "floor", "stderr": "<slow disk>"},
         },
         {"state": optuna.trial.TrialState.FAIL},
         {"value": 9.0, "user_attrs": {"outcome": "known"}},
@@ -186,6 +186,7 @@ def test_fates_are_read_off_a_real_study() -> None:
     assert [one.label for one in found][:2] == ["start", "search"]
     assert found[2].reason == "floor"
     assert "queued again" in found[3].reason
+    assert "<summary>stderr</summary><pre>&lt;slow disk&gt;</pre>" in page(story(trials=found))
 
 
 def test_a_page_that_cannot_be_written_ends_nothing(

@@ -223,7 +223,10 @@ def _trials(story: Story) -> str:
         ]
         cells = [f"<td>{one.number}</td><td>{escape(one.label)}</td><td>{outcome}</td>"]
         cells += [f'<td class="n">{escape(text)}</td>' for text in plain]
-        rows.append("".join([*cells, f"<td>{escape(one.reason)}</td>"]))
+        told = escape(one.reason)
+        if one.stderr and one.stderr != one.reason:
+            told += f"<details><summary>stderr</summary><pre>{escape(one.stderr)}</pre></details>"
+        rows.append("".join([*cells, f"<td>{told}</td>"]))
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'

@@ -39,6 +39,7 @@ class TrialFate:
         peak_rss_bytes, min_headroom_bytes: as measured.
         busy: processors that others used meanwhile; ``None``: not marked.
         host: where it ran.
+        stderr: the end of what its process wrote there; "" where it completed.
     """
 
     number: int
@@ -51,6 +52,7 @@ class TrialFate:
     min_headroom_bytes: int | None = None
     busy: float | None = None
     host: str = ""
+    stderr: str = ""
 
     @property
     def used_knobs(self) -> dict[str, Any]:
@@ -177,6 +179,7 @@ def _fate(trial: FrozenTrial) -> TrialFate:
         attrs.get("min_headroom_bytes"),
         attrs.get("busy_neighbour"),
         attrs.get("host", ""),
+        attrs.get("stderr", ""),
     )
 
 
