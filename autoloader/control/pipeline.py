@@ -45,7 +45,6 @@ from autoloader.read.open_mixture import CompiledMixture
 
 if TYPE_CHECKING:
     from autoloader.control.moments import Moments
-    from autoloader.control.watching import Watcher
     from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -257,7 +256,11 @@ class ControlledPipeline:
     # --- the policy's thread ----------------------------------------------------------------------
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
-        """See ``Governed.govern``."""
+        """See ``Governed.govern``; without a controller nothing is decided, and all is said."""
+        if not self._setup.control.moves:
+            seen = self.observe(at_s, growth_bytes)
+            self._moments.publish(seen, self._activity, opened=self.pipeline.opened)
+            return
         if self._begun_s is None:
             self._begun_s = at_s
             self._state = ControllerState(since_s=at_s)
@@ -286,11 +289,6 @@ class ControlledPipeline:
             counted=self._counted,
             knobs=self.pipeline.knobs,
         )
-
-    def watch(self, at_s: float) -> None:
-        """See ``watching.Watched``: say what is seen; nothing is decided."""
-        seen = self.observe(at_s, 0)
-        self._moments.publish(seen, self._activity, opened=self.pipeline.opened)
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
         """What is known now."""
@@ -375,8 +373,7 @@ class Control:
     def __init__(self, headroom: HeadroomSource, budget: SharedBudget | None = None) -> None:
         self._headroom = headroom
         self._budget = budget or _BUDGET
-        self._loop = ControlLoop(headroom)
-        self._watcher: Watcher | None = None
+        self._loop, self._watched = ControlLoop(headroom), ControlLoop(None)
         self._probes: Probes | None = None
         self._has_tensorflow = False
 
@@ -429,19 +426,11 @@ class Control:
         except BaseException:
             self._budget.leave(opening.share)
             raise
-        if request.moves:
-            self._loop.add(one)
-            return one
-        if self._watcher is None:
-            from autoloader.control.watching import Watcher  # most runs have a controller
-
-            self._watcher = Watcher()
-        self._watcher.add(one)
+        (self._loop if request.moves else self._watched).add(one)
         return one
 
     def leave(self, one: ControlledPipeline) -> None:
         """Govern it no more."""
         self._loop.remove(one)
-        if self._watcher is not None:
-            self._watcher.remove(one)
+        self._watched.remove(one)
         one.close()

@@ -1,5 +1,8 @@
 """The two threads of control: the reflex ten times a second, the policy once.
 
+Pipelines that have no controller are looked at by the second one alone, so that they say what they
+do all the same.
+
 They run beside the pipelines that they govern: in the loader's child, or in the trainer's process
 with ``isolation="thread"``. The reflex waits for nobody. It reads headroom and acts, even while the
 policy's thread waits for the GPU or for a slow file system. An error in either thread is counted,
@@ -40,11 +43,11 @@ class ControlLoop:
     """Governs pipelines; its threads run while there are any.
 
     Args:
-        headroom: read by the reflex.
+        headroom: read by the reflex; ``None``: there is none, and pipelines are only watched.
         clock: for what is governed.
     """
 
-    def __init__(self, headroom: HeadroomSource, *, clock: Clock | None = None) -> None:
+    def __init__(self, headroom: HeadroomSource | None, *, clock: Clock | None = None) -> None:
         self._headroom = headroom
         self._clock = clock or SystemClock()
         self._governed: tuple[Governed, ...] = ()
@@ -61,7 +64,10 @@ class ControlLoop:
             self._governed = (*self._governed, one)
             if not self._threads:
                 self._done.clear()
-                for name, target in (("reflex", self._watch), ("control", self._govern)):
+                jobs = {"reflex": self._watch, "control": self._govern}
+                if self._headroom is None:
+                    jobs = {"watch": self._govern}
+                for name, target in jobs.items():
                     thread = LoaderThread(target=target, name=f"autoloader-{name}")
                     self._threads.append(thread)
                     thread.start()
@@ -81,6 +87,7 @@ class ControlLoop:
     def react_once(self) -> None:
         """One round of the reflex."""
         headroom: int | None = None
+        assert self._headroom is not None
         try:
             headroom = self._headroom.read().headroom_bytes
         except Exception as error:  # noqa: BLE001 the boundary of this thread: it must live on
@@ -116,4 +123,7 @@ class ControlLoop:
         text = f"{where}: {type(error).__name__}: {error}"
         if text not in self._said and len(self._said) < 100:
             self._said.add(text)
-            logger.warning("the controller leaves things as they are: %s", text)
+            kept = "the controller leaves things as they are"
+            logger.warning(
+                "%s: %s", "a loader cannot be watched" if self._headroom is None else kept, text
+            )
