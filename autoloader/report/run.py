@@ -6,8 +6,8 @@ Not here: sentences (``findings``), drawings (``charts``), reading files (``tele
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -146,31 +146,22 @@ class Run:
     @cached_property
     def limits(self) -> dict[str, float]:
         """What limited it → share of the time that training ran, the largest first."""
-        counted: Counter[str] = Counter()
-        for seconds, moment in self.running:
-            counted[moment.limited_by] += seconds  # type: ignore[assignment]
-        total = sum(counted.values())
-        return {name: value / total for name, value in counted.most_common()} if total else {}
+        return _shares((moment.limited_by, seconds) for seconds, moment in self.running)
 
     @cached_property
     def states(self) -> dict[str, float]:
         """The controller's state → share of the time, the largest first; none without one."""
-        counted: Counter[str] = Counter()
-        for before, now in self._pairs():
-            if before.state:
-                counted[before.state] += now.at_s - before.at_s  # type: ignore[assignment]
-        total = sum(counted.values())
-        return {name: value / total for name, value in counted.most_common()} if total else {}
+        pairs = self._pairs()
+        return _shares((one.state, now.at_s - one.at_s) for one, now in pairs if one.state)
 
     @cached_property
     def waits(self) -> dict[str, float]:
         """What limited it → share of the time spent waiting for it, the largest first."""
-        counted: Counter[str] = Counter()
-        for seconds, moment in self.running:
-            if moment.limited_by not in ("", "training", "gpu"):
-                counted[moment.limited_by] += seconds * (moment.consumer.wait_ratio or 0.0)  # type: ignore[assignment]
-        total = sum(counted.values())
-        return {name: value / total for name, value in counted.most_common()} if total else {}
+        return _shares(
+            (moment.limited_by, seconds * (moment.consumer.wait_ratio or 0.0))
+            for seconds, moment in self.running
+            if moment.limited_by not in ("", "training", "gpu")
+        )
 
     @cached_property
     def below_floor(self) -> tuple[Below, ...]:
@@ -228,6 +219,16 @@ class Run:
         """Of all ranks that were found."""
         waits = self.rank_waits().values()
         return fmean(waits) if waits else None
+
+
+def _shares(times: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """(name, seconds) → share of them all, the largest first; none where there are no seconds."""
+    counted: defaultdict[str, float] = defaultdict(float)
+    for name, seconds in times:
+        counted[name] += seconds
+    total = sum(counted.values())
+    largest = sorted(counted.items(), key=lambda item: -item[1])
+    return {name: value / total for name, value in largest} if total else {}
 
 
 def held_bytes(moment: Snapshot) -> int | None:
