@@ -235,6 +235,6 @@ def test_a_server_that_cannot_start_says_why(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(postgres, "_PLACES", (str(tmp_path / "none"),))
-    with pytest.raises(UsageError, match="there is no postgres on this machine") as caught:
+    with pytest.raises(UsageError, match="there is no pg_ctl on this machine") as caught:
         postgres.server(tmp_path).__enter__()
     assert "apt install postgresql" in caught.value.remedy

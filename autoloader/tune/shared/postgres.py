@@ -18,12 +18,12 @@ import contextlib
 import os
 import pwd
 import secrets
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,14 +32,13 @@ from autoloader.errors import AutoloaderError, UsageError
 
 USER = "autoloader"
 _PORT = 5432
-_START_S = 60.0
+_START_S = 60
 _LOG_LINES = 5
-_STATUS_LINE = 7
 _PLACES = ("/usr/lib/postgresql", "/usr/pgsql-*", "/opt/homebrew/opt/postgresql*")
 
 
 def find_program(name: str) -> Path:
-    """``initdb`` or ``postgres``: on the path, else where distributions put the newest version.
+    """``initdb`` or ``pg_ctl``: on the path, else where distributions put the newest version.
 
     Raises:
         UsageError: it is not installed.
@@ -90,7 +89,8 @@ def server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         UsageError: PostgreSQL is not installed, may not run here, or does not start; its last
             lines are in the message.
     """
-    postgres, user = find_program("postgres"), owner()
+    find_program("pg_ctl")
+    user = owner()
     data, log = folder / "data", folder / "log"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -99,26 +99,41 @@ def server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> Iterator[
         if not (data / "PG_VERSION").is_file():
             _make(data, password, user)
         port = port or _free_port(host)
+        listens = shlex.join(["-p", str(port), "-h", host, "-k", ""])
         with log.open("ab") as into:
-            child = subprocess.Popen(
-                [str(postgres), "-D", str(data), "-p", str(port), "-h", host, "-k", ""],
-                stdin=subprocess.DEVNULL,
-                stdout=into,
-                stderr=into,
-                cwd=folder,
-                start_new_session=True,
-                **_as(user),
-            )
+            started = _control("start", data, user, "-t", str(_START_S), "-o", listens, into=into)
     except OSError as error:
         raise UsageError(
             f"no PostgreSQL in {folder}: {error}",
             remedy="name a folder that can be written, also by the user it runs as",
         ) from error
+    if not started:
+        raise UsageError(
+            f"PostgreSQL did not start at {host}:{port}: {_last(log.read_text(errors='replace'))}",
+            remedy=f"mend what it says ({log} has the rest), or name an address of this machine "
+            "with --host",
+        )
     try:
-        _until_it_answers(child, host, port, log, data / "postmaster.pid")
         yield f"postgresql://{USER}:{password}@{host}:{port}/postgres"
     finally:
-        _stop(child)
+        if not _control("stop", data, user, "-m", "fast", "-t", "20"):
+            _control("stop", data, user, "-m", "immediate")
+
+
+def _control(
+    action: str, data: Path, user: pwd.struct_passwd | None, *options: str, into: Any = None
+) -> bool:
+    """Have ``pg_ctl`` do it, and wait until it is done; whether that went well."""
+    done = subprocess.run(
+        [str(find_program("pg_ctl")), action, "-D", str(data), "-w", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=into or subprocess.DEVNULL,
+        stderr=into or subprocess.DEVNULL,
+        cwd=data.parent,
+        check=False,
+        **_as(user),
+    )
+    return done.returncode == 0
 
 
 def _make(data: Path, password: str, user: pwd.struct_passwd | None) -> None:
@@ -188,47 +203,6 @@ def _as(user: pwd.struct_passwd | None) -> dict[str, Any]:
 def _free_port(host: str) -> int:
     with socket.create_server((host, 0)) as one:
         return int(one.getsockname()[1])
-
-
-def _until_it_answers(
-    child: subprocess.Popen[bytes], host: str, port: int, log: Path, pidfile: Path
-) -> None:
-    end = time.monotonic() + _START_S
-    while True:
-        if child.poll() is not None:
-            said = _last(log.read_text(errors="replace"))
-            raise UsageError(
-                f"PostgreSQL ended at its start: {said}",
-                remedy=f"mend what it says; {log} has the rest",
-            )
-        if _is_ready(pidfile):
-            return
-        if time.monotonic() > end:
-            raise UsageError(
-                f"PostgreSQL does not begin to answer at {host}:{port}",
-                remedy=f"see {log}; name an address of this machine with --host",
-            )
-        time.sleep(0.05)
-
-
-def _is_ready(pidfile: Path) -> bool:
-    """Whether the server takes connections: it says so in the eighth line of its pid file."""
-    try:
-        lines = pidfile.read_text().splitlines()
-    except OSError:
-        return False
-    return len(lines) > _STATUS_LINE and lines[_STATUS_LINE].strip() == "ready"
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the server at once and in order ("fast shutdown")."""
-    if child.poll() is None:
-        child.send_signal(signal.SIGINT)
-        try:
-            child.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _last(text: str) -> str:
