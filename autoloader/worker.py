@@ -20,9 +20,7 @@ import contextlib
 import logging
 import os
 import select
-import signal
 import socket
-import sys
 import threading
 import time
 from dataclasses import asdict
@@ -33,7 +31,7 @@ from autoloader.catalog.files import is_remote
 from autoloader.control.pipeline import Control, give_memory_back
 from autoloader.controller.request import ControlRequest
 from autoloader.errors import AutoloaderError
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, become
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
@@ -379,12 +377,9 @@ class _LogsToTrainers(logging.Handler):
 
 
 def _prepare_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    become("autoloader")
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text("autoloader")
-    sys.setswitchinterval(0.001)
     raise_descriptor_limit()  # decode processes inherit it
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.memory_files import memory_file
+from autoloader.host.files import memory_file
 
 BLACK = 0
 """The slot of every camera that shows nothing."""

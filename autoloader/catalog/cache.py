@@ -10,14 +10,13 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from autoloader.catalog import files
+from autoloader.host.files import write_whole
 from autoloader.remote.places import cache_root
 
 logger = logging.getLogger(__name__)
@@ -54,15 +53,7 @@ class JsonCache:
         """
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{self._folder}-")
-            try:
-                with os.fdopen(fd, "w", encoding="utf-8") as file:
-                    json.dump(document, file)
-                Path(temporary).replace(path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(path, json.dumps(document), mode=0o600)
         except OSError as error:
             logger.debug("%s cannot be written: %s", path, error)
 

@@ -15,6 +15,7 @@ from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
 from autoloader.cli.profile_offers import from_run, teammates
 from autoloader.errors import ProfileError, UsageError
+from autoloader.host.files import write_whole
 
 if TYPE_CHECKING:
     from autoloader.profile import HostFacts, Profile, ResolvedProfile
@@ -147,7 +148,7 @@ def export(
                 f"{target} is there and says something else",
                 remedy="name another file with --out, or write over it with --force",
             )
-        _write_whole(target, text)
+        write_whole(target, text)
     if as_json:
         emit_json({"path": str(target), "name": profile.name})
     else:
@@ -235,25 +236,6 @@ def _show_proposal(changes: list[tuple[str, Any, Any]], said: list[str]) -> None
         emit_table(("field", "now", "then"), rows)
     for line in said:
         note(line)
-
-
-def _write_whole(target: Path, text: str) -> None:
-    """Write in one step: a full disk leaves what was there."""
-    import tempfile
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=target.parent, prefix=f".{target.name}.", delete=False
-    ) as file:
-        temporary = Path(file.name)
-        try:
-            file.write(text)
-            file.flush()
-            temporary.chmod(0o644)
-            temporary.replace(target)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
 
 
 def _this_host() -> HostFacts:

@@ -1,20 +1,25 @@
-"""A thread that the kernel, too, knows by its name: ``top -H`` shows what the loader's do.
+"""Threads and processes that the kernel, too, knows by their names: ``top -H`` shows what they do.
 
 To the kernel a new thread has the name of the thread that starts it. A thread that took no name of
 its own would be shown, with all it costs, as the thread that started it.
 
-Not here: what any thread does.
+Not here: what any thread does, starting processes (``supervision.start``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
+import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 _LONGEST_NAME = 15
+_PR_SET_PDEATHSIG = 1
 
 
 class LoaderThread(threading.Thread):
@@ -42,3 +47,26 @@ class LoaderThread(threading.Thread):
         if self.ident is not None:
             self.join(timeout_s)
         return not self.is_alive()
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends.
+
+    Args:
+        parent: process that started it; where it is gone already, this process ends now.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def become(name: str) -> None:
+    """Make this process one of the loader's: named so, deaf to Ctrl-C, with threads that share.
+
+    Args:
+        name: shown by ``ps`` and ``top``, 15 bytes.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
+    sys.setswitchinterval(0.001)

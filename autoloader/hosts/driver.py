@@ -21,22 +21,18 @@ import logging
 import math
 import os
 import queue
-import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autoloader.errors import AutoloaderError
-from autoloader.host.parent import end_with
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.hosts import cluster
 from autoloader.hosts.actor import Helper
 from autoloader.hosts.cluster import ClusterNode
@@ -356,10 +352,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, required=True)
     chosen = parser.parse_args(arguments)
     end_with(chosen.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text("autoloader-ray")
-    sys.setswitchinterval(0.001)
+    become("autoloader-ray")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     driver = Driver(Wire(socket.socket(fileno=chosen.socket)), chosen.ring)
     driver.run()

@@ -11,23 +11,18 @@ Not here: the child's side (``pipeline.decode_client``).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import logging
 import os
-import signal
 import socket
-import sys
 import time
-from pathlib import Path
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
 from autoloader.cache.slab import FrameSlab, machine_bytes
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError
-from autoloader.host.parent import end_with
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import MixtureOrder
@@ -155,10 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, required=True)
     chosen = parser.parse_args(arguments)
     end_with(chosen.parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text("autoloader-fill")
-    sys.setswitchinterval(0.001)
+    become("autoloader-fill")
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring, chosen.frames).run()
 

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 
-from autoloader.host.memory_files import memory_file
+from autoloader.host.files import memory_file
 
 PAGE_BYTES = 4096
 _HEARTBEAT_NS = 0

@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from autoloader.errors import ProfileError
+from autoloader.host.files import write_whole
 from autoloader.profile.facts import HostFacts
 from autoloader.profile.lookup import (
     CONFIG_DIR_VARIABLE,
@@ -169,23 +169,16 @@ def save_profile(profile: Profile, out: Path | None = None) -> Path:
 
 
 def _saved(profile: Profile, target: Path) -> tuple[Path, bool, list[str]]:
-    temporary: str | None = None
     text = profile.to_yaml()
     notes: list[str] = []
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o644)
+
+    def set_aside() -> None:
         if target.is_file() and target.read_text(encoding="utf-8", errors="replace") != text:
             notes.append(f"what {target} said before is kept in {_set_aside(target)}")
-        Path(temporary).replace(target)
+
+    try:
+        write_whole(target, text, durable=True, before=set_aside)
     except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise ProfileError(
             f"{target}: the profile cannot be written: {error.strerror or error}",
             remedy=f"name a writable place with --out, or set {CONFIG_DIR_VARIABLE}",

@@ -6,8 +6,6 @@ Not here: which stretches (``index.planned``), when (``read.planned``, ``read.bl
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +15,12 @@ from numpy.typing import NDArray
 from autoloader.cache.lease import FILE_BITS
 from autoloader.catalog.descriptors import (
     OUT_OF_DESCRIPTORS,
-    OpenFile,
     descriptors,
     too_many_open,
 )
 from autoloader.catalog.files import is_remote, unreadable
 from autoloader.errors import SourceError
+from autoloader.host.files import read_whole
 from autoloader.samples.resolve import ResolvedDataset
 
 Ints = NDArray[np.int64]
@@ -102,7 +100,7 @@ def read_all(
                 if shared is None:
                     away.setdefault(path, []).append((first, found[-1]))
                 else:
-                    _read_into(found[-1], shared, first)
+                    read_whole(shared.descriptor, found[-1], first)
         if away:
             from autoloader.remote.shards import shard_cache  # local data goes without
 
@@ -110,15 +108,6 @@ def read_all(
     except OSError as error:
         raise _unreadable(datasets, error, str(error.filename) if away else path) from error
     return found
-
-
-def _read_into(data: memoryview, shared: OpenFile, offset: int) -> None:
-    filled = os.preadv(shared.descriptor, [data], offset)
-    while filled < len(data):
-        more = os.preadv(shared.descriptor, [data[filled:]], offset + filled)
-        if not more:
-            raise OSError(errno.EIO, f"it ends before byte {offset + len(data)}")
-        filled += more
 
 
 def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+from autoloader.host.files import write_whole
 from autoloader.remote import faults
 from autoloader.remote.identity import RemoteIdentity
 
@@ -75,10 +76,7 @@ class MountClient:
         """See ``Client.write``."""
         place = _local(path)
         with _translated(path):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            own = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-            own.write_bytes(content)
-            own.replace(place)
+            write_whole(place, content)
 
 
 def _local(path: str) -> Path:

@@ -38,6 +38,8 @@ from pathlib import Path
 import google_crc32c
 import numpy as np
 
+from autoloader.host.files import read_whole
+
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 2**18
@@ -200,12 +202,7 @@ class ShardPart:
         Raises:
             OSError: it cannot be read.
         """
-        done = 0
-        while done < len(view):
-            more = os.preadv(self.descriptor, [view[done:]], start + done)
-            if not more:
-                raise OSError(errno.EIO, "it is cut off", str(self.path))
-            done += more
+        read_whole(self.descriptor, view, start)
 
     def publish(self, crc32c: int | None) -> None:
         """Give the whole shard its name, once its bytes are checked.

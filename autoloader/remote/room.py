@@ -29,6 +29,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from autoloader.host.files import write_whole
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import set_lock
 from autoloader.units import GIB, format_bytes
@@ -116,9 +117,7 @@ class Room:
             return
         document = {"inode": stat.st_ino, "path": path, **identity.plain()}
         note = self.folder / f"{key}.json"
-        own = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}.tmp")
-        own.write_text(json.dumps(document), encoding="utf-8")
-        own.replace(note)
+        write_whole(note, json.dumps(document))
 
     def close(self) -> None:
         """Let go of all leases; the last use of it."""

@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from autoloader.host.files import read_whole
 from autoloader.remote.faults import changed
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart, runs
@@ -269,12 +270,7 @@ class RemoteShard:
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             for at, view in stretches:
-                done = 0
-                while done < len(view):
-                    more = os.preadv(descriptor, [view[done:]], at + done)
-                    if not more:
-                        raise OSError(errno.EIO, "it is cut off", self.path)
-                    done += more
+                read_whole(descriptor, view, at)
         finally:
             os.close(descriptor)
 

@@ -15,8 +15,6 @@ import contextlib
 import errno
 import json
 import logging
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+from autoloader.host.files import write_whole
 from autoloader.remote import clients, faults
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.patience import Patience
@@ -233,11 +232,7 @@ def _kept_content(place: Path, path: str, of: RemoteIdentity) -> bytes | None:
 def _write(place: Path, content: bytes) -> None:
     """Put a file in one step, where the directory can be written to."""
     with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=place.parent, prefix=".listing-")
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(place)
+        write_whole(place, content, mode=0o600)
 
 
 store = Store()

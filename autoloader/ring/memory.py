@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
-from autoloader.host.memory_files import memory_file
+from autoloader.host.files import memory_file
 from autoloader.host.owner import Owner
 from autoloader.ring.forks import keep_in_forks, lending
 from autoloader.samples.layout import BatchLayout

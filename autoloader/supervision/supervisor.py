@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from autoloader.errors import WorkerError
-from autoloader.host.memory_files import memory_file
+from autoloader.host.files import memory_file
 from autoloader.supervision.start import start
 from autoloader.supervision.vitals import Kind, Silence, Vitals, kind_of, read_vitals
 

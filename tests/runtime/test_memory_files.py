@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from autoloader.errors import PipelineError
-from autoloader.host.memory_files import memory_file
+from autoloader.host.files import memory_file
 from autoloader.process.control_page import ControlPage
 from autoloader.supervision.supervisor import Supervisor
 

@@ -6,12 +6,12 @@ Not here: what it tells (``story``), the charts (``charts``).
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Iterable, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
 
+from autoloader.host.files import write_whole
 from autoloader.tune.page.charts import Point, bars, scatter
 from autoloader.tune.page.story import LEAST_TRIALS, Figures, Story, TrialFate
 from autoloader.units import GIB, MIB, format_bytes
@@ -78,19 +78,7 @@ def page(story: Story) -> str:
 def write_page(story: Story, path: Path) -> Path | None:
     """Write the page in one step; ``None`` where that fails, which is logged and ends nothing."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(page(story))
-                file.flush()
-                temporary.chmod(0o644)
-                temporary.replace(path)
-            except OSError:
-                temporary.unlink(missing_ok=True)
-                raise
+        write_whole(path, page(story))
     except OSError as error:
         logger.warning("no report: %s cannot be written: %s", path, error.strerror or error)
         return None
