@@ -32,7 +32,7 @@ from loader_machine import FoundError, LoaderMachine, Tally
 
 HANG_S = 900.0
 """So long without the end of a machine is taken for a hang, and every thread's place is told."""
-LONG_TIMES = 5
+TIMES = 5
 
 
 class Sort(NamedTuple):
@@ -52,11 +52,13 @@ def run_machines(
     *,
     first_seed: int = 0,
     sorts: Sequence[Sort] = SORTS,
-    long: bool = False,
+    times: int = 1,
+    stops: bool = False,
 ) -> Iterator[str]:
     """Run machines of each sort in turn until at least so many rows were compared; says which.
 
-    With ``long`` each reads more, and in one of four processes are also stopped for good.
+    Each reads so many ``times`` what is drawn; with ``stops`` one of four also stops processes for
+    good.
     """
     for number in itertools.count(first_seed):
         if tally.rows >= at_least:
@@ -68,8 +70,8 @@ def run_machines(
             "tally": tally,
             "reader": sort.reader,
             "world_sizes": sort.world_sizes,
-            "times": LONG_TIMES if long else 1,
-            "may_stop": long and number // len(sorts) % 4 == 0,
+            "times": times,
+            "may_stop": stops and number // len(sorts) % 4 == 0,
         }
         machine: type[LoaderMachine] = type("LoaderMachine", (LoaderMachine,), values)
         try:
@@ -102,7 +104,9 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp())
     os.environ["AUTOLOADER_CACHE_DIR"] = f"{folder}/cache"
     rows = CodedRows(write_coded(folder))
-    running = run_machines(rows, chosen.rows, tally, first_seed=chosen.seed, sorts=sorts, long=True)
+    running = run_machines(
+        rows, chosen.rows, tally, first_seed=chosen.seed, sorts=sorts, times=TIMES, stops=True
+    )
     try:
         faulthandler.dump_traceback_later(HANG_S, exit=True)
         for what in running:
