@@ -107,8 +107,21 @@ def odd_mixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module")
+def lean_mixture(odd_mixture: dict[str, Any]) -> dict[str, Any]:
+    """Three datasets, one with a picture: graphs that are traced soon, for what hangs on turns."""
+    blind = odd_mixture["datasets"][-1]
+    datasets = [
+        {**blind, "name": "often", "weight": 3.0, "images": {"primary": "observation/image"}},
+        {**blind, "name": "plain", "weight": 1.0},
+        {**blind, "name": "seldom", "weight": 0.5},
+    ]
+    cameras = {"primary": {"size": [6, 8]}}
+    return {"seed": 5, "datasets": datasets, "cameras": cameras, "batch": {"size": 7}}
+
+
 SAMPLES = {
-    "windows over both ends": {},
+    "normalised windows over both ends": {"normalize": {"action": {"method": "mean_std"}}},
     "only whole windows, so that short episodes are empty": {
         "sample": {
             "frame_offsets": [0, 3],
@@ -126,7 +139,6 @@ SAMPLES = {
         }
     },
     "two drawn samples an episode": {"sample": {"per_episode": 2, "action_horizon": 2}},
-    "normalised": {"normalize": {"action": {"method": "mean_std"}}},
 }
 
 
@@ -208,8 +220,8 @@ def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
 
 
 @pytest.mark.parametrize("metadata", ["none", "dataset_only", "full"])
-def test_metadata_says_which_places_come_along(odd_mixture: dict[str, Any], metadata: str) -> None:
-    keys = as_dataset(spec_of(odd_mixture, metadata=metadata)).element_spec.keys()
+def test_metadata_says_which_places_come_along(lean_mixture: dict[str, Any], metadata: str) -> None:
+    keys = as_dataset(spec_of(lean_mixture, metadata=metadata)).element_spec.keys()
     places = {"none": set(), "dataset_only": {"dataset_index"}}
     found = keys & {"dataset_index", "provenance"}
     assert found == places.get(metadata, {"dataset_index", "provenance"})
@@ -217,10 +229,10 @@ def test_metadata_says_which_places_come_along(odd_mixture: dict[str, Any], meta
 
 @pytest.mark.parametrize("strategy", ["python", "choose"])
 def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
-    odd_mixture: dict[str, Any], strategy: str
+    lean_mixture: dict[str, Any], strategy: str
 ) -> None:
     mixing = {"strategy": strategy, "block_length": 3, "epoch": "forever"}
-    spec = spec_of(odd_mixture, mixing=mixing)
+    spec = spec_of(lean_mixture, mixing=mixing)
     with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
         sequence = BlockSequence(loader.plan.order)
         sizes = [loader.plan.counts[name].samples for name in loader.dataset_names]
@@ -236,8 +248,8 @@ def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
         assert passes == [number // size for number in range(len(passes))]
 
 
-def test_drawn_turns_keep_the_shares_and_hang_on_the_seed(odd_mixture: dict[str, Any]) -> None:
-    spec = spec_of(odd_mixture, mixing={"strategy": "sample"}, metadata="dataset_only")
+def test_drawn_turns_keep_the_shares_and_hang_on_the_seed(lean_mixture: dict[str, Any]) -> None:
+    spec = spec_of(lean_mixture, mixing={"strategy": "sample"}, metadata="dataset_only")
 
     def drawn(seed: int | None, turns: int) -> list[int]:
         elements = as_dataset(spec, seed=seed).take(turns).as_numpy_iterator()
@@ -245,13 +257,13 @@ def test_drawn_turns_keep_the_shares_and_hang_on_the_seed(odd_mixture: dict[str,
 
     first = drawn(None, 600)
     assert first[:60] == drawn(5, 60) != drawn(6, 60)
-    shares = np.array([3, 1, 1, 0.5]) / 5.5
+    shares = np.array([3, 1, 0.5]) / 4.5
     spread = 4 * np.sqrt(shares * (1 - shares) / len(first))
-    assert (np.abs(np.bincount(first, minlength=4) / len(first) - shares) < spread).all()
+    assert (np.abs(np.bincount(first, minlength=3) / len(first) - shares) < spread).all()
 
 
-def test_shards_are_disjoint_and_together_the_passes(odd_mixture: dict[str, Any]) -> None:
-    spec = spec_of(odd_mixture)
+def test_shards_are_disjoint_and_together_the_passes(lean_mixture: dict[str, Any]) -> None:
+    spec = spec_of(lean_mixture)
     whole = of_a_dataset(as_dataset(spec, passes=2))
     parts = [of_a_dataset(as_dataset(spec, passes=2, shard=(2, which))) for which in (0, 1)]
     assert sorted(whole) == sorted([*parts[0], *parts[1]])
@@ -259,13 +271,13 @@ def test_shards_are_disjoint_and_together_the_passes(odd_mixture: dict[str, Any]
     assert parts[1]
 
 
-def test_what_cannot_be_is_refused(odd_mixture: dict[str, Any]) -> None:
+def test_what_cannot_be_is_refused(lean_mixture: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="passes: 0"):
-        as_dataset(spec_of(odd_mixture), passes=0)
+        as_dataset(spec_of(lean_mixture), passes=0)
     with pytest.raises(KnobError, match="num_parallel_calls"):
-        as_dataset(spec_of(odd_mixture), knobs={"num_parallel_calls": 2})
+        as_dataset(spec_of(lean_mixture), knobs={"num_parallel_calls": 2})
     with pytest.raises(SpecError, match="split"):
-        as_dataset(spec_of(odd_mixture), split="nowhere")
+        as_dataset(spec_of(lean_mixture), split="nowhere")
 
 
 def test_a_broken_record_is_tensorflows_error_and_what_is_whole_can_be_had(tmp_path: Path) -> None:
