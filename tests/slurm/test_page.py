@@ -43,14 +43,14 @@ def place(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(place: Path) -> Follower:
-    """The page; the time of a job that asks for a signal is over at step 100, once."""
+    """The page; the time of a job that asks for a signal is over at step 20, once."""
     path = [str(place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     environment = {
         **os.environ,
         "PATH": os.pathsep.join(path),
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
-        "STAND_IN_OVER_AT": "step 100:",
+        "STAND_IN_OVER_AT": "step 20:",
     }
     return Follower(STEPS, place, environment)
 
@@ -70,10 +70,10 @@ def test_the_page_shows_what_is_printed_where_that_is_worth_a_look() -> None:
 def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower) -> None:
     page.printed(TRAINING)
     saved = torch.load(page.place / "policy.pt", weights_only=True)
-    assert saved["step"] == 300
+    assert saved["step"] == 60
     steps = [line.split(":")[0] for line in (page.place / "train-2.out").read_text().splitlines()]
-    assert steps.count("step 100") == steps.count("step 300") == 4
-    assert saved["loader"]["position"] == 300 * 4 * 8
+    assert steps.count("step 20") == steps.count("step 60") == 4
+    assert saved["loader"]["position"] == 60 * 4 * 8
     assert (page.place / "data/bridge_dataset/1.0.0/.autoloader-index").is_dir()
     assert (page.place / "requeued").read_text() == "2\n"
 
