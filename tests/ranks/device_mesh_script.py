@@ -1,9 +1,9 @@
-"""One of four gloo processes: two data-parallel ranks of two tensor-parallel processes each.
+"""Four gloo processes: two data-parallel ranks of two tensor-parallel processes each.
 
     python device_mesh_script.py SPEC MEETING
 
 Trains a model with FSDP2 over the data-parallel dimension, as each process gets its batches. Prints
-one JSON document: its place in the mesh, its samples, and the weights that came of them.
+of each, as JSON: its place in the mesh, its samples, and the weights that came of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from autoloader import AutoLoader
+from tests.in_forks import together
 
 STEPS = 3
 RATE = 0.1
@@ -36,8 +37,8 @@ def error(policy: nn.Module, batch: Any) -> torch.Tensor:
     return found
 
 
-def main(spec: str, meeting: str) -> dict[str, Any]:
-    rank = int(os.environ["RANK"])
+def main(spec: str, meeting: str, rank: int) -> dict[str, Any]:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=4)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     policy = model()
@@ -67,4 +68,5 @@ def main(spec: str, meeting: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(*sys.argv[1:])))
+    torch.optim.SGD([torch.zeros(1)])  # what it imports is imported once as well
+    sys.stdout.write(json.dumps(together(main, [(*sys.argv[1:], rank) for rank in range(4)])))

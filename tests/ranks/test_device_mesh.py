@@ -46,22 +46,17 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Any]:
     """What each process saw, by its place (data-parallel, tensor-parallel)."""
     meeting = str(tmp_path_factory.mktemp("gloo") / "meeting")
-    running = [
-        subprocess.Popen(
-            [sys.executable, str(FOLDER / "device_mesh_script.py"), str(spec), meeting],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={
-                **os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "0",
-                "PYTHONPATH": str(FOLDER.parents[1]), "RANK": str(rank), "WORLD_SIZE": "4",
-                "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "0",
-                "TORCHELASTIC_RUN_ID": f"mesh-{os.getpid()}",
-            },
-        )
-        for rank in range(4)
-    ]  # fmt: skip
-    answers = [process.communicate() for process in running]
-    assert [process.returncode for process in running] == [0] * 4, answers
-    found = [json.loads(out) for out, _ in answers]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "device_mesh_script.py"), str(spec), meeting],
+        capture_output=True, text=True, check=False,
+        env={
+            **os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "0",
+            "PYTHONPATH": str(FOLDER.parents[1]), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4",
+            "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": f"mesh-{os.getpid()}",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     return {(one["place"][0], one["place"][1]): one for one in found}
 
 

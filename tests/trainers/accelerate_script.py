@@ -1,9 +1,9 @@
-"""Accelerate on a loader: prints one JSON document of what it was given.
+"""Accelerate on a loader: prints, as JSON, what each run of it was given.
 
-    python accelerate_script.py SPEC FOLDER STOP
+    python accelerate_script.py SPEC FOLDER:STOP...
 
-Trains an epoch; ends behind step ``STOP`` and saves into ``FOLDER`` (0: at the end). Where there is
-a state, it goes on from there.
+Each trains an epoch; ends behind step ``STOP`` and saves into ``FOLDER`` (0: at the end). Where
+there is a state, it goes on from there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from autoloader import AutoLoader
+from tests.in_forks import one_by_one
 
 
 def main(spec: str, folder: str, stop: str) -> dict[str, Any]:
@@ -44,4 +45,7 @@ def main(spec: str, folder: str, stop: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(main(*sys.argv[1:])))
+    _, spec, *runs = sys.argv
+    torch.optim.AdamW([torch.zeros(1)])  # what it imports is imported once as well
+    found = one_by_one(main, [(spec, *run.rsplit(":", 1)) for run in runs])
+    sys.stdout.write("\n" + json.dumps(found))

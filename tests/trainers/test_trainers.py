@@ -52,13 +52,14 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def told(script: str, environment: dict[str, str], *words: str) -> dict[str, Any]:
+def told(script: str, environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
+    """What each run was given; each is a process of its own."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *words],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -69,15 +70,13 @@ def places(steps: list[Any]) -> list[tuple[int, ...]]:
 def test_the_trainer_trains_epochs_of_the_right_length_and_resumes_exactly(
     spec: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    whole = told("trainer_script.py", environment, str(spec), str(tmp_path / "whole"), "0")
+    runs = (f"{tmp_path}/whole:0", f"{tmp_path}/cut:6", f"{tmp_path}/cut:0")
+    whole, first, rest = told("trainer_script.py", environment, str(spec), *runs)
     assert (whole["length"], whole["steps"], whole["epochs"]) == (STEPS, 2 * STEPS, 2)
     assert len(whole["seen"]) == 2 * STEPS
     for epoch in (whole["seen"][:STEPS], whole["seen"][STEPS:]):
         assert len(set(places(epoch))) == 40
     assert sum(whole["losses"][-5:]) < sum(whole["losses"][:5])
-    cut = [str(spec), str(tmp_path / "cut")]
-    first = told("trainer_script.py", environment, *cut, "6")
-    rest = told("trainer_script.py", environment, *cut, "0")
     assert (first["steps"], rest["steps"]) == (6, 2 * STEPS)
     assert first["seen"] + rest["seen"] == whole["seen"]
     assert rest["losses"] == whole["losses"]  # those of the first part are in the checkpoint
@@ -87,11 +86,9 @@ def test_the_trainer_trains_epochs_of_the_right_length_and_resumes_exactly(
 def test_accelerate_keeps_the_loaders_place_in_its_state(
     spec: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    whole = told("accelerate_script.py", environment, str(spec), str(tmp_path / "whole"), "0")
+    runs = (f"{tmp_path}/whole:0", f"{tmp_path}/cut:4", f"{tmp_path}/cut:0")
+    whole, first, rest = told("accelerate_script.py", environment, str(spec), *runs)
     assert (whole["length"], len(whole["seen"])) == (STEPS, STEPS)
-    cut = [str(spec), str(tmp_path / "cut")]
-    first = told("accelerate_script.py", environment, *cut, "4")
-    rest = told("accelerate_script.py", environment, *cut, "0")
     assert first["seen"] + rest["seen"] == whole["seen"]
     assert first["losses"] + rest["losses"] == whole["losses"]
     assert sum(whole["losses"][-3:]) < sum(whole["losses"][:3])

@@ -1,9 +1,9 @@
-"""Hugging Face's ``Trainer`` on a loader: prints one JSON document of what it was given.
+"""Hugging Face's ``Trainer`` on a loader: prints, as JSON, what each run of it was given.
 
-    python trainer_script.py SPEC FOLDER STOP
+    python trainer_script.py SPEC FOLDER:STOP...
 
-Trains two epochs, saving every third step into ``FOLDER``, and ends behind step ``STOP`` (0: at the
-end). Where the folder has a checkpoint, it goes on from there.
+Each trains two epochs, saving every third step into ``FOLDER``, and ends behind step ``STOP`` (0:
+at the end). Where the folder has a checkpoint, it goes on from there.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from autoloader import AutoLoader, Batch
+from tests.in_forks import one_by_one
 
 EPOCHS = 2
 
@@ -95,5 +96,7 @@ def main(spec: str, folder: str, stop: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = main(*sys.argv[1:])
+    _, spec, *runs = sys.argv
+    torch.optim.AdamW([torch.zeros(1)])  # what it imports is imported once as well
+    found = one_by_one(main, [(spec, *run.rsplit(":", 1)) for run in runs])
     sys.stdout.write("\n" + json.dumps(found))
