@@ -30,7 +30,10 @@ EXTRA_OF: Mapping[str, str] = {
     "av": "lerobot",
     "jax": "jax",
     "ray": "ray",
+    "botocore": "remote",
+    "fsspec": "remote",
     "gcsfs": "remote",
+    "huggingface_hub": "remote",
 }
 """Modules that the core does without: the extra that brings each."""
 

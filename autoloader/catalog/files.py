@@ -1,7 +1,7 @@
 """Reads files: local ones through the operating system, remote ones through a client.
 
 Theory of operation. A path with a scheme (``gs://bucket/…``) names a file far away. Where one of
-fsspec's clients for the scheme is installed, that is asked (``remote.answers``), else TensorFlow,
+the clients for the scheme is installed, that is asked (``remote.answers``), else TensorFlow,
 which this module does not import: it asks ``tensorflow_process``. In a process that streams with
 TensorFlow, it asks the function that ``graph.files`` has entered here. Each question is one round
 trip or a few. What fails for a moment is asked again, with growing pauses.

@@ -35,7 +35,7 @@ from autoloader.samples.resolve import ResolvedDataset
 HORIZON = 65_536
 """Positions that are looked ahead."""
 _LOOK_AGAIN = HORIZON // 8
-_THREADS = 8
+_THREADS = 16
 """Shards that are fetched ahead at a time; the requests of those needed first go first."""
 _PAUSE_S = 1.0
 

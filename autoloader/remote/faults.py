@@ -3,7 +3,7 @@
 A client's own text may hold a signed address, a token or a header. So none of it is kept: an error
 here says what happened in words of this module, and names the path that the user wrote.
 
-Not here: which exception of which client means what (``remote.clients``), who tries again
+Not here: which exception of which client means what (``remote.clients.meaning``), who tries again
 (``remote.patience``).
 """
 
@@ -56,6 +56,11 @@ def refused(path: str, status: int | None = None) -> PermissionError:
 def changed(path: str) -> ChangedError:
     """It was replaced, or deleted, while it was in use."""
     return ChangedError(errno.ESTALE, "it was changed or deleted since this run began", path)
+
+
+def cut_off(path: str) -> PassingError:
+    """Fewer bytes came than were to come."""
+    return PassingError("the answer was cut off", path)
 
 
 def of_status(status: int, path: str, after: str | None = None) -> OSError:

@@ -42,7 +42,7 @@ class RemoteIdentity:
 
 
 def of_entry(entry: Mapping[str, Any]) -> RemoteIdentity:
-    """The identity of what one of fsspec's clients says of a file.
+    """The identity of what a store says of a file.
 
     Raises:
         ValueError: the size is not known.

@@ -37,6 +37,7 @@ from pathlib import Path
 
 import google_crc32c
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.host.files import read_whole
 
@@ -178,18 +179,17 @@ class ShardPart:
                     self._unlock(chunk)
             self.moved.notify_all()
 
-    def fill(self, first: int, data: bytes) -> None:
-        """Put claimed chunks from ``first`` on; ``data`` is whole chunks, or the file's end.
+    def fill(self, first: int, view: memoryview) -> None:
+        """Put claimed chunks from ``first`` on; ``view`` is whole chunks, or the file's end.
 
         Raises:
             OSError: the disk takes no more.
         """
-        view, position = memoryview(data), first * CHUNK_BYTES
-        written = 0
+        position, written = first * CHUNK_BYTES, 0
         while written < len(view):
             written += os.pwrite(self.descriptor, view[written:], position + written)
-        chunks = range(first, first + -(-len(data) // CHUNK_BYTES))
-        whole = np.frombuffer(data, np.uint8)  # slices of it are no copies
+        chunks = range(first, first + -(-len(view) // CHUNK_BYTES))
+        whole = np.frombuffer(view, np.uint8)  # slices of it are no copies
         for number, chunk in enumerate(chunks):
             piece = whole[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
             self._crcs[4 * chunk : 4 * chunk + 4] = google_crc32c.value(piece).to_bytes(4, "little")
@@ -215,9 +215,9 @@ class ShardPart:
             OSError: it cannot be read or linked.
         """
         crc, wrong = 0, []
+        memory = np.empty(CHUNK_BYTES, np.uint8)
         for chunk in range(self.chunks):
-            start, stop = self.span(chunk, chunk + 1)
-            piece = os.pread(self.descriptor, stop - start, start)
+            piece = self._piece(chunk, memory)
             crc = crc if crc32c is None else google_crc32c.extend(crc, piece)
             if google_crc32c.value(piece) != self._crc_of(chunk):
                 wrong.append(chunk)
@@ -252,9 +252,13 @@ class ShardPart:
         return int.from_bytes(self._crcs[4 * chunk : 4 * chunk + 4], "little")
 
     def _agrees(self, chunk: int) -> bool:
-        start, stop = self.span(chunk, chunk + 1)
-        piece = os.pread(self.descriptor, stop - start, start)
+        piece = self._piece(chunk, np.empty(CHUNK_BYTES, np.uint8))
         return bool(google_crc32c.value(piece) == self._crc_of(chunk))
+
+    def _piece(self, chunk: int, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A chunk as the disk has it, read into ``memory``."""
+        start, stop = self.span(chunk, chunk + 1)
+        return memory[: os.preadv(self.descriptor, [memory[: stop - start].data], start)]
 
     def _try_lock(self, chunk: int) -> bool:
         try:

@@ -22,10 +22,10 @@ from autoloader.units import expanded
 PACKAGES: Mapping[str, str] = {
     "file": "os",
     "gs": "gcsfs",
-    "s3": "s3fs",
+    "s3": "botocore",
     "hf": "huggingface_hub",
-    "https": "aiohttp",
-    "http": "aiohttp",
+    "https": "http",
+    "http": "http",
     "memory": "fsspec",
 }
 """Scheme → the package that opens it."""
@@ -46,9 +46,7 @@ def scheme_of(path: str) -> str:
 def has_client(path: str) -> bool:
     """Whether a client for a path's scheme is installed; imports nothing."""
     package = PACKAGES.get(scheme_of(path))
-    if package is None:
-        return False
-    return _installed(package) and (package == "os" or _installed("fsspec"))
+    return package is not None and _installed(package)
 
 
 @functools.cache

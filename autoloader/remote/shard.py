@@ -30,16 +30,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from autoloader.host.files import read_whole
 from autoloader.remote.faults import changed
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart, runs
-from autoloader.remote.requests import requests
+from autoloader.remote.requests import REQUEST_BYTES, requests
 from autoloader.remote.room import Room
 from autoloader.remote.store import store
 
-REQUEST_BYTES = 2 * 2**20
-"""Of a request at most."""
 _LOOK_S = 0.02
 """How often is looked whether another process has brought a chunk."""
 _TRIES = 2
@@ -92,7 +92,8 @@ class RemoteShard:
         else:
             self._room.say_full()
             for at, view in stretches:
-                requests().submit(partial(self._bypass, part, at, view, asked, wanted), -math.inf)
+                job = partial(self._bypass, part, at, view, asked, wanted)
+                requests().submit(job, -math.inf, len(view))
 
         def end() -> None:
             try:
@@ -218,7 +219,7 @@ class RemoteShard:
     ) -> None:
         for first, stop in runs(chunks, REQUEST_BYTES // CHUNK_BYTES):
             job = partial(self._bring, part, first, stop, asked, wanted)
-            requests().submit(job, urgency)
+            requests().submit(job, urgency, (stop - first) * CHUNK_BYTES)
 
     def _bring(self, part: ShardPart, first: int, stop: int, asked: _Asked, wanted: Wanted) -> None:
         """Bring chunks [first, stop), or see that others do; a job of ``requests``."""
@@ -230,8 +231,10 @@ class RemoteShard:
                 claimed = part.claim(left)
                 try:
                     for begin, end in runs(claimed, stop - first):
-                        data = store.read(self.path, *part.span(begin, end), self.identity, wanted)
-                        part.fill(begin, data)
+                        start, behind = part.span(begin, end)
+                        view = np.empty(behind - start, np.uint8).data
+                        store.read_into(self.path, start, view, self.identity, wanted)
+                        part.fill(begin, view)
                 finally:
                     part.let_go(claimed)
                 left = [chunk for chunk in left if not part.has(chunk)]
@@ -247,7 +250,7 @@ class RemoteShard:
         """Fill a stretch without the disk, where that lacks it; a job of ``requests``."""
         with asked.counting(1):
             if part.lacks(at, at + len(view)):
-                view[:] = store.read(self.path, at, at + len(view), self.identity, wanted)
+                store.read_into(self.path, at, view, self.identity, wanted)
             else:
                 part.read_into(view, at)
 

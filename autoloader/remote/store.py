@@ -24,7 +24,8 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from autoloader.host.files import write_whole
-from autoloader.remote import clients, faults
+from autoloader.remote import faults
+from autoloader.remote.clients.client import client_of
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.patience import Patience
 from autoloader.remote.places import cache_root
@@ -61,7 +62,7 @@ class Store:
         with alone:  # many threads ask for files of one directory at a time
             known = self._listings.get(directory) or _kept(directory)
             if known is None or not _fresh(known):
-                client = clients.client_of(directory)
+                client = client_of(directory)
                 found = self._ask(directory, lambda: client.listing(directory))
                 known = (time.time(), found)
                 _keep(directory, found)
@@ -74,7 +75,7 @@ class Store:
         Raises:
             OSError: as ``remote.faults``.
         """
-        client = clients.client_of(path)
+        client = client_of(path)
         directory, _, name = path.rpartition("/")
         if client.lists:
             found = self.listing(directory).get(name)
@@ -93,32 +94,38 @@ class Store:
 
     def now(self, path: str) -> RemoteIdentity:
         """What a file is at this moment. Raises OSError as ``identity``."""
-        client = clients.client_of(path)
+        client = client_of(path)
         return self._ask(path, lambda: client.identity(path))
 
-    def read(
+    def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
+        """Bytes [start, stop) of a version of a file; see ``read_into``."""
+        data = bytearray(stop - start)
+        self.read_into(path, start, memoryview(data), of)
+        return bytes(data)
+
+    def read_into(
         self,
         path: str,
         start: int,
-        stop: int,
+        view: memoryview,
         of: RemoteIdentity,
         wanted: Callable[[], bool] = lambda: True,
-    ) -> bytes:
-        """Bytes [start, stop) of a version of a file.
+    ) -> None:
+        """Fill ``view`` with the bytes from ``start`` on of a version of a file.
 
         Args:
             path: the file.
             start: of the first byte.
-            stop: behind the last one.
+            view: holds anything where it fails.
             of: the version.
             wanted: whether anybody still waits for it.
 
         Raises:
             OSError: as ``remote.faults``.
         """
-        client = clients.client_of(path)
-        with self._rates.measuring(_host(path), stop - start):
-            return self._ask(path, lambda: client.read(path, start, stop, of), wanted)
+        client = client_of(path)
+        with self._rates.measuring(_host(path), len(view)):
+            self._ask(path, lambda: client.read_into(path, start, view, of), wanted)
 
     def read_all(self, path: str, *, keep: bool = False) -> bytes:
         """A small file, by one request.
@@ -130,7 +137,7 @@ class Store:
         Raises:
             OSError: as ``read``.
         """
-        client = clients.client_of(path)
+        client = client_of(path)
         fresh = not client.lists and not _fresh(_kept(path) or (0.0, {}))
         of = None if fresh else self.identity(path)
         place = _place(path).with_suffix(".content")
@@ -146,7 +153,7 @@ class Store:
 
     def write(self, path: str, content: bytes) -> None:
         """Put a small file. Raises OSError."""
-        client = clients.client_of(path)
+        client = client_of(path)
         self._ask(path, lambda: client.write(path, content))
         self._listings.pop(path.rpartition("/")[0], None)
 
@@ -214,7 +221,7 @@ def _missing_is_kept(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        if not clients.client_of(path).lists:
+        if not client_of(path).lists:
             _keep(path, {"": None})
         raise
 

@@ -27,8 +27,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autoloader.remote.requests import IN_FLIGHT
-from autoloader.remote.shard import REQUEST_BYTES
+from autoloader.remote.requests import IN_FLIGHT_BYTES
 from autoloader.remote.shards import ShardCache
 from bench.remote.server import FileServer, serve
 
@@ -118,7 +117,7 @@ def _harvest(cache: Path, original: Path, found: Killed) -> None:
 
 def _count(server: FileServer, nbytes: int, found: Killed) -> None:
     found.sent_bytes = server.sent
-    cut_off = found.kills * IN_FLIGHT * REQUEST_BYTES
+    cut_off = found.kills * IN_FLIGHT_BYTES
     found.most_bytes = (found.wholes + 1) * nbytes + cut_off
 
 

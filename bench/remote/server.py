@@ -203,12 +203,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self, files: FileServer, path: Path, start: int, stop: int, *, cut: bool) -> None:
         end = start + (stop - start) // 2 if cut else stop
         with path.open("rb") as file:
-            file.seek(start)
             while start < end:
-                piece = file.read(min(_PIECE_BYTES, end - start))
-                files.pace(len(piece))
-                self.wfile.write(piece)
-                start += len(piece)
+                count = min(_PIECE_BYTES, end - start)
+                files.pace(count)
+                start += self.connection.sendfile(file, start, count)
         if cut:
             self.close_connection = True
 

@@ -10,7 +10,9 @@ import os
 import platform
 import random
 import socket
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ import pytest
 
 from autoloader.errors import SpecError
 from autoloader.probes import storage
-from autoloader.remote import clients, patience, shards, store
+from autoloader.remote import patience, shards, store
+from autoloader.remote.clients.client import client_of
 from autoloader.remote.faults import ChangedError, PassingError, UnreachableError, of_status
 from autoloader.remote.identity import RemoteIdentity, of_entry
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart
+from autoloader.remote.requests import IN_FLIGHT, Requests
 from autoloader.remote.room import Room
 from autoloader.remote.shards import ShardCache
 from bench.remote.server import FileServer, serve
@@ -103,7 +107,31 @@ def test_requests_under_way_are_bounded(
     cache.shard(address).fetch_whole()
     far.latency_s = 0.0
     assert len(far.of("", "GET")) > 100
-    assert 1 < far.most_at_once <= 12
+    assert 1 < far.most_at_once <= IN_FLIGHT
+
+
+def test_what_is_under_way_is_bounded_in_bytes_and_what_is_wanted_first_begins_first() -> None:
+    own, lock, may_end = Requests(most=8, most_bytes=100), threading.Lock(), threading.Event()
+    begun: list[int] = []
+    fits, over = threading.Semaphore(0), threading.Semaphore(0)
+
+    def job(number: int) -> None:
+        with lock:
+            begun.append(number)
+        fits.release()
+        may_end.wait()
+        over.release()
+
+    own.submit(partial(job, 0), 0.0, 60)
+    assert fits.acquire(timeout=60)
+    for number in (3, 2, 1):
+        own.submit(partial(job, number), float(number), 30)
+    assert fits.acquire(timeout=60)
+    assert (begun[:2], own.waiting) == ([0, 1], 2)
+    own.submit(partial(job, -1), -1.0, 1000)
+    may_end.set()
+    assert all(over.acquire(timeout=60) for _ in range(5))
+    assert begun.index(-1) < begun.index(2) < begun.index(3), "a large one is not passed by"
 
 
 @pytest.mark.parametrize("fault", [503, 500, (429, "0"), "cut"])
@@ -171,7 +199,7 @@ def test_a_server_that_is_gone_is_waited_for(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}/{address.rpartition('/')[2]}"
-    own, looks = store.Store(), iter(range(40))
+    own, looks, got = store.Store(), iter(range(40)), bytearray(10)
     with contextlib.ExitStack() as back:
 
         def wanted() -> bool:
@@ -179,10 +207,17 @@ def test_a_server_that_is_gone_is_waited_for(
                 back.enter_context(serve(far.folder, port))
             return True
 
-        assert own.read(address, 0, 10, identity, wanted) == content[:10]
+        own.read_into(address, 0, memoryview(got), identity, wanted)
+        assert got == content[:10]
     left = iter(range(3))
     with pytest.raises(UnreachableError, match="cannot be resolved"):
-        own.read("http://nowhere.invalid/x", 0, 10, identity, lambda: next(left, None) is not None)
+        own.read_into(
+            "http://nowhere.invalid/x",
+            0,
+            memoryview(got),
+            identity,
+            lambda: next(left, None) is not None,
+        )
 
 
 def test_bytes_that_were_damaged_on_the_disk_are_never_published(
@@ -198,7 +233,7 @@ def test_bytes_that_were_damaged_on_the_disk_are_never_published(
 def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> None:
     part = ShardPart(tmp_path, "k", 100)
     part.claim([0])
-    part.fill(0, bytes(100))
+    part.fill(0, memoryview(bytes(100)))
     with pytest.raises(DamagedError):
         part.publish(crc32c=1)
     assert part.missing_bytes == 100
@@ -208,7 +243,7 @@ def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> 
 def test_of_two_processes_that_see_a_whole_shard_each_may_publish_it(tmp_path: Path) -> None:
     first, second = (ShardPart(tmp_path, "k", 100) for _ in range(2))
     first.claim([0])
-    first.fill(0, bytes(100))
+    first.fill(0, memoryview(bytes(100)))
     for part in (first, second):
         assert part.whole
         part.publish(None)
@@ -232,7 +267,7 @@ def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
 def test_a_map_that_is_left_without_its_part_says_nothing(tmp_path: Path) -> None:
     part = ShardPart(tmp_path, "k", 100)
     part.claim([0])
-    part.fill(0, bytes(100))
+    part.fill(0, memoryview(bytes(100)))
     part.close()
     (tmp_path / "k.part").rename(tmp_path / "elsewhere")
     again = ShardPart(tmp_path, "k", 100)
@@ -337,7 +372,7 @@ def test_a_foreign_file_in_a_shards_place_is_named_and_lives(
 def test_an_address_with_a_secret_is_refused_without_saying_it() -> None:
     for address in ("https://ann:hunter2@h/x", "https://h/x?sig=hunter2"):
         with pytest.raises(SpecError) as raised:
-            clients.client_of(address)
+            client_of(address)
         assert "hunter2" not in str(raised.value)
 
 

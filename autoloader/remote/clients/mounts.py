@@ -24,7 +24,7 @@ _PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAG
 
 
 class MountClient:
-    """See ``remote.clients.Client``.
+    """See ``remote.clients.client.Client``.
 
     Args:
         scheme: "file".
@@ -50,27 +50,25 @@ class MountClient:
         with _translated(path):
             return _identity(_local(path).stat())
 
-    def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
-        """See ``Client.read``."""
+    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
+        """See ``Client.read_into``."""
         with _translated(path):
             file = os.open(_local(path), os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = os.pread(file, stop - start, start)
-                while 0 < len(data) < stop - start:
-                    more = os.pread(file, stop - start - len(data), start + len(data))
-                    if not more:
-                        break
-                    data += more
-                if _identity(os.fstat(file)) != of or len(data) != stop - start:
+                done = 0
+                while done < len(view) and (more := os.preadv(file, [view[done:]], start + done)):
+                    done += more
+                if _identity(os.fstat(file)) != of or done != len(view):
                     raise faults.changed(path)
             finally:
                 os.close(file)
-        return data
 
     def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``."""
         of = of or self.identity(path)
-        return of, (self.read(path, 0, of.size, of) if of.size else b"")
+        content = bytearray(of.size)
+        self.read_into(path, 0, memoryview(content), of)
+        return of, bytes(content)
 
     def write(self, path: str, content: bytes) -> None:
         """See ``Client.write``."""
