@@ -3,7 +3,7 @@
 A node's processors are those of its cpu cgroup, and its link is a veth pair shaped by ``tbf``. All
 of it is gone afterwards.
 
-Not here: what is measured on them (``bench.helpers.__main__``).
+Not here: what is measured on them (``rates``, ``faults``, ``strangers``, ``catalogue``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 STORE_BYTES = 256 * 2**20
 _GROUPS = Path("/sys/fs/cgroup/cpu")
@@ -91,7 +92,16 @@ def inside(group: Path, network: str, command: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def node(
-    cpus: int, *, group: Path, network: str = "", ip: str = "127.0.0.1", head: str = ""
+    cpus: int,
+    *,
+    group: Path,
+    network: str = "",
+    ip: str = "127.0.0.1",
+    head: str = "",
+    number: int = 0,
+    store_bytes: int = STORE_BYTES,
+    prefix: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
     """A node of Ray's with so many processors to give; the address of its cluster.
 
@@ -101,8 +111,12 @@ def node(
         network: its network namespace.
         ip: its address there.
         head: the cluster's address; "": it is the head.
+        number: of its cluster, where one process has several.
+        store_bytes: of its object store.
+        prefix: a command that runs it, as ``unshare`` does.
+        environment: variables of it, and of what it starts.
     """
-    address = head or f"{ip}:{6400 + os.getpid() % 2000}"
+    address = head or f"{ip}:{6400 + (os.getpid() + number) % 2000}"
     with contextlib.ExitStack() as stack:
         own = ["--head", f"--port={address.rpartition(':')[2]}", "--include-dashboard=false"]
         if not head:  # sockets have short names, so the folder has one
@@ -110,11 +124,14 @@ def node(
             own.append(f"--temp-dir={folder}")
         own = [f"--address={head}"] if head else own
         common = [f"--num-cpus={cpus}", f"--node-ip-address={ip}"]
-        common += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+        common += [f"--object-store-memory={store_bytes}", "--disable-usage-stats"]
         log = stack.enter_context(tempfile.TemporaryFile())
-        command = inside(group, network, [*_RAY, *own, *common])
+        command = inside(group, network, [*prefix, *_RAY, *own, *common])
+        of_it = {**os.environ, **environment}
         for left in reversed(range(_TRIES)):
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True, env=of_it
+            )
             try:
                 _await_start(process, log.fileno())
                 break
