@@ -111,9 +111,12 @@ def _first(name: str, network: str, hosts: Path) -> Iterator[int]:
     """The first process of a machine; all others end with it."""
     begin = f"hostname {name} && mount -t tmpfs tmpfs {_OWN_FOLDER} && "
     begin += f"mount --bind {hosts} /etc/hosts && echo ready && exec sleep infinity"
-    command = ["ip", "netns", "exec", network, "unshare", "--pid", "--fork", "--kill-child"]
+    # Not ip netns exec, which hides /sys/fs/cgroup.
+    command = ["nsenter", f"--net=/run/netns/{network}", "unshare", "--pid", "--fork"]
     process = subprocess.Popen(
-        [*command, "--mount-proc", "--uts", "sh", "-c", begin], stdout=subprocess.PIPE, text=True
+        [*command, "--kill-child", "--mount-proc", "--uts", "sh", "-c", begin],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None

@@ -141,7 +141,8 @@ def _started(own: list[Machine], folder: Path, environment: dict[str, str]) -> N
     """Start SLURM on the machines, the first of which holds its controller."""
     for name, text in _SLURM_FILES.items():
         (folder / name).write_text(text.format(folder=folder))
-    (folder / "state").mkdir()
+    for name in ("state", *(f"spool-{machine.name}" for machine in own)):
+        (folder / name).mkdir()
     key = folder / "munge.key"
     key.write_bytes(bytes(range(256)) * 4)
     key.chmod(0o400)

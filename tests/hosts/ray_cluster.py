@@ -1,7 +1,7 @@
 """A cluster of Ray's on this machine, in a process of its own: one line in, one line of JSON out.
 
-``add`` starts a node of one processor, ``remove N`` kills node N without grace, ``head`` kills the
-head, ``end`` ends everything.
+``add`` starts a node of one processor, ``add PATH`` one that imports from there first, ``remove N``
+kills node N without grace, ``head`` kills the head, ``end`` ends everything.
 """
 
 from __future__ import annotations
@@ -95,10 +95,12 @@ def main(store_bytes: int) -> None:
     head = {"num_cpus": 0, **common}
     cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     nodes: dict[int, Any] = {}
+    imported = os.environ.get("PYTHONPATH", "")
     say({"address": cluster.address})
     for line in sys.stdin:
         order, _, rest = line.strip().partition(" ")
         if order == "add":
+            os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [rest, imported]))
             nodes[len(nodes)] = patiently(lambda: cluster.add_node(num_cpus=1, **common))
         elif order == "remove":
             cluster.remove_node(nodes[int(rest)], allow_graceful=False)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ray_cluster import RayCluster
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.telemetry.statistics import HelperStatistics
 
-KNOBS = {"reader": "indexed", "helper_slots": 2, "decode_threads": 1, "ring_slots": 6}
+KNOBS = {"reader": "indexed", "helper_slots": 3, "decode_threads": 1, "ring_slots": 6}
 LONGEST_S = 120.0
 
 
@@ -64,17 +65,29 @@ def helper_pids(cluster: RayCluster) -> list[int]:
     return [one.pid for one in processes(psutil.Process(cluster.pid), "ray::Helper")]
 
 
-def test_batches_are_the_same_while_helpers_and_the_head_die(
-    spec: PipelineSpec, cluster: RayCluster, caplog: pytest.LogCaptureFixture
+def other_numpy(place: Path) -> Path:
+    """Where NumPy is said to have another version."""
+    own = place / "numpy-0.0.1.dist-info"
+    own.mkdir()
+    (own / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 0.0.1\n")
+    return place
+
+
+def test_batches_are_the_same_while_a_stranger_is_refused_and_helpers_and_the_head_die(
+    spec: PipelineSpec, cluster: RayCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     caplog.set_level(logging.WARNING, "autoloader")
+    cluster.tell(f"add {other_numpy(tmp_path)}")
+    refused = f"is let go: it is not the same: numpy: {np.__version__} here, 0.0.1 there"
     common: dict[str, Any] = {"ram_floor": "200MB", "output": "numpy", "controller": False}
     helped = AutoLoader(spec, helpers=f"ray@{cluster.address}", knobs=KNOBS, **common)
     alone = AutoLoader(spec, isolation="thread", knobs={"reader": "indexed"}, **common)
     with helped, alone:
         compared = Compared(helped, alone)
         # Each helper's first batch is compared before any of its batches is used.
-        before = compared.until(lambda seen: seen.compared >= 2 and seen.batches > 20)
+        before = compared.until(
+            lambda seen: seen.compared >= 2 and seen.batches > 20 and refused in caplog.text
+        )
         assert before.different == 0
 
         killed, stopped = helper_pids(cluster)[:2]
