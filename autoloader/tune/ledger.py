@@ -180,7 +180,8 @@ def pick_finalists(
     """The settings worth a final: the best complete ones, those within 2 % by least memory.
 
     Sets that this host may not run (another host's, in a shared study), the start itself and
-    doubles are left out.
+    doubles are left out. The knobs of one with another order meet it in the spec's own order too,
+    so that what they give is not taken for what the order gives.
 
     Args:
         trials: of the study.
@@ -189,10 +190,11 @@ def pick_finalists(
         others: the most with another one.
     """
     done = [one for one in trials if one.state is TrialState.COMPLETE]
-    return [
-        *_best([one for one in done if not one.user_attrs.get("mixing")], space, own),
-        *_best([one for one in done if one.user_attrs.get("mixing")], space, others),
-    ]
+    chosen = _best([one for one in done if not one.user_attrs.get("mixing")], space, own)
+    mixed = _best([one for one in done if one.user_attrs.get("mixing")], space, others)
+    known = [space.start, *(one.knobs for one in chosen)]
+    twins = [Contender(one.knobs) for one in mixed if own and one.knobs not in known]
+    return [*chosen[: own - len(twins)], *twins, *mixed]
 
 
 def _best(done: Sequence[FrozenTrial], space: SearchSpace, most: int) -> list[Contender]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
 from doubles import ManualClock
 from optuna.trial import FixedTrial
@@ -14,6 +15,7 @@ from optuna.trial import FixedTrial
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.spec import PipelineSpec
 from autoloader.tune.finals import Contender
+from autoloader.tune.ledger import pick_finalists
 from autoloader.tune.order import OrderChoice, propose
 from autoloader.tune.order.choice import BLOCK, CHAIN
 from autoloader.tune.progress import TrialProgress
@@ -158,6 +160,25 @@ def test_a_slower_order_is_told_and_not_proposed(tmp_path: Path) -> None:
     assert not proposal.faster
     assert "no other order of samples is faster" in proposal.describe()[0]
     assert propose(winner, []) is None
+
+
+def test_the_knobs_of_another_order_meet_it_in_the_spec_s_own_order_too() -> None:
+    """Else what they give would be taken for what the order gives."""
+    stored = optuna.create_study(direction="maximize")
+    chain = {"block_length": 4, "chain": True}
+    for threads, mixing in ((1, {}), (2, {}), (3, {}), (4, chain)):
+        knobs = Knobs.build({"decode_threads": threads}, base=START)
+        attrs = {"knobs": knobs.flat(), "mixing": mixing}
+        stored.add_trial(optuna.create_trial(value=100.0 * threads, user_attrs=attrs))
+    space = SearchSpace.around(START, LIMITS)
+
+    def finalists(own: int, others: int) -> list[tuple[int, bool]]:
+        found = pick_finalists(stored.trials, space, own=own, others=others)
+        return [(one.knobs.decode_threads, bool(one.mixing)) for one in found]
+
+    assert finalists(2, 0) == [(3, False), (2, False)]
+    assert finalists(2, 1) == [(3, False), (4, False), (4, True)]
+    assert finalists(0, 1) == [(4, True)]
 
 
 def test_orders_are_left_alone_where_nobody_allowed_them(tmp_path: Path) -> None:

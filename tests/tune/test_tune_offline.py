@@ -61,7 +61,14 @@ def spec_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             notes=(),
             mixture=SimpleNamespace(
                 datasets=[
-                    SimpleNamespace(remote=False, streamable=True, cameras={}, slices=())
+                    SimpleNamespace(
+                        remote=False,
+                        streamable=True,
+                        cameras={},
+                        slices=(),
+                        sample=spec.sample,
+                        keep=None,
+                    )
                     for _ in shards
                 ],
                 spec=spec,
@@ -271,6 +278,21 @@ def test_a_study_that_goes_on_must_be_there_and_of_the_same_mixture(
     spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
     with pytest.raises(UsageError, match="study mine is of another mixture"):
         run(spec_path, trials=1, study="mine")
+
+
+def test_other_orders_are_tried_where_allowed_and_the_report_says_what_they_give(
+    spec_path: Path,
+) -> None:
+    report = run(spec_path, allow_order=True, trials=10)
+    told = report.as_dict()["order_proposal"]
+    assert not told["faster"], "the fake machine knows no order"
+    assert told["spec"]["mixing"].keys() == {"block_length", "chain"}
+    assert report.page_path is not None
+    for text in (report.page_path.read_text(), report.plain_text()):
+        assert "no other order of samples is faster" in text
+        assert "mixing.block_length" in text
+    with pytest.raises(UsageError, match="--allow-order"):
+        run(spec_path, allow_order=True, step_time_s=0.1)
 
 
 def test_hosts_that_are_not_equal_share_no_trials(
