@@ -27,7 +27,7 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.batch_times import BatchTimes
 from autoloader.telemetry.lines import run_name
 from autoloader.telemetry.meter import ConsumerMeter
-from autoloader.telemetry.progress import Patience
+from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ControllerStatistics,
@@ -85,7 +85,9 @@ class Delivery:
     ) -> None:
         self.progress = DeliveryProgress(mixture, order, ranks, planned=planned)
         self._mixture = mixture
+        doing(f"importing {output}")
         self._wrap = wrapper(output)
+        doing("")
         self._own_page = page is None
         self.page = page or ControlPage()
         self._replays = replays

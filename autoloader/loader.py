@@ -46,6 +46,7 @@ from autoloader.process.discovery import is_up
 from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec import PipelineSpec, SpecSource
+from autoloader.telemetry.progress import told_while
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class AutoLoader(PlannedLoader):
         if self._neighbours.local_world_size == 1:
             self._child = Child.shared(self._neighbours)
 
+    @told_while("starting the loader")
     def _open(self, isolation: str, output: Literal["torch", "numpy"], replays: bool) -> None:
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()

@@ -167,15 +167,18 @@ def emit_table(header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Advance]:
-    """A bar on stderr that shows itself at the first call of what it yields.
+    """A bar on stderr, which goes if nothing was to be done.
 
-    Where stderr is no terminal, it says a line at each tenth instead.
+    Where stderr is no terminal, it says a line at each tenth instead, and every five seconds.
     """
     from rich.console import Console
 
+    from autoloader.telemetry.progress import told
+
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _TenthTeller(label)
+        with told(label):
+            yield _TenthTeller(label)
         return
     from rich.progress import (
         BarColumn,
@@ -192,12 +195,14 @@ def progress_bar(label: str) -> Iterator[Advance]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(label, total=None, visible=False)
+        task = bar.add_task(label, total=None)
 
         def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, visible=True)
+            bar.update(task, completed=done, total=total)
 
         yield advance
+        if bar.tasks[0].total is None:
+            bar.update(task, visible=False)
 
 
 class _TenthTeller:

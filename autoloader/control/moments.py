@@ -23,7 +23,7 @@ from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import SATISFIED_RATIO
 from autoloader.controller.proposals import known_stages, margin
 from autoloader.controller.states import State
-from autoloader.decode.activity import PipelineActivity
+from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.knobs import Knobs
 from autoloader.process.setup import PipelineSetup
 from autoloader.telemetry.progress import current
@@ -125,7 +125,7 @@ class Moments:
         moment = replace(
             self._taken(seen, activity),
             phase=_phase(seen, state, opened=opened),
-            doing=_doing(seen, activity, opened=opened),
+            doing=self._doing(seen, activity) if opened else current(),
             limited_by=limited_by(seen, state, self._limits),
             state=state,
             why=why,
@@ -136,6 +136,12 @@ class Moments:
             if not self._closed:
                 for sink in self._sinks:
                     sink.write(moment)
+
+    def _doing(self, seen: Observation, activity: PipelineActivity) -> str:
+        if not seen.waiting:
+            return ""
+        used = {name: own for name, own in activity.datasets.items() if self._weights[name]}
+        return waited_for(seen.knobs.reader, used)
 
     def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
         stages = self._stages(seen)
@@ -247,18 +253,26 @@ def _phase(seen: Observation, state: str, *, opened: bool) -> str:
     return "running" if seen.batches else "filling"
 
 
-def _doing(seen: Observation, activity: PipelineActivity, *, opened: bool) -> str:
-    """What is waited for, where the consumer waits; what is opened, before anything is read."""
-    if not opened:
-        return current()
-    if not seen.waiting:
+def waited_for(reader: str, datasets: Mapping[str, DatasetActivity]) -> str:
+    """What a consumer that waits waits for: "12/29 ready, waiting for bridge (opening …)".
+
+    Args:
+        reader: "stream" or "indexed".
+        datasets: those that have a share.
+
+    Returns:
+        "" where it is none of these.
+    """
+    late = [name for name, own in datasets.items() if own.awaits]
+    if reader == "indexed":  # it reads what comes next, of whatever dataset
+        return f"waiting for {late[0]} ({datasets[late[0]].awaits})" if late else ""
+    missing = [name for name, own in datasets.items() if not (own.queue or own.taken)]
+    empty = missing or [name for name, own in datasets.items() if not own.queue]
+    if not empty or (len(empty) == len(datasets) and not missing):
         return ""
-    missing = [name for name, own in activity.datasets.items() if not (own.queue or own.taken)]
-    if missing:
-        every = len(activity.datasets)
-        return f"waiting for {missing[0]} ({every - len(missing)} of {every} datasets are ready)"
-    empty = [name for name, own in activity.datasets.items() if not own.queue]
-    return f"waiting for {empty[0]}" if 0 < len(empty) < len(activity.datasets) else ""
+    words = f"{len(datasets) - len(missing)}/{len(datasets)} ready, " if missing else ""
+    awaits = datasets[empty[0]].awaits
+    return f"{words}waiting for {empty[0]}" + (f" ({awaits})" if awaits else "")
 
 
 def _value(reading: Reading | None) -> float | None:

@@ -27,6 +27,7 @@ class DatasetActivity:
         frames: frames decoded for these; one that several samples share counts once.
         interruptions: times its (remote) source broke off and was opened again.
         read_s, episodes: seconds its reader waited for its source, and episodes read.
+        awaits: what it waits for, where nothing of it is there: "opening shard 3/1024".
     """
 
     queue: int = 0
@@ -41,6 +42,7 @@ class DatasetActivity:
     read_s: float = 0.0
     episodes: int = 0
     interruptions: int = 0
+    awaits: str = ""
 
     def as_statistics(self) -> dict[str, Any]:
         """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
@@ -55,9 +57,13 @@ class DatasetActivity:
         summed = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__slots__
-            if name != "generations"
+            if name not in ("generations", "awaits")
         }
-        return DatasetActivity(generations=max(self.generations, other.generations), **summed)
+        return DatasetActivity(
+            generations=max(self.generations, other.generations),
+            awaits=self.awaits or other.awaits,
+            **summed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +136,7 @@ class BuilderActivity:
 
     def over(self) -> BuilderActivity:
         """What it leaves behind when it has ended: nothing waits in it any more."""
-        ended = [replace(own, queue=0, queue_bytes=0) for own in self.datasets]
+        ended = [replace(own, queue=0, queue_bytes=0, awaits="") for own in self.datasets]
         return replace(self, datasets=ended)
 
 

@@ -15,6 +15,7 @@ import logging
 from dataclasses import dataclass
 
 from autoloader.clock import Clock, SystemClock
+from autoloader.telemetry.progress import doing, shard_words
 from autoloader.units import MIB, format_bytes, format_seconds
 
 logger = logging.getLogger(__name__)
@@ -70,8 +71,9 @@ class SaidProgress:
         self._clock = clock or SystemClock()
         self._begun_s = self._said_s = self._clock.now_s()
         self._files = self._bytes = 0
+        self._now = ""
         long = (work.seconds or 0.0) >= SAY_S
-        _doing(f"indexing {work}")
+        doing(f"indexing {work}")
         logger.log(
             logging.WARNING if long else logging.INFO,
             "%s: %s%s",
@@ -80,12 +82,20 @@ class SaidProgress:
             _ADVICE if long else "",
         )
 
+    def begins(self, dataset: str, path: str) -> None:
+        """A file is indexed from now on. Any thread."""
+        self._now = f"{dataset}, {shard_words(path)}"
+        self._doing()
+
+    def _doing(self) -> None:
+        doing(f"indexing {self._now} ({self._files} of {self._work.files} shard files are done)")
+
     def done(self, nbytes: int) -> None:
         """A file of so many bytes is indexed, here or by another builder."""
         self._files += 1
         self._bytes += nbytes
         now_s = self._clock.now_s()
-        _doing(f"indexing, {self._files} of {self._work.files} shard files are done")
+        self._doing()
         if now_s - self._said_s < SAY_S:
             return
         self._said_s = now_s
@@ -97,12 +107,6 @@ class SaidProgress:
             self._work.files,
             format_seconds(left),
         )
-
-
-def _doing(what: str) -> None:
-    from autoloader.telemetry.progress import doing  # most starts find their indexes built
-
-    doing(what)
 
 
 _ADVICE = (

@@ -22,6 +22,7 @@ from autoloader.index.valid import count_indexed, table_of
 from autoloader.order.episodes import DatasetTable
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.telemetry.progress import doing
 
 
 def count_mixture(
@@ -53,6 +54,7 @@ def count_mixture(
     counts = {}
     for dataset in mixture.datasets:
         index = indexes.get(dataset.name)
+        doing(f"counting the samples of {dataset.name}")
         counts[dataset.name] = _estimate(dataset) if index is None else count_indexed(index)
         _check(dataset, counts[dataset.name])
     return counts

@@ -20,7 +20,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from autoloader.catalog.files import is_remote, join
@@ -100,6 +100,11 @@ def _linked(temporary: Path, place: Path) -> bool:
     except OSError:  # taken, or a file system without links: there the last one wins
         return False
     return True
+
+
+def lie_beside(folders: Collection[str]) -> bool:
+    """Whether there may be index files beside local data in these folders."""
+    return any((Path(one) / BESIDE_FOLDER).is_dir() for one in folders)
 
 
 def remove_leftovers(directory: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +40,7 @@ from autoloader.index.shard import ShardIndex, front_of, usable_front
 from autoloader.index.shard_formats import ShardFormat, format_of
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
+from autoloader.telemetry.progress import doing, shard_words
 
 DEFAULT_THREADS = 2
 _OPENING_THREADS = 8
@@ -189,7 +190,7 @@ def _indexes(
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
         format_ = format_of(dataset)
-        look = beside or dataset.remote or _lie_beside(folders)
+        look = beside or dataset.remote or index_paths.lie_beside(folders)
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
@@ -201,6 +202,7 @@ def _indexes(
     missing = {key: file for key, file in files.items() if key not in found}
     if missing:
         found.update(build(missing))
+    doing("")
     indexes: list[DatasetIndex | None] = []
     for dataset, schema in zip(datasets, schemas, strict=True):
         keys = [(piece.path, schema.fingerprint) for piece in dataset.slices]
@@ -209,11 +211,6 @@ def _indexes(
             DatasetIndex(dataset, schema, [found[key] for key in keys]) if whole else None
         )
     return tuple(indexes)
-
-
-def _lie_beside(folders: Collection[str]) -> bool:
-    """Whether there may be index files beside local data."""
-    return any((Path(one) / index_paths.BESIDE_FOLDER).is_dir() for one in folders)
 
 
 def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
@@ -248,7 +245,7 @@ def _build(
     done: dict[_FileKey, ShardIndex] = {}
     with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
         try:
-            jobs = {pool.submit(files[key].open_or_build): key for key in order}
+            jobs = {pool.submit(files[key].open_or_build, said): key for key in order}
             for job in as_completed(jobs):
                 done[jobs[job]] = job.result()
                 if said is not None:
@@ -331,6 +328,7 @@ class _ShardFile:
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
+        doing(f"opening the index of {self.dataset}, {shard_words(self.path)}")
         identity, fingerprint = self._identity(), self.schema.fingerprint
         asked = [index_paths.cached_path(self.path, fingerprint, self.home)]
         remote = is_remote(self.path)
@@ -367,11 +365,12 @@ class _ShardFile:
             self.path, front, place if written else content, partial(self._rebuilt, place, identity)
         )
 
-    def open_or_build(self) -> ShardIndex:
+    def open_or_build(self, said: SaidProgress | None) -> ShardIndex:
         """The index that another builder has made meanwhile, or a new one."""
-        found = self.open()
-        if found is not None:
+        if (found := self.open()) is not None:
             return found
+        if said is not None:
+            said.begins(self.dataset, self.path)
         identity, content = self._content()
         front = front_of(content, identity, self.schema.fingerprint)
         return self._kept(content, front, identity, self.place)

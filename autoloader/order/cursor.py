@@ -166,6 +166,23 @@ class DatasetCursor:
         skip = tuple(state.upto) if state is not None else (0,) * len(self._counts)
         return ReaderStart(self.pass_, skip)
 
+    def comes_next(self, side_by_side: int) -> tuple[int, bool]:
+        """The slice of which something is due next, and whether anything of it has come.
+
+        While its owner takes nothing, any thread may ask.
+
+        Args:
+            side_by_side: slices that are read at a time: of one that has given nothing yet, the
+                first is waited for.
+        """
+        state = self._passes.get(self.pass_)
+        due = [
+            (shard, state is not None and bool(state.upto[shard] or shard in state.beyond))
+            for shard in self._order(self.pass_)
+            if state is None or state.upto[shard] < self._counts[shard]
+        ][:side_by_side]
+        return next((one for one in due if not one[1]), due[0])
+
     def state(self) -> dict[str, Any]:
         """Plain values: per pass, shards done as a prefix of the keyed order, and exceptions."""
         passes = {}

@@ -43,7 +43,7 @@ from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.order.dealing import NodePart
 from autoloader.order.plan import PlannedSamples, SamplePlan
 from autoloader.order.schedule import NEVER, WINDOW
-from autoloader.read.frame_reads import Stretches, read_all
+from autoloader.read.frame_reads import NowRead, Stretches, read_all
 from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset
 
@@ -133,6 +133,7 @@ class Blocks:
         node: whose positions are shown here; ``None``: all.
         read_blocks, read_bytes: what was read as blocks so far.
         single: frames that were read one by one so far.
+        now: the file that is read.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class Blocks:
         self._late = drawn * WINDOW  # a drawn turn is told by when it is due
         self.node: NodePart | None = None
         self.read_blocks = self.read_bytes = self.single = 0
+        self.now = NowRead()
         self._changed = threading.Condition()
         self._users: list[BlockUser] = []
         self._known: dict[BlockKey, _Block] = {}
@@ -393,7 +395,7 @@ class Blocks:
             gap = self._block_bytes // _GAP_RATIO
             reads = Stretches.of(file[there], offset[there], length[there], gap).reads()
             data = self._memory.take(int(reads[2].sum()))
-            read_all(self._datasets, files, reads, data, lambda: bool(self._users))
+            read_all(self._datasets, files, reads, data, lambda: bool(self._users), self.now)
         except Exception as error:  # noqa: BLE001 the runs that wait for it raise it
             block.failed = error
         else:

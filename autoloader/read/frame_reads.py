@@ -6,6 +6,7 @@ Not here: which stretches (``index.planned``), when (``read.planned``, ``read.bl
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from autoloader.catalog.files import is_remote, unreadable
 from autoloader.errors import SourceError
 from autoloader.host.files import read_whole
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.telemetry.progress import shard_words
 
 Ints = NDArray[np.int64]
 MERGE_GAP_BYTES = 16_384
@@ -65,12 +67,35 @@ class Stretches:
         return self.file[first], start, self.stop[self.edges[1:] - 1] - start
 
 
+class NowRead:
+    """Which file each of several threads reads now; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, str] = {}
+
+    def note(self, path: str) -> None:
+        """The calling thread reads this file from now on."""
+        self._paths[threading.get_ident()] = path
+
+    def over(self) -> None:
+        """The calling thread reads none any more."""
+        self._paths.pop(threading.get_ident(), None)
+
+    def told(self, datasets: Sequence[ResolvedDataset]) -> tuple[str, str]:
+        """(dataset, "reading shard 3/1024") of a file that is read; ("", "") where none is."""
+        for path in list(self._paths.values()):
+            doing = "fetching" if is_remote(path) else "reading"
+            return _owner(datasets, path), f"{doing} {shard_words(path)}"
+        return "", ""
+
+
 def read_all(
     datasets: Sequence[ResolvedDataset],
     files: Sequence[str],
     reads: tuple[Ints, Ints, Ints],
     memory: memoryview,
     wanted: Callable[[], bool],
+    now: NowRead,
 ) -> list[memoryview]:
     """What each read brings, one behind the other in ``memory``.
 
@@ -80,6 +105,7 @@ def read_all(
         reads: of ``Stretches.reads``.
         memory: of as many bytes as all reads have.
         wanted: whether it is still worth while to wait for remote files.
+        now: told of each file before it is asked for.
 
     Raises:
         SourceError: a file cannot be read, or ends too early.
@@ -96,6 +122,7 @@ def read_all(
                     held.close()
                     path, shared = files[file], None
                     if not is_remote(path):
+                        now.note(path)
                         shared = held.enter_context(descriptors.borrowed(path))
                 if shared is None:
                     away.setdefault(path, []).append((first, found[-1]))
@@ -104,15 +131,22 @@ def read_all(
         if away:
             from autoloader.remote.shards import shard_cache  # local data goes without
 
+            now.note(next(iter(away)))
             shard_cache().read(away, wanted)
     except OSError as error:
         raise _unreadable(datasets, error, str(error.filename) if away else path) from error
+    finally:
+        now.over()
     return found
 
 
-def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:
+def _owner(datasets: Sequence[ResolvedDataset], path: str) -> str:
     owners = (one for one in datasets if any(part.path == path for part in one.slices))
-    name = next((one.name for one in owners), "")
+    return next((one.name for one in owners), "")
+
+
+def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) -> SourceError:
+    name = _owner(datasets, path)
     if error.errno in OUT_OF_DESCRIPTORS:
         return too_many_open(error, path, dataset=name)
     if is_remote(path):

@@ -46,7 +46,7 @@ from autoloader.index.shard import ShardIndex
 from autoloader.knobs import Knobs
 from autoloader.order.plan import SamplePlan
 from autoloader.read.blocks import Blocks, BlockUser
-from autoloader.read.frame_reads import MERGE_GAP_BYTES, Stretches, read_all
+from autoloader.read.frame_reads import MERGE_GAP_BYTES, NowRead, Stretches, read_all
 from autoloader.read.held import HeldFrames
 from autoloader.read.run_memory import RunMemory
 from autoloader.ring.message import BatchMessage
@@ -158,6 +158,7 @@ class PlannedSource:
         self._user = BlockUser() if blocks is None else blocks.enter()
         self._leases: weakref.WeakSet[FrameLease] = weakref.WeakSet()
         self._memory = RunMemory(_pieces(knobs.read_ahead))
+        self._now = NowRead()
         self._condition = condition
         self._room = threading.Condition()
         self._failed = failed
@@ -270,9 +271,19 @@ class PlannedSource:
     def activity(self) -> list[DatasetActivity]:
         """What is read ahead and was read, told apart by the datasets' shares."""
         ahead = sum(len(run) for run in list(self._ready.values()))
+        late, awaits = "", ""
+        if not ahead and self._run is None:
+            late, awaits = self._now.told(self._datasets)
+            if not late and self._blocks is not None:
+                late, awaits = self._blocks.now.told(self._datasets)
         return [
-            DatasetActivity(queue=round(ahead * share), generations=1, read_s=self.busy_s * share)
-            for share in self._shares
+            DatasetActivity(
+                queue=round(ahead * share),
+                generations=1,
+                read_s=self.busy_s * share,
+                awaits=awaits if dataset.name == late else "",
+            )
+            for dataset, share in zip(self._datasets, self._shares, strict=True)
         ]
 
     def close(self) -> None:
@@ -403,7 +414,9 @@ class PlannedSource:
         rows = np.concatenate(wanted)[found.order].tolist()
         memory = self._memory.take(int(wanted_reads[2].sum()))
         self.run_bytes = len(memory)
-        came = read_all(self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed)
+        came = read_all(
+            self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed, self._now
+        )
         for data, (begin, end) in zip(came, pairwise(found.edges.tolist()), strict=True):
             for k in range(begin, end):
                 at = starts[k] - starts[begin]

@@ -43,6 +43,9 @@ from autoloader.samples.episode_stream import (
     SourceInterruptedError,
 )
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.telemetry.progress import shard_words
+
+_EPISODE = "an episode"
 
 
 def opening_at_once(cpus: int) -> int:
@@ -97,6 +100,7 @@ class DatasetReader:
         self._closing = threading.Event()
         self._retry = RetryPolicy(f"dataset {dataset.name!r}", dataset.name, self._closing.wait)
         self._next: _Opening | None = None
+        self._awaits = ""
         self.generations = 0
         self.episodes = 0
         self.read_s = 0.0
@@ -124,6 +128,15 @@ class DatasetReader:
         """Times its source did not answer, and was opened again."""
         return self._retry.interruptions
 
+    @property
+    def awaits(self) -> str:
+        """What it waits for, as "opening shard 3/1024"; "": for nothing. Any thread may ask."""
+        if self._awaits != _EPISODE:
+            return self._awaits
+        shard, has_come = self._cursor.comes_next(self._knobs.cycle_length)
+        doing = "reading" if has_come else "opening"
+        return f"{doing} {shard_words(self._dataset.slices[shard].path)}"
+
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread to end; whether it has."""
         return self._thread.ended(timeout_s)
@@ -136,19 +149,23 @@ class DatasetReader:
                 self._failed(self._dataset.index, as_fault(error, "read", self._dataset.name))
 
     def _read(self) -> None:
+        self._awaits = "making its graph"
         source = self._make_source(self._dataset)
         episodes = source.open(self._cursor.start(), self._knobs)
         self.generations = 1
         while not self._closing.is_set():
             episodes = self._newest(source, episodes)
             started = time.perf_counter()
+            self._awaits = _EPISODE
             try:
                 item = next(episodes, None)
             except SourceInterruptedError as error:
+                self._awaits = "its source does not answer, and is asked again"
                 self._retry.failed(error)
                 episodes = source.open(self._cursor.start(), self._knobs)
                 self.generations += 1
                 continue
+            self._awaits = ""
             self._retry.succeeded()
             self.read_s += time.perf_counter() - started
             if item is None:

@@ -133,8 +133,10 @@ class StreamSource:
         names = self._mixture.names
         if not self._begun:
             late = [
-                name
-                for name, queue, used in zip(names, self._queues, self._used, strict=True)
+                f"{name} ({reader.awaits})" if reader.awaits else name
+                for name, queue, used, reader in zip(
+                    names, self._queues, self._used, self._readers, strict=True
+                )
                 if used and not queue.pending
             ]
             logger.warning(
@@ -189,6 +191,7 @@ class StreamSource:
                 read_s=reader.read_s,
                 episodes=reader.episodes,
                 interruptions=reader.interruptions,
+                awaits="" if queue.pending else reader.awaits,
             )
             for queue, reader in zip(self._queues, self._readers, strict=True)
         ]

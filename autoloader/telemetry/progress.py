@@ -2,8 +2,9 @@
 
 Theory of operation. Whoever does something that may take long says what with ``doing``, as often as
 it likes: that only sets a text. While a ``told`` block lasts, a thread looks at that text every
-five seconds and says it; a block that ends sooner says nothing. What waits in a loop of its own
-calls ``Patience.look`` instead.
+five seconds and says it; a block that ends sooner says nothing. Of a block within another one only
+the name is said, by the thread of the outer one. What waits in a loop of its own calls
+``Patience.look`` instead.
 
 Words go to the logger of this module at INFO. Where a process has set up no logging, as in a
 notebook or a plain script, they are written to its stderr at once, and flushed.
@@ -18,6 +19,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -38,6 +40,7 @@ _EARLY_S = 4.5
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _now = ""
+_blocks: list[str] = []
 
 
 def doing(what: str) -> None:
@@ -49,6 +52,13 @@ def doing(what: str) -> None:
 def current() -> str:
     """What this process does now, as it said last; "" where it has not."""
     return _now
+
+
+def shard_words(path: str) -> str:
+    """A shard file in few words: "shard 3/1024" where its name says so, else its name."""
+    name = path.rpartition("/")[2]
+    found = re.search(r"(\d+)-of-(\d+)", name)
+    return f"shard {int(found[1])}/{int(found[2])}" if found else name
 
 
 def say(text: str) -> None:
@@ -74,17 +84,22 @@ def told(what: str) -> Iterator[None]:
 
     def run() -> None:
         while not done.wait(_EARLY_S):
-            now = f": {_now}" if _now else ""
-            say(f"{what}, {format_seconds(time.monotonic() - began_s)} so far{now}")
+            inmost, now = (_blocks or [what])[-1], f": {_now}" if _now else ""
+            say(f"{inmost}, {format_seconds(time.monotonic() - began_s)} so far{now}")
 
-    thread = LoaderThread(target=run, name="autoloader-progress")
-    thread.start()
+    thread = None
+    if not _blocks:
+        thread = LoaderThread(target=run, name="autoloader-progress")
+        thread.start()
+    _blocks.append(what)
     try:
         yield
     finally:
-        done.set()
-        thread.join()
+        _blocks.remove(what)
         doing("")
+        if thread is not None:
+            done.set()
+            thread.join()
 
 
 def told_while(what: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:

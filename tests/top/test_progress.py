@@ -123,3 +123,18 @@ def test_what_is_waited_for_is_said_as_the_loader_tells_it(
     assert wait_words(None, 101.0) == "the loader's process starts"
     silent = wait_words(a_moment(at_s=100.0, worker_pid=7), 104.0)
     assert silent == "its process (pid 7) has said nothing for 4 s"
+
+
+def test_a_block_within_another_is_named_by_the_one_thread(soon: None) -> None:
+    before = threading.active_count()
+    with no_logging_set_up() as ear, progress.told("planning the run"):
+        with progress.told("reading metadata"):
+            progress.doing("dataset bridge (3 of 29)")
+            ear.heard.clear()
+            assert ear.heard.wait(60)
+            assert threading.active_count() == before + 1
+        within = ear.getvalue().splitlines()[-1]
+        ear.heard.clear()
+        assert ear.heard.wait(60)
+    assert within == "autoloader: reading metadata, 1 s so far: dataset bridge (3 of 29)"
+    assert ear.getvalue().splitlines()[-1].startswith("autoloader: planning the run, ")

@@ -19,6 +19,7 @@ from autoloader.samples.resolve.normalise import normalised
 from autoloader.samples.resolve.sources import find_sources
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import PipelineSpec
+from autoloader.telemetry.progress import doing, told
 from autoloader.transforms.fields import FieldName
 
 
@@ -41,16 +42,15 @@ def resolve(
         SourceError: a dataset's directory is missing or broken.
         SpecError: a split, feature or width that cannot be.
     """
-    sources = find_sources(spec, split)
-    if once_found is not None:
-        once_found()
-    files.ask_ahead([path for source in sources for path in source.metadata_files()])
-    from autoloader.telemetry.progress import doing  # not in the loader's child
-
     bound = []
-    for index, source in enumerate(sources):
-        doing(f"reading the metadata of {source.declared.name} ({index + 1} of {len(sources)})")
-        bound.append(bind_dataset(source, index))
+    with told("reading metadata"):
+        sources = find_sources(spec, split)
+        if once_found is not None:
+            once_found()
+        files.ask_ahead([path for source in sources for path in source.metadata_files()])
+        for index, source in enumerate(sources):
+            doing(f"dataset {source.declared.name} ({index + 1} of {len(sources)})")
+            bound.append(bind_dataset(source, index))
     datasets = tuple(bound)
     first = datasets[0].sample
     layout = BatchLayout(
