@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -25,6 +26,9 @@ settings.register_profile(
 settings.register_profile("hunt", deadline=None, max_examples=2000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
+# Frameworks are imported while tests are collected: that makes a million objects and no garbage.
+gc.set_threshold(10_000)
+
 # A shell starts its background jobs with SIGINT ignored, and they all that they start themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -34,6 +38,12 @@ os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "0"
 os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"] = "1"
 
 BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays to the end: no collection that a test asks for looks at it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

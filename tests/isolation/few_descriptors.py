@@ -39,6 +39,7 @@ def main() -> None:
             loaders.append(
                 AutoLoader(
                     spec,
+                    output="numpy",
                     ram_floor="100MB",
                     isolation=asked["isolation"],
                     controller=False,

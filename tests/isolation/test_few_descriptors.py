@@ -58,8 +58,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
 def test_four_loaders_of_400_shards_share_1024_descriptors(
     sharded: Written, isolation: str
 ) -> None:
-    said = under_limit(1024, sharded, loaders=4, isolation=isolation)
-    assert said["rows"] == 4 * 60 * 16, said
+    said = under_limit(1024, sharded, loaders=4, isolation=isolation, batches=30)
+    assert said["rows"] == 4 * 30 * 16, said
     assert said["descriptors"] <= 768
 
 
