@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import inspect
 import logging
+import random
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import UsageError
 
@@ -32,6 +34,7 @@ GRACE_S = 60
 MOST_RETRIES = 2
 _CONNECT_S = 10
 _LOCKED_S = 60
+_TRIES, _AGAIN_S = 50, 0.2
 
 
 class StudyStorage(optuna.storages.RDBStorage):
@@ -55,24 +58,47 @@ def opened_storage(url: str, *, grace_s: int = GRACE_S) -> Iterator[optuna.stora
         url: where it is.
         grace_s: a trial that was not heard of for so long is queued again.
     """
-    postgres = make_url(url).get_backend_name() == "postgresql"
-    timeout = {"connect_timeout": _CONNECT_S} if postgres else {"timeout": _LOCKED_S}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = StudyStorage(
-            url,
-            engine_kwargs={"pool_pre_ping": True, "connect_args": timeout},
-            heartbeat_interval=min(HEARTBEAT_S, max(1, grace_s // 3)),
-            grace_period=grace_s,
-            heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(
-                max_retry=MOST_RETRIES
-            ),
-        )
+    storage = _connected(url, grace_s)
     try:
         yield storage
     finally:
         storage.remove_session()
         storage.engine.dispose()
+
+
+def _connected(url: str, grace_s: int) -> StudyStorage:
+    """The storage; tried again where another process makes its tables at the same moment.
+
+    So it is when the tasks of a job begin one study together: each finds no tables, and only one of
+    them can make each.
+    """
+    postgres = make_url(url).get_backend_name() == "postgresql"
+    timeout = {"connect_timeout": _CONNECT_S} if postgres else {"timeout": _LOCKED_S}
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                return StudyStorage(
+                    url,
+                    engine_kwargs={"pool_pre_ping": True, "connect_args": timeout},
+                    heartbeat_interval=min(HEARTBEAT_S, max(1, grace_s // 3)),
+                    grace_period=grace_s,
+                    heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(
+                        max_retry=MOST_RETRIES
+                    ),
+                )
+        except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+            if tries == _TRIES or not _made_by_another(error):
+                raise
+        time.sleep(_AGAIN_S * random.random())  # noqa: S311  (so that two do not meet again)
+
+
+def _made_by_another(error: BaseException) -> bool:
+    """Whether a table, or its first row, was there a moment after it was found missing."""
+    found = _lost(error)
+    return isinstance(found, IntegrityError) or "already exists" in str(found)
 
 
 def queue_lost_trials(study: optuna.Study) -> None:

@@ -57,6 +57,22 @@ def verdict_of(who: Workers, by: str, calls: list[str] | None = None) -> tuple[V
     return who.one_verdict(judge, Verdict, run_waiting=lambda: None)
 
 
+def test_processes_that_begin_a_study_together_all_get_it(tmp_path: Path) -> None:
+    url, together, found = sqlite_url(tmp_path / "s.db"), threading.Barrier(4), []
+
+    def begin() -> None:
+        together.wait()
+        with opened(url) as study:
+            found.append(study.study_name)
+
+    tasks = [threading.Thread(target=begin) for _ in range(4)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert found == ["s@1"] * 4
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return sqlite_url(tmp_path / "s.db")
