@@ -63,6 +63,8 @@ class AutoLoader(PlannedLoader):
         spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's.
+        disk_floor: what must stay free on the disk of the cache of shards, for all loaders of this
+            process; ``None``: ``AUTOLOADER_DISK_FLOOR``, or 10 GiB.
         split: which of the spec's splits.
         knobs: values over the profile's.
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.
@@ -105,6 +107,7 @@ class AutoLoader(PlannedLoader):
         *,
         profile: str | Path | None = None,
         ram_floor: str | int | None = None,
+        disk_floor: str | int | None = None,
         split: str = "train",
         knobs: Mapping[str, Any] | None = None,
         isolation: Literal["process", "thread"] = "process",
@@ -135,6 +138,7 @@ class AutoLoader(PlannedLoader):
                 spec,
                 profile=profile,
                 ram_floor=ram_floor,
+                disk_floor=disk_floor,
                 split=split,
                 knobs=knobs,
                 headroom=self._headroom,

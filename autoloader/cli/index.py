@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from autoloader.cli.options import JsonFlag, NoTransforms, SpecFile, Split
+from autoloader.cli.options import DiskFloor, JsonFlag, NoTransforms, SpecFile, Split
 from autoloader.cli.output import emit, emit_json, emit_table, note, note_some, progress_bar
 from autoloader.units import format_bytes
 
@@ -30,6 +30,7 @@ def index(
             help="Put them beside a copy of the dataset: its version directory in a bucket.",
         ),
     ] = None,
+    disk_floor: DiskFloor = None,
     threads: Annotated[int, typer.Option(min=1, help="Shard files indexed at a time.")] = 2,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check all of an index that is there already.")
@@ -43,11 +44,13 @@ def index(
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
+    from autoloader.planning.disk import admit_disk_floor
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
     declared = PipelineSpec.from_yaml(spec)
     mixture = resolve(declared, split)
+    admit_disk_floor(disk_floor, mixture)
     _check_out(out, mixture.names)
     clock, built = SystemClock(), 0
     begun = clock.now_s()

@@ -39,6 +39,7 @@ def measure(
         bool, typer.Option("--settle", help="Go on with the warm-up until the rate holds still.")
     ] = False,
     ram_floor: options.RamFloor = None,
+    disk_floor: options.DiskFloor = None,
     split: options.Split = "train",
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
@@ -66,6 +67,7 @@ def measure(
             controller=controller,
             split=split,
             ram_floor=floor,
+            disk_floor=disk_floor,
             progress=None if link is None else link.send,
             settle=settle,
             mixing=json.loads(mixing),

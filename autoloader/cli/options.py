@@ -79,6 +79,14 @@ RamFloor = Annotated[
     str | None, typer.Option("--ram-floor", help='Memory that must stay free, such as "5GB".')
 ]
 
+DiskFloor = Annotated[
+    str | None,
+    typer.Option(
+        "--disk-floor",
+        help='What must stay free on the disk of the cache of shards, such as "50GB".',
+    ),
+]
+
 Split = Annotated[str, typer.Option("--split", help="The spec's split to read.")]
 
 

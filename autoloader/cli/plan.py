@@ -25,6 +25,7 @@ def plan(
     strict: options.StrictProfile = False,
     sets: options.KnobValues = None,
     ram_floor: options.RamFloor = None,
+    disk_floor: options.DiskFloor = None,
     split: options.Split = "train",
     ranks: Annotated[
         int, typer.Option(min=1, help="Trainers that share the epoch, over all nodes.")
@@ -53,6 +54,7 @@ def plan(
         PipelineSpec.from_yaml(spec),
         profile=profile,
         ram_floor=floor,
+        disk_floor=disk_floor,
         split=split,
         knobs=knobs,
         headroom=headroom,
@@ -278,6 +280,8 @@ def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "decoded frames held", format_bytes(found["cache"])
     if found["blocks"]:
         yield "blocks (mixing.locality)", format_bytes(found["blocks"])
+    if found["requests"]:
+        yield "requests to stores", format_bytes(found["requests"])
     yield "in all", format_bytes(found["total"])
     yield f"headroom now ({found['headroom_source']})", format_bytes(found["headroom"])
     yield "RAM floor", format_bytes(found["ram_floor"])

@@ -316,6 +316,7 @@ def _bytes(plan: LoaderPlan, headroom: Headroom, ranks_here: int) -> dict[str, A
         "ring": price.ring_bytes,
         "cache": price.cache_bytes,
         "blocks": price.block_bytes,
+        "requests": price.request_bytes,
         "total": price.total_bytes,
         "ring_slot": sizes.batch_bytes,
         "mean_episode": sizes.record_bytes,

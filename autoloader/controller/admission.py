@@ -72,6 +72,7 @@ class StartPrice:
         ranks: how many ranks' pipelines these are.
         cache_bytes: decoded frames that are held; those of all ranks.
         block_bytes: blocks of an order with locality, which ranks share.
+        request_bytes: requests to stores that are under way, which ranks share.
     """
 
     framework_bytes: int
@@ -81,12 +82,14 @@ class StartPrice:
     ranks: int = 1
     cache_bytes: int = 0
     block_bytes: int = 0
+    request_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """The whole."""
         working = self.framework_bytes + self.streams_bytes + self.queued_bytes
-        return working + self.ring_bytes + self.cache_bytes + self.block_bytes
+        shared = self.block_bytes + self.request_bytes
+        return working + self.ring_bytes + self.cache_bytes + shared
 
 
 def _pipelines(ranks: int) -> str:
@@ -129,6 +132,7 @@ def price_start(
         ranks=ranks,
         cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
         block_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
+        request_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
     )
 
 
@@ -146,6 +150,7 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             f"{format_bytes(price.streams_bytes)}, encoded {format_bytes(price.queued_bytes)}, "
             f"ring {format_bytes(price.ring_bytes)}"
             + (f", blocks {format_bytes(price.block_bytes)}" if price.block_bytes else "")
+            + (f", requests {format_bytes(price.request_bytes)}" if price.request_bytes else "")
             + "), but only "
             f"{format_bytes(headroom_bytes)} can be had and {format_bytes(ram_floor_bytes)} of it "
             "must stay free",

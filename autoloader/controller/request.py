@@ -45,6 +45,8 @@ class ControlRequest:
         facts: what the record says of the start; plain values.
         metrics_port: of 127.0.0.1, where metrics are shown; 0: nowhere.
         metrics_file: where they are written; "": nowhere.
+        disk_floor_bytes: what must stay free on the disk of the cache of shards; ``None``: as the
+            environment says.
     """
 
     limits: ControllerLimits
@@ -62,6 +64,7 @@ class ControlRequest:
     facts: Mapping[str, Any] = field(default_factory=dict)
     metrics_port: int = 0
     metrics_file: str = ""
+    disk_floor_bytes: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

@@ -71,7 +71,7 @@ class AutoLoaderDataModule(LightningDataModule):
             samples of that are the validation, the same ones at every call
             (``autoloader.validation``); with ``validation.per_dataset`` Lightning gets one
             dataloader for each dataset.
-        profile, ram_floor, knobs, isolation, controller, reproducible, helpers: as for
+        profile, ram_floor, disk_floor, knobs, isolation, controller, reproducible, helpers: as for
             ``AutoLoader``.
         replay_one_batch: as for ``AutoLoader``, of the training alone.
         batch_size: over the spec's, per rank. May be set at any time (Lightning's batch-size finder
@@ -96,6 +96,7 @@ class AutoLoaderDataModule(LightningDataModule):
         *,
         profile: str | Path | None = None,
         ram_floor: str | int | None = None,
+        disk_floor: str | int | None = None,
         batch_size: int | None = None,
         knobs: Mapping[str, Any] | None = None,
         isolation: Literal["process", "thread"] = "process",
@@ -118,6 +119,7 @@ class AutoLoaderDataModule(LightningDataModule):
         self._options: dict[str, Any] = {
             "profile": profile,
             "ram_floor": ram_floor,
+            "disk_floor": disk_floor,
             "isolation": isolation,
             "controller": controller,
             "helpers": helpers,

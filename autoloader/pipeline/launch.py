@@ -31,6 +31,10 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         UsageError: the place where it begins was saved under another reader.
     """
     mixture, order, start = setup.mixture, setup.order, setup.position()
+    if setup.control.disk_floor_bytes is not None:
+        from autoloader.remote.shards import keep_free
+
+        keep_free(setup.control.disk_floor_bytes)
     deal = Deal.of(
         order,
         mixture.spec.batch,

@@ -23,6 +23,7 @@ _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
     ),
     "profile": ((*_PATH, NoneType), "a host profile's name or path, or None"),
     "ram_floor": ((str, int, float, NoneType), 'a size such as "5GB" or "5GiB", bytes, or None'),
+    "disk_floor": ((str, int, float, NoneType), 'a size such as "50GB", bytes, or None'),
     "split": ((str,), 'a name of one of the spec\'s splits, such as "train"'),
     "knobs": ((Mapping, NoneType), 'a mapping of knobs such as {"decode_threads": 2}, or None'),
     "isolation": ((str,), "'process' or 'thread'"),
@@ -53,8 +54,9 @@ def check_arguments(given: Mapping[str, Any]) -> None:
             raise UsageError(f"{name}={shown(value)} is not allowed", remedy=f"{name} is {allowed}")
     if given.get("output") == "torch":
         require("torch", 'output="torch"', instead='or use output="numpy"')
-    if given.get("ram_floor") is not None:
-        parse_bytes(given["ram_floor"], name="ram_floor")
+    for name in ("ram_floor", "disk_floor"):
+        if given.get(name) is not None:
+            parse_bytes(given[name], name=name)
     _check_names(given.get("knobs") or {})
 
 

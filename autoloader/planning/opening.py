@@ -103,6 +103,7 @@ def control_request(
         facts=_facts(plan, replays),
         metrics_port=_metrics_port(),
         metrics_file=_metrics_file(run),
+        disk_floor_bytes=plan.disk_floor_bytes,
     )
 
 

@@ -23,6 +23,7 @@ from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
 from autoloader.pipeline.batch_call import check_call
+from autoloader.planning.disk import admit_disk_floor
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.order_notes import chain_notes, locality_notes
 from autoloader.planning.preemption import OpenLoaders
@@ -77,6 +78,8 @@ class LoaderPlan:
         most_cache_bytes: what the controller may hold of decoded frames; ``None`` where nobody said
             (``cache_bytes: auto``): what the floor leaves.
         helpers: address of the cluster whose hosts help; "": none do.
+        disk_floor_bytes: what must stay free on the disk of the cache of shards; ``None``: as the
+            environment says.
     """
 
     mixture: ResolvedMixture
@@ -91,6 +94,7 @@ class LoaderPlan:
     world_size: int = 1
     most_cache_bytes: int | None = None
     helpers: str = ""
+    disk_floor_bytes: int | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -192,6 +196,7 @@ def plan_loader(
     *,
     profile: str | Path | None = None,
     ram_floor: str | int | None = None,
+    disk_floor: str | int | None = None,
     split: str = "train",
     knobs: Mapping[str, Any] | None = None,
     headroom: HeadroomSource | None = None,
@@ -208,6 +213,7 @@ def plan_loader(
         spec: the mixture.
         profile: a host profile's name or path.
         ram_floor: memory that must stay free.
+        disk_floor: what must stay free on the disk of the cache of shards.
         split: which of the spec's splits.
         knobs: values over the profile's.
         headroom: what the machine can still give.
@@ -226,6 +232,7 @@ def plan_loader(
     probe = headroom or HeadroomProbe()
     check_call(spec.batch)
     mixture = resolve(spec, split, once_found=once_found)
+    disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
     found = load_profile(profile, host=host_facts(limit), mixture=kind_of(mixture))
     changes = list(found.notes)
@@ -300,6 +307,7 @@ def plan_loader(
         why,
         world_size,
         most_cache_bytes=chosen.cache_bytes if "cache_bytes" in given else None,
+        disk_floor_bytes=disk_floor_bytes,
     )
 
 
@@ -328,7 +336,7 @@ def _admitted(
     sizes = mixture.sizes
     price = price_start(
         least,
-        replace(sizes, block_bytes=0) if joining else sizes,  # blocks are the node's
+        replace(sizes, block_bytes=0, request_bytes=0) if joining else sizes,  # the node's
         ranks=ranks,
         joining=joining or open_loaders.have_libraries_of(reader),
     )

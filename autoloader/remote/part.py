@@ -51,6 +51,8 @@ _HEADER = struct.Struct("<8sqq16sI")
 _HEADER_BYTES = 64
 _FLOCK = struct.Struct("hhqqixxxx")
 _THERE = 1
+_IN_USE = 2**40
+"""A byte behind the map, on which whoever has the part open holds a shared lock."""
 
 
 class DamagedError(OSError):
@@ -84,9 +86,9 @@ class ShardPart:
         self.moved = threading.Condition(self._lock)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._map_path = folder / f"{key}.map"
-        self._map_file = os.open(self._map_path, flags, 0o600)
-        fcntl.flock(self._map_file, fcntl.LOCK_EX)  # while it is made: others wait
+        self._map_file = _opened_alone(self._map_path)  # while it is made: others wait
         try:
+            set_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)
             self.descriptor = os.open(self.path, flags, 0o600)
             os.ftruncate(self.descriptor, size)
             self._open_map()
@@ -271,6 +273,48 @@ class ShardPart:
 
     def _unlock(self, chunk: int) -> None:
         set_lock(self._map_file, fcntl.F_UNLCK, chunk)
+
+
+def discard_unused(folder: Path, key: str) -> bool:
+    """Delete a part of the cache's that nobody has open, such as one of an object that changed.
+
+    Args:
+        folder: where it lies.
+        key: of the version of the object.
+
+    Returns:
+        Whether it was one, and is gone.
+    """
+    map_path, path = folder / f"{key}.map", folder / f"{key}.part"
+    try:
+        file = os.open(map_path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        set_lock(file, fcntl.F_WRLCK, _IN_USE)
+        magic, size, inode, *_ = _HEADER.unpack(os.pread(file, _HEADER.size, 0))
+        stat = path.lstat()
+        if (magic, size, inode) != (_MAGIC, stat.st_size, stat.st_ino):
+            return False
+        map_path.unlink()
+        path.unlink()
+    except (OSError, struct.error):  # somebody uses it, or it is none of ours
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def _opened_alone(path: Path) -> int:
+    """The file of a map, made where it is missing, that nobody else opens before it is unlocked."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(file).st_ino:
+                return file
+        os.close(file)  # it was discarded before we had it
 
 
 def set_lock(file: int, kind: int, at: int) -> None:

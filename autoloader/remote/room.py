@@ -3,13 +3,14 @@
 Theory of operation. As much of the disk as ``disk_floor`` says stays free, whoever fills it. Where
 the next shard would cross the floor, whole shards are deleted: those that the plan needs last go
 first, those that it does not name in its horizon before them, the ones read longest ago first of
-all. A shard that the plan needs sooner than the next one stays: then there is no room. Jobs that
+all. What has arrived in part goes like a whole one where no process has it open: it may be of an
+object that has changed. A shard that the plan needs sooner stays: then there is no room. Jobs that
 share the folder hold a lease on the shards that they will need soon (a lock on a byte of a file
 of their own, which ends with the process); what another job leases stays too.
 
 Invariants:
     1. Only a file that the cache has made is deleted: its name is one of the cache's, and the
-       record beside it names its inode and size.
+       record beside it, or its map, names its inode and size.
     2. A leased shard of another job stays.
 
 Not here: what is fetched (``remote.shards``), when the plan needs it (``read.shard_feed``).
@@ -31,14 +32,14 @@ from pathlib import Path
 
 from autoloader.host.files import write_whole
 from autoloader.remote.identity import RemoteIdentity
-from autoloader.remote.part import set_lock
+from autoloader.remote.part import discard_unused, set_lock
 from autoloader.units import GIB, format_bytes
 
 logger = logging.getLogger(__name__)
 
 DISK_FLOOR_BYTES = 10 * GIB
 """What stays free where nobody says."""
-_SHARD = re.compile(r"([0-9a-f]{40})\.shard")
+_OURS = re.compile(r"([0-9a-f]{40})\.(shard|part)")
 _LEASES = "leases"
 
 
@@ -79,10 +80,10 @@ class Room:
         with self._lock:
             if self.free_bytes() >= nbytes:
                 return True
-            for key in self._by_use():
+            for key, kind in self._by_use():
                 if self.future.get(key, math.inf) < needed:
                     break
-                gone = not self._leased_by_others(key) and self._delete(key)
+                gone = not self._leased_by_others(key) and self._delete(key, kind)
                 if gone and self.free_bytes() >= nbytes:
                     return True
             return False
@@ -124,20 +125,23 @@ class Room:
         os.close(self._leases)
         os.close(self._others)
 
-    def _by_use(self) -> list[str]:
-        """Keys of whole shards, those that are needed last first."""
+    def _by_use(self) -> list[tuple[str, str]]:
+        """Keys and kinds of shards, whole or arriving, those that are needed last first."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                match = _SHARD.fullmatch(entry.name)
+                match = _OURS.fullmatch(entry.name)
                 if match is not None:
                     with contextlib.suppress(OSError):
-                        used = entry.stat(follow_symlinks=False).st_atime
-                        found.append((-self.future.get(match[1], math.inf), used, match[1]))
-        return [key for _, _, key in sorted(found)]
+                        stat = entry.stat(follow_symlinks=False)
+                        used = max(stat.st_atime, stat.st_mtime if match[2] == "part" else 0.0)
+                        found.append((-self.future.get(match[1], math.inf), used, match.groups()))
+        return [(str(key), str(kind)) for _, _, (key, kind) in sorted(found)]
 
-    def _delete(self, key: str) -> bool:
-        """Delete a shard of ours; whether it was one."""
+    def _delete(self, key: str, kind: str) -> bool:
+        """Delete a shard of ours, or a part that nobody has open; whether it was one."""
+        if kind == "part":
+            return discard_unused(self.folder, key)
         shard, note = self.folder / f"{key}.shard", self.folder / f"{key}.json"
         try:
             told = json.loads(note.read_text(encoding="utf-8"))

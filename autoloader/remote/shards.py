@@ -21,8 +21,8 @@ from autoloader.remote.store import store
 from autoloader.units import expanded, parse_bytes
 
 FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
-"""Environment variable: what must stay free on the disk of the cache, such as "50GB"."""
-
+"""Environment variable: what must stay free on the disk of the cache, such as "50GB", where no
+loader says (``disk_floor``)."""
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
 """Environment variable: the folder of the cache, on a local disk."""
@@ -119,6 +119,14 @@ def shards_folder() -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     far = any(storage.is_far(kind) for kind in storage.by_file_system([str(folder)]))
     return folder / platform.node() if far else folder
+
+
+def keep_free(floor_bytes: int) -> None:
+    """From now on so much stays free on the cache's disk.
+
+    It holds for all loaders of this process, and for the processes that it starts.
+    """
+    os.environ[FLOOR_VARIABLE] = str(floor_bytes)
 
 
 def shard_cache() -> ShardCache:

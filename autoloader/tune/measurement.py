@@ -103,6 +103,7 @@ def measure(
     controller: bool = False,
     split: str = "train",
     ram_floor: str | int | None = None,
+    disk_floor: str | int | None = None,
     progress: Callable[[TrialProgress], None] | None = None,
     settle: bool = False,
     mixing: Mapping[str, Any] | None = None,
@@ -119,6 +120,7 @@ def measure(
         controller: let the controller move the knobs.
         split: the spec's split.
         ram_floor: headroom that must remain; ``None`` takes the profile's.
+        disk_floor: as for ``AutoLoader``.
         progress: told every ``REPORT_BATCHES`` measured batches and at the end.
         settle: go on with the warm-up until the rate holds still.
         mixing: fields of the spec's ``mixing`` that are others for this measurement.
@@ -134,6 +136,7 @@ def measure(
         spec,
         profile=profile,
         ram_floor=ram_floor,
+        disk_floor=disk_floor,
         split=split,
         knobs=dict(sets or {}),
         controller=controller,

@@ -223,7 +223,7 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
 
 def test_the_bytes_add_up_and_the_floor_is_taken_off(planned: dict[str, Any]) -> None:
     found = planned["bytes"]
-    parts = ("framework", "streams", "queued", "ring", "cache", "blocks")
+    parts = ("framework", "streams", "queued", "ring", "cache", "blocks", "requests")
     assert found["total"] == sum(found[part] for part in parts)
     assert found["ram_floor"] == 10**6
     assert found["left_above_floor"] == found["headroom"] - found["total"] - 10**6

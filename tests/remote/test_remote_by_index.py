@@ -20,9 +20,10 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader
 from autoloader.catalog import files
 from autoloader.cli.app import main
-from autoloader.errors import SourceError
+from autoloader.errors import SourceError, UsageError
 from autoloader.planning.start import plan_loader
 from autoloader.remote.part import CHUNK_BYTES
+from autoloader.remote.requests import IN_FLIGHT_BYTES
 from autoloader.remote.store import store
 from bench.remote.server import FileServer, serve
 
@@ -293,3 +294,31 @@ def test_a_slow_mount_is_read_through_the_cache(
         with pytest.raises(SourceError, match="changed"):
             for _, _ in zip(range(12), loader, strict=False):
                 pass
+
+
+def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
+    clean: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    large = {**dataset_of(clean.large), "path": f"file://{clean.large.path}"}
+    mix = mix_file(tmp_path, large)
+    assert answer(capsys, "index", "--spec", mix, "--beside", "--disk-floor", "1MB")[0] == 0
+    fresh(tmp_path / "second", monkeypatch)
+    free = shutil.disk_usage(tmp_path).free
+    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB", "--disk-floor",
+                         str(free // 2))  # fmt: skip
+    assert code == 0
+    assert found["bytes"]["requests"] == IN_FLIGHT_BYTES
+    assert abs(found["remote"]["free_bytes"] - free // 2) < free // 4
+    with AutoLoader(
+        spec_of(large), ram_floor="1MB", disk_floor=free + 2**30, isolation="thread", output="numpy"
+    ) as loader:
+        assert loader.plan.disk_floor_bytes == free + 2**30
+        next(iter(loader))
+    assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
+    with pytest.raises(UsageError, match=r"disk_floor: .* cannot stay free"):
+        AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="900TB", output="numpy")
+    with pytest.raises(UsageError, match="disk_floor"):
+        AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="much", output="numpy")

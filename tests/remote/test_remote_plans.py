@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from streams import every_sample, mixture_of, spec_of
 
-from autoloader.controller.admission import price_start
-from autoloader.errors import AutoloaderError, SourceError, SpecError
+from autoloader.controller.admission import admit_start, price_start
+from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
 from autoloader.index import open_dataset_index
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks
 from autoloader.order.parts import mixture_part
 from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.remote import places
+from autoloader.remote.requests import IN_FLIGHT_BYTES
 from autoloader.samples.resolve import MixtureSizes, resolve
 from autoloader.statistics import statistics_of
 
@@ -73,6 +75,15 @@ def test_open_files_of_remote_streams_are_priced(here: Any) -> None:
     without = price_start(knobs, MixtureSizes({"a": 1000}, 1))
     away = price_start(knobs, MixtureSizes({"a": 1000}, 1, {"a": 1 << 24}))
     assert away.total_bytes - without.total_bytes == 4 << 24
+
+
+def test_requests_under_way_are_priced_once_for_each_process_that_reads() -> None:
+    sizes = MixtureSizes({}, 0, request_bytes=IN_FLIGHT_BYTES)
+    price = price_start(Knobs.build({"reader": "indexed", "decode_processes": 2}), sizes, ranks=2)
+    assert price.request_bytes == 2 * IN_FLIGHT_BYTES
+    assert price.total_bytes - replace(price, request_bytes=0).total_bytes == price.request_bytes
+    with pytest.raises(BudgetInfeasibleError, match=r"requests 48\.0 MiB"):
+        admit_start(price, headroom_bytes=0, ram_floor_bytes=0)
 
 
 def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:

@@ -111,27 +111,29 @@ def test_requests_under_way_are_bounded(
 
 
 def test_what_is_under_way_is_bounded_in_bytes_and_what_is_wanted_first_begins_first() -> None:
-    own, lock, may_end = Requests(most=8, most_bytes=100), threading.Lock(), threading.Event()
+    own, first_ends, all_end = Requests(most=8, most_bytes=60), threading.Event(), threading.Event()
     begun: list[int] = []
-    fits, over = threading.Semaphore(0), threading.Semaphore(0)
+    began, over = threading.Semaphore(0), threading.Semaphore(0)
 
-    def job(number: int) -> None:
-        with lock:
-            begun.append(number)
-        fits.release()
-        may_end.wait()
+    def job(number: int, ends: threading.Event) -> None:
+        begun.append(number)
+        began.release()
+        ends.wait()
         over.release()
 
-    own.submit(partial(job, 0), 0.0, 60)
-    assert fits.acquire(timeout=60)
+    own.submit(partial(job, 0, first_ends), 0.0, 60)
     for number in (3, 2, 1):
-        own.submit(partial(job, number), float(number), 30)
-    assert fits.acquire(timeout=60)
-    assert (begun[:2], own.waiting) == ([0, 1], 2)
-    own.submit(partial(job, -1), -1.0, 1000)
-    may_end.set()
+        own.submit(partial(job, number, all_end), float(number), 30)
+    assert began.acquire(timeout=60)
+    assert (begun, own.waiting) == ([0], 3)
+    first_ends.set()
+    assert began.acquire(timeout=60)
+    assert began.acquire(timeout=60)
+    assert (begun[0], set(begun[1:]), own.waiting) == (0, {1, 2}, 1)
+    own.submit(partial(job, -1, all_end), -1.0, 1000)
+    all_end.set()
     assert all(over.acquire(timeout=60) for _ in range(5))
-    assert begun.index(-1) < begun.index(2) < begun.index(3), "a large one is not passed by"
+    assert begun[3:] == [-1, 3], "a large one is not passed by"
 
 
 @pytest.mark.parametrize("fault", [503, 500, (429, "0"), "cut"])
@@ -334,6 +336,29 @@ def test_without_room_what_is_asked_for_is_read_and_not_kept(
     assert got == [(far.folder / addresses[0].rpartition("/")[2]).read_bytes()[100:300]] * 2
     assert len(far.of("", "GET")) == 2
     assert [one.getMessage().count("disk floor") for one in caplog.records] == [1]
+
+
+def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_open_stays(
+    three: tuple[ShardCache, SmallDisk, list[str]],
+) -> None:
+    room = three[1]
+    keys = ["a" * 40, "b" * 40, "c" * 40]
+    for key in keys:
+        part = ShardPart(room.folder, key, SIZE)
+        part.claim([0])
+        part.fill(0, memoryview(bytes(CHUNK_BYTES)))
+        part.close()
+    (room.folder / f"{keys[2]}.map").write_bytes(bytes(100))
+    used = ShardPart(room.folder, keys[1], SIZE)
+    room.room_bytes = 0
+    assert not room.make(SIZE)
+    assert [(room.folder / f"{key}.part").exists() for key in keys] == [False, True, True]
+    assert not (room.folder / f"{keys[0]}.map").exists()
+    assert used.missing_bytes == SIZE - CHUNK_BYTES
+    used.close()
+    assert not room.make(SIZE)
+    left = {one.name for one in room.folder.iterdir()} - {"leases"}
+    assert left == {f"{keys[2]}.part", f"{keys[2]}.map"}, "a foreign file lives"
 
 
 def test_foreign_files_and_shards_that_another_job_leases_stay(

@@ -31,12 +31,14 @@ class MixtureSizes:
         batch_bytes: bytes of one ring slot.
         buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
         block_bytes: what the blocks of ``mixing.locality`` take at most; 0 without it.
+        request_bytes: what requests to stores that are under way take at most; 0 of local data.
     """
 
     record_bytes: dict[str, int]
     batch_bytes: int
     buffer_bytes: Mapping[str, int] = field(default_factory=dict)
     block_bytes: int = 0
+    request_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,15 @@ class ResolvedMixture:
             self.layout.slot_bytes,
             {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
             self._block_bytes(),
+            self._request_bytes(),
         )
+
+    def _request_bytes(self) -> int:
+        if not any(one.remote for one in self.datasets):
+            return 0
+        from autoloader.remote.requests import IN_FLIGHT_BYTES
+
+        return IN_FLIGHT_BYTES
 
     def _block_bytes(self) -> int:
         """Two windows of each dataset: the one in use, and the one that is read meanwhile.

@@ -1,0 +1,42 @@
+"""What must stay free on the disk of the cache of shards: taken over before anything is fetched.
+
+Not here: keeping it free (``remote.room``).
+"""
+
+from __future__ import annotations
+
+import os
+
+from autoloader.errors import UsageError
+from autoloader.samples.resolve.mixture import ResolvedMixture
+from autoloader.units import format_bytes, parse_bytes
+
+
+def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
+    """What ``disk_floor`` says in bytes; from now on this process keeps so much free.
+
+    Args:
+        disk_floor: "50GB", or bytes; ``None`` leaves it as it is.
+        mixture: what will be read.
+
+    Raises:
+        UsageError: it is no size, or more than the disk of the cache has.
+    """
+    if disk_floor is None:
+        return None
+    floor_bytes = parse_bytes(disk_floor, name="disk_floor")
+    if not any(one.remote and one.indexable for one in mixture.datasets):
+        return floor_bytes
+    from autoloader.remote.shards import FOLDER_VARIABLE, keep_free, shards_folder
+
+    folder = shards_folder()
+    found = os.statvfs(folder)
+    whole = found.f_blocks * found.f_frsize
+    if floor_bytes >= whole:
+        raise UsageError(
+            f"disk_floor: {format_bytes(floor_bytes)} cannot stay free: the disk of the cache of "
+            f"shards ({folder}) has {format_bytes(whole)} in all",
+            remedy=f"lower disk_floor, or name a folder on a larger disk ({FOLDER_VARIABLE})",
+        )
+    keep_free(floor_bytes)
+    return floor_bytes
