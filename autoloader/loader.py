@@ -63,8 +63,7 @@ class AutoLoader(PlannedLoader):
         spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
         ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's.
-        disk_floor: what must stay free on the disk of the cache of shards, for all loaders of this
-            process; ``None``: ``AUTOLOADER_DISK_FLOOR``, or 10 GiB.
+        disk_floor: what must stay free on the disk of the cache of shards; default: 10 GiB.
         split: which of the spec's splits.
         knobs: values over the profile's.
         isolation: "process" runs the loader in a child; "thread" in this process, for debugging.

@@ -15,7 +15,6 @@ from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, emit_table, file_errors, note
 from autoloader.cli.profile_offers import from_run, teammates
 from autoloader.errors import ProfileError, UsageError
-from autoloader.host.files import write_whole
 
 if TYPE_CHECKING:
     from autoloader.profile import HostFacts, Profile, ResolvedProfile
@@ -135,6 +134,7 @@ def export(
     as_json: JsonFlag = False,
 ) -> None:
     """Write a profile as a file for teammates, in this version's format."""
+    from autoloader.host.files import write_whole
     from autoloader.profile import check_name, find_profile, profile_path
 
     profile = find_profile(which).profile

@@ -137,7 +137,8 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
         knobs = Knobs.build(start["knobs"])
         setup = PipelineSetup(
             mixture, MixtureOrder.from_plain(start["order"]), knobs, RingMemory(mixture.layout),
-            page=None, control=SimpleNamespace(frames_on_disk=None, helpers=""), ranks=Ranks(),
+            page=None, ranks=Ranks(),
+            control=SimpleNamespace(frames_on_disk=None, helpers="", disk_floor_bytes=None),
             ranks_here=1,
             position=lambda: PipelineStart.beginning(mixture), lent=tuple,
         )
