@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.catalog.tfrecord import read_records
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream, ReaderStart
@@ -39,15 +39,14 @@ class RecordSource:
         dataset = self._dataset
         for pass_ in itertools.count(start.pass_):
             for shard, piece in enumerate(dataset.slices):
-                scan = scan_records(piece.path)
                 skip = start.skip[shard] if pass_ == start.pass_ else 0
-                for record in range(piece.start + skip, piece.stop):
-                    place = Place(dataset.index, pass_, shard, record)
+                for one in read_records(piece.path, piece.start + skip, piece.stop):
+                    assert one.number is not None
+                    assert one.payload is not None
+                    place = Place(dataset.index, pass_, shard, one.number)
                     if self._before is not None:
                         self._before(dataset, place)
-                    at = int(scan.offsets[record]), int(scan.lengths[record])
-                    payload = read_record(piece.path, *at)
-                    samples = samples_of_record(dataset, self._layout, place, payload)
+                    samples = samples_of_record(dataset, self._layout, place, one.payload)
                     yield samples or EmptyEpisode(place, None)
 
 

@@ -206,21 +206,18 @@ class Running:
 
 def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample]:
     """The samples of one pass, found by reading each record on its own."""
-    from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+    from autoloader.catalog.tfrecord import MalformedRecordError, read_records
     from autoloader.samples.record import samples_of_record
 
     dataset = mixture.datasets[index]
     found: set[Sample] = set()
     for shard, piece in enumerate(dataset.slices):
-        scan = scan_records(piece.path, verify="all")
-        broken = {damage.record for damage in scan.damage}
-        for record in range(piece.start, min(piece.stop, len(scan.offsets))):
-            if record in broken:
+        for one in read_records(piece.path, piece.start, piece.stop):
+            if one.number is None or one.payload is None:
                 continue
-            place = Place(index, pass_, shard, record)
-            payload = read_record(piece.path, int(scan.offsets[record]), int(scan.lengths[record]))
+            record, place = one.number, Place(index, pass_, shard, one.number)
             try:
-                samples = samples_of_record(dataset, mixture.layout, place, payload)
+                samples = samples_of_record(dataset, mixture.layout, place, one.payload)
             except MalformedRecordError:
                 continue
             if samples is not None:

@@ -35,7 +35,7 @@ from autoloader.catalog.directories import (
 )
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
-from autoloader.catalog.tfrecord import FOOTER_BYTES, HEADER_BYTES, scan_records
+from autoloader.catalog.tfrecord import FOOTER_BYTES, HEADER_BYTES, walk_records
 from autoloader.errors import SourceError
 from autoloader.spec.regular_files import kind_of
 
@@ -119,10 +119,6 @@ class VersionDirectory:
             slices.append(replace(shard, start=first + part.start, stop=first + part.stop))
         _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
         return tuple(slices)
-
-    def episodes(self, split: str, *, field: str = "split") -> int:
-        """Number of episodes that a split expression names. Raises as :meth:`resolve`."""
-        return sum(part.records for part in self.resolve(split, field=field))
 
 
 def open_version(path: str | Path, *, dataset: str) -> VersionDirectory:
@@ -301,7 +297,9 @@ def _is_file_name(file: str) -> bool:
 
 def _count_records(path: str, *, dataset: str) -> int:
     try:
-        return len(scan_records(path, verify="none").offsets)
+        with files.opened_anywhere(path) as file:
+            walk = walk_records(file, files.source_bytes(file), verify=False)
+            return sum(lost is None for _, _, lost in walk)
     except OSError as error:
         if files.is_remote(path) and not isinstance(error, FileNotFoundError):
             raise files.unreadable(error, path, dataset=dataset) from error

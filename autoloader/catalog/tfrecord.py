@@ -6,21 +6,18 @@ A record is an 8-byte little-endian payload length, a masked CRC-32C of these 8 
 and a masked CRC-32C of the payload. Nothing in the format marks where a record starts, so a broken
 length ends what can be known of the file, while a broken payload costs one record.
 
-Files are read with ``pread`` (the interpreter lock is released, no memory is mapped), in pieces of
-at most 1 MiB; remote ones through ``files``.
+Files are read with ``pread`` (the interpreter lock is released, no memory is mapped); remote ones
+through ``files``.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
 import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 
 from autoloader.catalog.files import RemoteFile, opened_anywhere, pread, source_bytes
 
@@ -28,7 +25,6 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 
 _HEADER = struct.Struct("<QI")
-_CHUNK_BYTES = 2**20
 _MASK_DELTA = 0xA282EAD8
 
 
@@ -40,74 +36,50 @@ class MalformedRecordError(ValueError):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """What is wrong at one place of a file.
+class Record(NamedTuple):
+    """What stands at one place of a file.
 
     Attributes:
-        record: number of the record in the file; None where the rest of the file is lost.
-        offset: byte offset of the record's header.
-        reason: one clause for people.
+        number: of the record in the file; ``None``: the rest of the file is lost from here on.
+        offset: byte offset of its payload.
+        payload: ``None`` where it is damaged.
+        reason: why it is, one clause for people.
     """
 
-    record: int | None
+    number: int | None
     offset: int
-    reason: str
+    payload: bytes | None
+    reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordScan:
-    """Where the records of a file are.
+def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> Iterator[Record]:
+    """The records [start, stop) of a file, in order, each held against its checksums.
 
-    Attributes:
-        path: the file.
-        size: its bytes.
-        offsets: ``[N] int64``, byte offset of every payload, damaged ones included.
-        lengths: ``[N] int64``, bytes of every payload.
-        damage: at most one entry without a record number, and then it is the last.
-    """
-
-    path: str
-    size: int
-    offsets: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    damage: tuple[Damage, ...]
-
-
-def scan_records(
-    path: str | Path, *, verify: Literal["none", "lengths", "all"] = "lengths"
-) -> RecordScan:
-    """Finds all records of a TFRecord file by walking their headers.
-
-    Args:
-        path: the file.
-        verify: "lengths" checks the CRC of every length, "all" the CRC of every payload too (it
-            reads the whole file), "none" only that records end within the file.
+    Where a length cannot be trusted the last one speaks of the rest of the file.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
-    offsets: list[int] = []
-    lengths: list[int] = []
-    damage: list[Damage] = []
     with opened_anywhere(path) as file:
-        size = source_bytes(file)
-        for start, length, reason in walk_records(file, size, verify=verify != "none"):
-            if reason is not None:
-                damage.append(Damage(None, start, reason))
+        walk = walk_records(file, source_bytes(file), verify=True)
+        for number, (at, length, lost) in enumerate(walk):
+            if stop is not None and number >= stop:
                 break
-            payload = start + HEADER_BYTES
-            if verify == "all" and not payload_is_whole(file, payload, length):
-                damage.append(Damage(len(offsets), start, "the checksum of the payload is wrong"))
-            offsets.append(payload)
-            lengths.append(length)
-    return RecordScan(
-        path=str(path),
-        size=size,
-        offsets=np.array(offsets, dtype=np.int64),
-        lengths=np.array(lengths, dtype=np.int64),
-        damage=tuple(damage),
-    )
+            if lost is not None:
+                yield Record(None, at, None, lost)
+            elif number >= start:
+                yield _checked(file, number, at + HEADER_BYTES, length)
+
+
+def _checked(file: int | RemoteFile, number: int, offset: int, length: int) -> Record:
+    try:
+        data = read_record(file, offset, length + FOOTER_BYTES)
+    except MalformedRecordError as error:
+        return Record(number, offset, None, str(error))
+    payload = data[:length]
+    if masked_crc32c(payload) != int.from_bytes(data[length:], "little"):
+        return Record(number, offset, None, "the checksum of the payload is wrong")
+    return Record(number, offset, payload)
 
 
 def walk_records(
@@ -137,29 +109,13 @@ def walk_records(
         position, number = end, number + 1
 
 
-def payload_is_whole(file: int | RemoteFile, offset: int, length: int) -> bool:
-    """Whether the payload at ``offset`` fits the checksum behind it."""
-    crc, position, end = 0, offset, offset + length
-    while position < end:
-        chunk = pread(file, min(_CHUNK_BYTES, end - position), position)
-        if not chunk:
-            return False
-        crc = google_crc32c.extend(crc, chunk)
-        position += len(chunk)
-    footer = pread(file, FOOTER_BYTES, end)
-    return len(footer) == FOOTER_BYTES and int.from_bytes(footer, "little") == masked(crc)
-
-
-def read_record(source: int | RemoteFile | str | Path, offset: int, length: int) -> bytes:
-    """The ``length`` payload bytes at ``offset`` of a file or an open one.
+def read_record(source: int | RemoteFile, offset: int, length: int) -> bytes:
+    """The ``length`` bytes at ``offset`` of an open file.
 
     Raises:
         MalformedRecordError: the file ends before them.
-        OSError: the file cannot be opened or read.
+        OSError: the file cannot be read.
     """
-    if isinstance(source, (str, Path)):
-        with opened_anywhere(source) as file:
-            return read_record(file, offset, length)
     if offset + length > source_bytes(source):
         raise MalformedRecordError(f"the file ends within the {length} bytes at {offset}")
     data = pread(source, length, offset)

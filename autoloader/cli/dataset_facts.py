@@ -17,13 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory
-from autoloader.catalog.files import opened_anywhere, source_bytes, unreadable
-from autoloader.catalog.tfrecord import (
-    HEADER_BYTES,
-    MalformedRecordError,
-    read_record,
-    walk_records,
-)
+from autoloader.catalog.files import unreadable
+from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.transforms.cameras import is_depth_picture
 from autoloader.transforms.fields import text_of_points
@@ -164,12 +159,11 @@ def _payloads(
 ) -> Iterator[bytes]:
     for shard in shards:
         try:
-            with opened_anywhere(shard.path) as file:
-                for start, length, lost in walk_records(file, source_bytes(file), verify=True):
-                    if lost is not None:
-                        found.damaged += 1
-                        break
-                    yield read_record(file, start + HEADER_BYTES, length)
+            for one in read_records(shard.path):
+                if one.payload is None:
+                    found.damaged += 1
+                else:
+                    yield one.payload
         except OSError as error:
             raise unreadable(error, shard.path, dataset=directory.name) from error
 

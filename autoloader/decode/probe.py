@@ -20,14 +20,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from autoloader.catalog.files import opened_anywhere, source_bytes
 from autoloader.catalog.metadata import LEROBOT
-from autoloader.catalog.tfrecord import (
-    HEADER_BYTES,
-    MalformedRecordError,
-    read_record,
-    walk_records,
-)
+from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.clock import Clock
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
@@ -127,24 +121,15 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Sample
 
         return first_samples(dataset)
     for shard, piece in enumerate(dataset.slices[:_TRIES]):
-        try:
-            with opened_anywhere(piece.path) as file:
-                records = walk_records(file, source_bytes(file), verify=True)
-                for number, (start, length, lost) in enumerate(records):
-                    if lost is not None or number >= piece.start + _TRIES:
-                        break
-                    if number < piece.start:
-                        continue
-                    place = Place(dataset.index, 0, shard, number)
-                    payload = read_record(file, start + HEADER_BYTES, length)
-                    try:
-                        samples = samples_of_record(dataset, mixture.layout, place, payload)
-                    except MalformedRecordError:
-                        continue
+        with contextlib.suppress(OSError):
+            for one in read_records(piece.path, piece.start, piece.start + _TRIES):
+                if one.number is None or one.payload is None:
+                    continue
+                place = Place(dataset.index, 0, shard, one.number)
+                with contextlib.suppress(MalformedRecordError):
+                    samples = samples_of_record(dataset, mixture.layout, place, one.payload)
                     if samples is not None:
                         return samples
-        except OSError:
-            continue
     return None
 
 

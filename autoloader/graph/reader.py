@@ -16,11 +16,12 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, too_many_open
 from autoloader.catalog.files import unreadable
-from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+from autoloader.catalog.tfrecord import MalformedRecordError, Record, read_records
 from autoloader.errors import SourceError
 from autoloader.graph import files
 from autoloader.graph.episodes import EpisodeGraph
@@ -101,31 +102,30 @@ class StreamReader:
     def _missing(self, got: _Pass, reason: str) -> Iterator[SampleBlock | EmptyEpisode]:
         """Records of a pass that the stream did not give: read on their own, or quarantined."""
         for shard, records in got.missing().items():
-            piece = self._dataset.slices[shard]
+            place = partial(Place, self._dataset.index, got.pass_, shard)
+            path, behind = self._dataset.slices[shard].path, "the shard ends before this record"
+            left = dict.fromkeys(records)
             try:
-                scan = scan_records(piece.path, verify="all")
+                for found in read_records(path, records[0], records[-1] + 1):
+                    if found.number is None:
+                        behind = found.reason
+                    elif found.number in left:
+                        del left[found.number]
+                        yield self._alone(place(found.number), found, reason)
             except OSError as error:
-                raise self._of_file(error, piece.path) from error
-            broken = {damage.record: damage.reason for damage in scan.damage}
-            for record in records:
-                place = Place(self._dataset.index, got.pass_, shard, record)
-                why = broken.get(record)
-                if why is None and record >= len(scan.offsets):
-                    why = broken.get(None, "the shard ends before this record")
-                if why is not None:
-                    yield EmptyEpisode(place, why)
-                    continue
-                try:
-                    payload = read_record(
-                        piece.path, int(scan.offsets[record]), int(scan.lengths[record])
-                    )
-                    samples = samples_of_record(self._dataset, self._layout, place, payload)
-                except OSError as error:
-                    raise self._of_file(error, piece.path) from error
-                except MalformedRecordError as error:
-                    yield EmptyEpisode(place, str(error) or reason)
-                else:
-                    yield samples or EmptyEpisode(place, None)
+                raise self._of_file(error, path) from error
+            for record in left:
+                yield EmptyEpisode(place(record), behind)
+
+    def _alone(self, place: Place, found: Record, reason: str) -> SampleBlock | EmptyEpisode:
+        """What a record gives that the stream did not give; ``reason`` is what that said last."""
+        if found.payload is None:
+            return EmptyEpisode(place, found.reason)
+        try:
+            samples = samples_of_record(self._dataset, self._layout, place, found.payload)
+        except MalformedRecordError as error:
+            return EmptyEpisode(place, str(error) or reason)
+        return samples or EmptyEpisode(place, None)
 
     def _unreadable(self, error: Any) -> Exception:
         """What one of TensorFlow's errors ends the stream with."""

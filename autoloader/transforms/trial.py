@@ -18,14 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from autoloader.catalog import Feature, ShardSlice, files
+from autoloader.catalog import Feature, ShardSlice
 from autoloader.catalog.cache import FileFindings, JsonCache
-from autoloader.catalog.tfrecord import (
-    HEADER_BYTES,
-    MalformedRecordError,
-    read_record,
-    walk_records,
-)
+from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.errors import SourceError, SpecError
 from autoloader.spec import TransformSpec
 from autoloader.transforms import user_function
@@ -231,11 +226,6 @@ def records(slices: Sequence[ShardSlice]) -> Iterator[tuple[str, bytes]]:
 
             yield from records_of(piece)
             continue
-        with files.opened_anywhere(piece.path) as file:
-            walk = walk_records(file, files.source_bytes(file), verify=True)
-            for record, (start, length, lost) in enumerate(walk):
-                if lost is not None or record >= piece.stop:
-                    break
-                if record >= piece.start:
-                    payload = read_record(file, start + HEADER_BYTES, length)
-                    yield f"{piece.path}, record {record}", payload
+        for one in read_records(piece.path, piece.start, piece.stop):
+            if one.payload is not None:
+                yield f"{piece.path}, record {one.number}", one.payload

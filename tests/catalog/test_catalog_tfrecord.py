@@ -14,7 +14,8 @@ from autoloader.catalog.tfrecord import (
     MalformedRecordError,
     masked_crc32c,
     read_record,
-    scan_records,
+    read_records,
+    walk_records,
 )
 
 BRIDGE = Path(__file__).parents[2].parent / "shared/data/bridge_dataset/1.0.0"
@@ -46,42 +47,43 @@ def test_the_checksum_is_the_one_that_tensorflow_writes() -> None:
 
 
 def test_a_whole_file_gives_every_payload_and_no_damage(file: Path) -> None:
-    for verify in ("none", "lengths", "all"):
-        scan = scan_records(file, verify=verify)
-        assert scan.damage == ()
-        assert scan.size == file.stat().st_size
-        assert scan.offsets.dtype == scan.lengths.dtype == np.int64
-        places = zip(scan.offsets.tolist(), scan.lengths.tolist(), strict=True)
-        assert [read_record(file, *place) for place in places] == PAYLOADS
+    found = list(read_records(file))
+    assert [(one.number, one.payload, one.reason) for one in found] == [
+        (number, payload, "") for number, payload in enumerate(PAYLOADS)
+    ]
+    data = file.read_bytes()
+    assert all(data[one.offset :].startswith(one.payload or b"") for one in found)
+
+
+def test_some_of_the_records_come_alone(file: Path) -> None:
+    assert [one.payload for one in read_records(file, 1, 2)] == PAYLOADS[1:2]
 
 
 def test_an_empty_file_has_no_records_and_no_damage(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    scan = scan_records(tmp_path / "empty", verify="all")
-    assert (len(scan.offsets), scan.damage) == (0, ())
+    assert not list(read_records(tmp_path / "empty"))
 
 
-def test_a_broken_payload_marks_one_record_and_the_scan_goes_on(file: Path) -> None:
+def test_a_broken_payload_costs_one_record_and_the_others_come(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[12] ^= 1
     file.write_bytes(data)
-    assert scan_records(file, verify="lengths").damage == ()
-    scan = scan_records(file, verify="all")
-    assert len(scan.offsets) == 3
-    assert [(item.record, item.offset) for item in scan.damage] == [(0, 0)]
+    broken, *rest = read_records(file)
+    assert (broken.number, broken.payload) == (0, None)
+    assert "checksum of the payload" in broken.reason
+    assert [one.payload for one in rest] == PAYLOADS[1:]
 
 
-def test_a_broken_length_ends_the_scan_and_says_from_where(file: Path) -> None:
+def test_a_broken_length_ends_the_file_and_says_from_where(file: Path) -> None:
     data = bytearray(file.read_bytes())
     second = len(frame(PAYLOADS[0]))
     data[second] ^= 1
     file.write_bytes(data)
-    scan = scan_records(file)
-    assert len(scan.offsets) == 1
-    (item,) = scan.damage
-    assert (item.record, item.offset) == (None, second)
-    assert "length" in item.reason
-    assert "from record 1 on" in item.reason
+    first, lost = read_records(file)
+    assert first.payload == PAYLOADS[0]
+    assert (lost.number, lost.offset, lost.payload) == (None, second, None)
+    assert "length" in lost.reason
+    assert "from record 1 on" in lost.reason
 
 
 def test_every_truncation_keeps_the_whole_records_before_it(file: Path) -> None:
@@ -89,12 +91,11 @@ def test_every_truncation_keeps_the_whole_records_before_it(file: Path) -> None:
     ends = np.cumsum([len(frame(payload)) for payload in PAYLOADS]).tolist()
     for size in range(len(data)):
         file.write_bytes(data[:size])
-        scan = scan_records(file, verify="all")
-        assert len(scan.offsets) == sum(end <= size for end in ends)
-        if size in (0, *ends):
-            assert scan.damage == ()
-        else:
-            assert "truncated" in scan.damage[0].reason
+        found = list(read_records(file))
+        whole = [one for one in found if one.payload is not None]
+        assert len(whole) == sum(end <= size for end in ends)
+        lost = [one.reason for one in found[len(whole) :]]
+        assert not lost if size in (0, *ends) else "truncated" in lost[0]
 
 
 @given(st.binary(max_size=80))
@@ -102,26 +103,26 @@ def test_any_bytes_give_records_within_the_file(data: bytes) -> None:
     fd = os.memfd_create("x")
     try:
         os.write(fd, data)
-        scan = scan_records(f"/proc/self/fd/{fd}", verify="none")
-        assert all(scan.offsets + scan.lengths + 4 <= len(data))
+        for start, length, lost in walk_records(fd, len(data), verify=False):
+            assert lost is not None or start + 12 + length + 4 <= len(data)
     finally:
         os.close(fd)
 
 
-def test_a_payload_of_several_chunks_is_verified_whole(tmp_path: Path) -> None:
+def test_a_large_payload_is_verified_whole(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 5000
     path = tmp_path / "big"
     path.write_bytes(frame(payload))
-    assert scan_records(path, verify="all").damage == ()
+    assert [one.payload for one in read_records(path)] == [payload]
     data = bytearray(path.read_bytes())
     data[-5] ^= 0x80
     path.write_bytes(data)
-    assert [item.record for item in scan_records(path, verify="all").damage] == [0]
+    assert [one.payload for one in read_records(path)] == [None]
 
 
 def test_reading_behind_the_end_is_malformed_and_not_short(file: Path) -> None:
-    with pytest.raises(MalformedRecordError, match="ends within"):
-        read_record(file, 12, 10**12)
+    with file.open("rb") as stream, pytest.raises(MalformedRecordError, match="ends within"):
+        read_record(stream.fileno(), 12, 10**12)
 
 
 def test_a_record_can_be_read_from_an_open_descriptor(file: Path) -> None:
@@ -132,5 +133,6 @@ def test_a_record_can_be_read_from_an_open_descriptor(file: Path) -> None:
 @pytest.mark.skipif(not BRIDGE.exists(), reason="the real Bridge episodes are not here")
 def test_the_real_bridge_files_are_whole() -> None:
     for path in sorted(BRIDGE.glob("*.tfrecord-*")):
-        scan = scan_records(path, verify="all")
-        assert (len(scan.offsets), scan.damage) == (25, ())
+        found = list(read_records(path))
+        assert len(found) == 25
+        assert all(one.payload for one in found)

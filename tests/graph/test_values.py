@@ -10,7 +10,7 @@ import pytest
 from plain_tfds import plain_episodes, plain_frame, text_at, value_at
 from streams import Running, episodes_of_pass
 
-from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.catalog.tfrecord import read_records
 from autoloader.decode.frames import FrameDecoder
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.record import samples_of_record
@@ -61,11 +61,9 @@ def reference(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Iterator[Sa
     from autoloader.samples.block import Place
 
     for shard, piece in enumerate(dataset.slices):
-        scan = scan_records(piece.path)
-        for record in range(piece.start, piece.stop):
-            payload = read_record(piece.path, int(scan.offsets[record]), int(scan.lengths[record]))
-            place = Place(dataset.index, 0, shard, record)
-            samples = samples_of_record(dataset, mixture.layout, place, payload)
+        for one in read_records(piece.path, piece.start, piece.stop):
+            place = Place(dataset.index, 0, shard, one.number)
+            samples = samples_of_record(dataset, mixture.layout, place, one.payload)
             assert samples is not None
             yield samples
 

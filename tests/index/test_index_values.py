@@ -12,7 +12,7 @@ from rlds_files import PLAIN, TEXT, episode, image, jpeg, numbers, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
 from autoloader.catalog.example import parse_example
-from autoloader.catalog.tfrecord import MalformedRecordError, read_record, scan_records
+from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout
@@ -26,11 +26,10 @@ def records_of(dataset: ResolvedDataset) -> list[tuple[int, int, int, bytes]]:
     """Slice, record, payload offset and payload of every record, read plainly."""
     found = []
     for number, piece in enumerate(dataset.slices):
-        scan = scan_records(piece.path, verify="all")
-        assert scan.damage == ()
-        for record in range(piece.start, piece.stop):
-            place = int(scan.offsets[record]), int(scan.lengths[record])
-            found.append((number, record, place[0], read_record(piece.path, *place)))
+        for one in read_records(piece.path, piece.start, piece.stop):
+            assert one.number is not None
+            assert one.payload is not None
+            found.append((number, one.number, one.offset, one.payload))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 
-from autoloader.catalog.tfrecord import read_record, scan_records
+from autoloader.catalog.tfrecord import read_records
 from autoloader.demo.build import demo_directory
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
@@ -60,11 +60,9 @@ def kept_t(mixture: ResolvedMixture) -> list[list[int]]:
     (dataset,) = mixture.datasets
     found = []
     for shard, piece in enumerate(dataset.slices):
-        scan = scan_records(piece.path)
-        for number in range(piece.start, piece.stop):
-            place = int(scan.offsets[number]), int(scan.lengths[number])
-            payload = read_record(piece.path, *place)
-            given = samples_of_record(dataset, mixture.layout, Place(0, 0, shard, number), payload)
+        for one in read_records(piece.path, piece.start, piece.stop):
+            place = Place(0, 0, shard, one.number)
+            given = samples_of_record(dataset, mixture.layout, place, one.payload)
             found.append([] if given is None else sorted(given.t.tolist()))
     assert counted(mixture).samples == sum(map(len, found))
     return found
