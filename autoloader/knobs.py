@@ -39,7 +39,7 @@ STREAM_KNOBS = (
 UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "auto": (),
     "indexed": (*STREAM_KNOBS, "min_ready_datasets"),
-    "stream": ("decode_processes", "io_threads", "read_ahead"),
+    "stream": ("decode_processes", "io_threads", "read_ahead", "cache_bytes", "helper_slots"),
 }
 """What each reader has no use for; of "auto" nothing is known."""
 

@@ -32,7 +32,7 @@ from autoloader.planning.frame_sets import frame_sets, reuse_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
-from autoloader.samples.counts import DatasetCount, samples_per_episode
+from autoloader.samples.counts import DatasetCount, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.spec.documents import read_yaml_file
 from autoloader.units import GIB, format_bytes
@@ -171,8 +171,7 @@ def _lost(dataset: ResolvedDataset, table: DatasetTable, count: DatasetCount) ->
     sample, stride = dataset.sample, dataset.stride
     frames = table.steps.astype("int64")
     strided = -(-frames // stride)
-    every = sample.model_copy(update={"per_episode": "all"})
-    outside = int(strided.sum() - samples_per_episode(every, strided).sum())
+    outside = int(strided.sum() - valid_per_episode(sample, strided).sum())
     if dataset.transform is not None:
         stride, outside = 1, 0  # of frames that there may not be any more
     reasons = [f"damaged: {reason}" for reason in count.damaged]

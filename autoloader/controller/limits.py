@@ -6,21 +6,16 @@ Not here: what is done within them (``policy``, ``reflex``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from autoloader.controller.admission import MARGIN_BYTES
-from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
+from autoloader.knobs import UNUSED_KNOBS, KnobLimits, Knobs
 
 logger = logging.getLogger(__name__)
 
 ORDER_KNOBS = ("cycle_length", "shuffle_samples")
 
-UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
-    "indexed": STREAM_KNOBS,
-    "stream": ("io_threads", "read_ahead", "decode_processes", "cache_bytes", "helper_slots"),
-}
-"""Knobs that a reader does not heed; they stay as they are."""
 WEIGHTLESS_KNOBS = ("decode_threads", "io_threads", "min_ready_datasets")
 """Knobs that hold next to no memory: taking them would slow training and free nothing."""
 
@@ -90,7 +85,7 @@ def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...
     Threads stay, and so do knobs that the reader does not heed, and those in ``keep``.
     """
     values = knobs.flat()
-    stay = (*UNUSED_KNOBS.get(knobs.reader, ()), *WEIGHTLESS_KNOBS, *keep)
+    stay = (*UNUSED_KNOBS[knobs.reader], *WEIGHTLESS_KNOBS, *keep)
     for key, value in values.items():
         if isinstance(value, int) and key.rpartition(".")[2] not in stay:
             values[key] = to(key, value)

@@ -41,11 +41,11 @@ from autoloader.samples.block import Place, SampleBlock, build_samples, episode_
 from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE, choose, fold
 from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
-from autoloader.samples.record import kept_steps, stored_language, told_language
+from autoloader.samples.record import kept_steps, told_language
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import dropped_edges
-from autoloader.transforms.fields import is_text
+from autoloader.transforms.fields import is_text, texts_of
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform
 
@@ -168,7 +168,7 @@ class EpisodeGraph:
         if value.dtype == object:
             value = value.reshape(-1).tolist()
         alike = replace(feature, per_step=True)  # one text for each sample, or one alone
-        return told_language(self._dataset, feature, stored_language(value, alike), key, t)
+        return told_language(self._dataset, feature, texts_of(value, alike), key, t)
 
     def _traced(self) -> _Parse:
         dataset = self._dataset

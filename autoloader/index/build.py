@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Any, Literal
@@ -233,18 +233,18 @@ def _texts(
     """Id of every step's text, and the texts; of the episode's one text, one id."""
     if feature.role == "points":
         rows = _numbers(value, feature).astype(np.int64).reshape(-1, feature.width)
-        ids, different = _numbered(row.tobytes() for row in rows)
+        ids, different = numbered(row.tobytes() for row in rows)
         return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
     if feature.role == "number":
-        return _numbered(str(int(one)).encode() for one in _numbers(value, feature).tolist())
+        return numbered(str(int(one)).encode() for one in _numbers(value, feature).tolist())
     ranges = value.ranges if value is not None else []
     if not feature.per_step and not ranges:
         return np.zeros(1, np.int32), [b""]
     strings = [bytes(payload[start:stop]) for start, stop in ranges]
-    return _numbered(iter(joined(strings, feature.width) if feature.width > 1 else strings))
+    return numbered(joined(strings, feature.width) if feature.width > 1 else strings)
 
 
-def _numbered(items: Iterator[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
+def numbered(items: Iterable[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     """Number of every item among the different ones, and these in the order they come."""
     known: dict[bytes, int] = {}
     ids = [known.setdefault(item, len(known)) for item in items]

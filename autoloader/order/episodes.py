@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.samples.counts import samples_per_episode
+from autoloader.samples.counts import samples_per_episode, valid_per_episode
 from autoloader.samples.draws import (
     MASK,
     PURPOSE_ORDER,
@@ -185,7 +185,7 @@ class DrawnT:
         counts = [0 if (n := t.sample.per_episode) == "all" else n for t in tables]
         self._drawn = np.asarray(counts, dtype=np.int64)
         none = np.empty(0, dtype=np.int32)
-        self._valid = np.concatenate([none, *map(_valid_counts, drawn)])
+        self._valid = np.concatenate([none, *map(valid_counts, drawn)])
         self._kept = KeptT(tables) if any(t.kept is not None for t in drawn) else None
         self._slice_of = np.concatenate([none, *(t.slice_of for t in drawn)])
         self._record_of = np.concatenate([none, *(t.record_of for t in drawn)])
@@ -265,8 +265,7 @@ class DrawnT:
             yield rows, hashes
 
 
-def _valid_counts(table: DatasetTable) -> Ints:
+def valid_counts(table: DatasetTable) -> Ints:
     """[E] the valid t of each episode, drawn or not."""
     strided = -(-table.steps.astype(np.int64) // table.stride)
-    every = table.sample.model_copy(update={"per_episode": "all"})
-    return samples_per_episode(every, strided, table.kept)
+    return valid_per_episode(table.sample, strided, table.kept)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-
 from autoloader.cache.forecast import FrameSet
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.decode.probe import DecodeCost
-from autoloader.order.episodes import DatasetTable
+from autoloader.order.episodes import DatasetTable, valid_counts
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.reuse import Reuse, foretell_reuse
 from autoloader.planning.start import LoaderPlan
-from autoloader.samples.counts import samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 
@@ -81,7 +78,7 @@ def _of_dataset(
     shown = frames_by_uses(table)
     if reuse.chained[number]:
         shown = of_blocks(shown, (reuse.decodes[number] - goals) * table.samples)
-    drawn = table.samples / _valid(table)
+    drawn = table.samples / int(valid_counts(table).sum())
     for camera, choices in dataset.cameras.items():
         for _ in choices:
             yield FrameSet(
@@ -95,10 +92,3 @@ def _of_dataset(
                 chance=drawn / len(choices),
                 goals=goals / len(choices),
             )
-
-
-def _valid(table: DatasetTable) -> int:
-    """Valid t of a dataset, drawn or not."""
-    strided = -(-table.steps.astype(np.int64) // table.stride)
-    every = table.sample.model_copy(update={"per_episode": "all"})
-    return int(samples_per_episode(every, strided, table.kept).sum())

@@ -51,11 +51,15 @@ def samples_per_episode(
         strided: frames after the stride.
         kept: their valid t where rules leave some out.
     """
+    counted = valid_per_episode(sample, strided, kept)
+    return counted if sample.per_episode == "all" else np.minimum(counted, sample.per_episode)
+
+
+def valid_per_episode(
+    sample: SampleSpec, strided: NDArray[np.int64], kept: Ranges | None = None
+) -> NDArray[np.int64]:
+    """[E] valid t of episodes, drawn or not; arguments as of ``samples_per_episode``."""
     if kept is not None:
-        counted = kept.counts()
-    else:
-        first, stop = valid_ranges(sample, strided)
-        counted = stop - first
-    if sample.per_episode != "all":
-        counted = np.minimum(counted, sample.per_episode)
-    return np.asarray(counted, dtype=np.int64)
+        return np.asarray(kept.counts(), dtype=np.int64)
+    first, stop = valid_ranges(sample, strided)
+    return np.asarray(stop - first, dtype=np.int64)

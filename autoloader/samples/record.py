@@ -23,7 +23,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import valid_range
-from autoloader.transforms.fields import is_several, is_text, joined, text_of_points
+from autoloader.transforms.fields import is_several, is_text, texts_of
 from autoloader.transforms.transform import VALID_KEY
 
 
@@ -173,27 +173,10 @@ def _language(
     if not dataset.language:
         return []
     feature = _drawn(dataset.language, key, PURPOSE_LANGUAGE)
-    stored = stored_language(_stored_texts(values.get(feature.key), feature, payload), feature)
+    stored = texts_of(_stored_texts(values.get(feature.key), feature, payload), feature)
     if feature.per_step:
         stored = [stored[at] for at in (t * dataset.stride).tolist()]
     return told_language(dataset, feature, stored, key, t)
-
-
-def stored_language(values: Any, feature: Feature) -> list[bytes]:
-    """A language feature's stored texts: of every step, or the episode's one.
-
-    Args:
-        values: byte strings, several a step in a row where there are several, or integers.
-        feature: whose.
-    """
-    if is_text(feature):
-        return list(values) or ([] if feature.per_step else [b""])
-    if is_several(feature):
-        return joined(values, feature.step_numbers) or ([] if feature.per_step else [b""])
-    if not feature.shape:
-        return [str(number).encode() for number in values.reshape(-1).tolist()]
-    points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
-    return [text_of_points(row) for row in points]
 
 
 def told_language(

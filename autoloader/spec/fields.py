@@ -20,7 +20,7 @@ Not here: whether the features exist (``catalog``), their values (``samples``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -153,15 +153,19 @@ def _parse_path(text: str) -> tuple[str, tuple[int | None, int | None, int | Non
     return match["path"].strip("/"), None if columns is None else parse_columns(columns, text)
 
 
+def _refuse_unknown(raw: Mapping[Any, Any], known: Collection[str]) -> None:
+    for key in raw:
+        if key not in known:
+            raise wrong(f"unknown key {shown(key)}", nearest(str(key), known))
+
+
 def _parse_term(raw: Any) -> FieldTerm:
     if isinstance(raw, FieldTerm):
         return raw
     if isinstance(raw, str):
         return FieldTerm(*_parse_path(raw))
     if isinstance(raw, Mapping):
-        unknown = [key for key in raw if key not in _TERM_KEYS]
-        if unknown:
-            raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _TERM_KEYS))
+        _refuse_unknown(raw, _TERM_KEYS)
         for key, value in (("zeros", 0.0), ("ones", 1.0)):
             if key not in raw:
                 continue
@@ -203,9 +207,7 @@ def _parse_any_of(raw: Any) -> AnyOf:
     if isinstance(raw, str):
         return AnyOf((raw.strip().strip("/"),))
     if isinstance(raw, Mapping):
-        unknown = [key for key in raw if key != "any_of"]
-        if unknown:
-            raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), ("any_of",)))
+        _refuse_unknown(raw, ("any_of",))
         paths = raw.get("any_of")
         if isinstance(paths, (list, tuple)) and paths and all(isinstance(p, str) for p in paths):
             return AnyOf(tuple(path.strip().strip("/") for path in paths))
@@ -215,12 +217,8 @@ def _parse_any_of(raw: Any) -> AnyOf:
 def _parse_camera(raw: Any) -> AnyOf:
     if not isinstance(raw, Mapping) or not {"ops", "present"} & raw.keys():
         return _parse_any_of(raw["path"] if _is_path_alone(raw) else raw)
-    known = ("path", "any_of", "ops", "present")
-    named = [key for key in ("path", "any_of") if key in raw]
-    unknown = [key for key in raw if key not in known]
-    if unknown:
-        raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), known))
-    if len(named) != 1:
+    _refuse_unknown(raw, ("path", "any_of", "ops", "present"))
+    if ("path" in raw) == ("any_of" in raw):
         raise wrong(f"{shown(dict(raw))} names no feature", "give one: path, or any_of")
     choice = _parse_any_of(raw["path"] if "path" in raw else {"any_of": raw["any_of"]})
     present = raw.get("present", "")
@@ -343,9 +341,7 @@ def _parse_language(raw: Any) -> LanguageChoice:
         return LanguageChoice((raw.strip().strip("/"),))
     if not isinstance(raw, Mapping):
         raise _nothing_named(raw)
-    unknown = [key for key in raw if key not in _LANGUAGE_KEYS]
-    if unknown:
-        raise wrong(f"unknown key {shown(unknown[0])}", nearest(str(unknown[0]), _LANGUAGE_KEYS))
+    _refuse_unknown(raw, _LANGUAGE_KEYS)
     paths = raw.get("any_of", [raw["path"]] if "path" in raw else None)
     if "any_of" in raw and "path" in raw:
         raise wrong(f"{shown(dict(raw))} names features twice", "give one: path, or any_of")

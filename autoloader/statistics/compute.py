@@ -36,7 +36,7 @@ from autoloader.index import DatasetIndex
 from autoloader.index.valid import remaining_episodes, valid_t
 from autoloader.samples import windows
 from autoloader.samples.block import field_rows, field_windows
-from autoloader.samples.counts import samples_per_episode
+from autoloader.samples.counts import valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
 from autoloader.transforms.fields import FieldName
@@ -111,8 +111,7 @@ def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
     dataset, strided = index.dataset, index.strided
     remain = remaining_episodes(index)
     if of == "samples":
-        every = dataset.sample.model_copy(update={"per_episode": "all"})
-        transitions = int(samples_per_episode(every, strided, valid_t(index)).sum())
+        transitions = int(valid_per_episode(dataset.sample, strided, valid_t(index)).sum())
     else:
         transitions = int(strided[remain].sum())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -273,6 +273,22 @@ def text_of_points(points: NDArray[np.int64]) -> bytes:
 def joined(strings: Sequence[bytes], width: int) -> list[bytes]:
     """The stored texts of a feature of ``width`` strings a step, from all of them in a row."""
     return [BETWEEN.join(strings[first : first + width]) for first in range(0, len(strings), width)]
+
+
+def texts_of(values: Any, feature: Feature) -> list[bytes]:
+    """The stored texts of a feature of language: of every step, or the episode's one.
+
+    Args:
+        values: byte strings, several a step in a row where there are several, or integers.
+        feature: whose.
+    """
+    if is_text(feature) or is_several(feature):
+        stored = list(values) if is_text(feature) else joined(values, feature.step_numbers)
+        return stored or ([] if feature.per_step else [b""])
+    if not feature.shape:
+        return [str(number).encode() for number in values.reshape(-1).tolist()]
+    points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
+    return [text_of_points(row) for row in points]
 
 
 def described(feature: Feature) -> str:

@@ -33,10 +33,7 @@ from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.transforms.fields import (
     check_language,
     find_feature,
-    is_several,
-    is_text,
-    joined,
-    text_of_points,
+    texts_of,
 )
 from autoloader.transforms.ranges import Ranges
 
@@ -330,19 +327,8 @@ def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
     runs: list[tuple[int, int, int, int]] = []
     ids: dict[bytes, int] = {}
     step = 0
-    for text, same in groupby(_texts(values, feature)):
+    for text, same in groupby(texts_of(values, feature)):
         stop = step + len(list(same)) if feature.per_step else ALL_STEPS
         runs.append((0, step, stop, ids.setdefault(text, len(ids))))
         step = stop
     return TextRuns(np.asarray(runs, np.int64).reshape(-1, 4), tuple(ids))
-
-
-def _texts(values: Any, feature: Feature) -> list[bytes]:
-    """The text of every step, or the episode's one; absent is empty."""
-    if is_text(feature) or is_several(feature):
-        stored = list(values) if is_text(feature) else joined(values, feature.step_numbers)
-        return stored or ([] if feature.per_step else [b""])
-    if not feature.shape:
-        return [str(number).encode() for number in values.tolist()]
-    rows = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
-    return [text_of_points(row) for row in rows]

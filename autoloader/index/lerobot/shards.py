@@ -28,7 +28,7 @@ from autoloader.catalog.lerobot.metadata import EPISODE, TASK, VIDEO, LeRobotMet
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.index import tables
-from autoloader.index.build import index_payload
+from autoloader.index.build import index_payload, numbered
 from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
 from autoloader.index.lerobot import pictures, videos
 from autoloader.index.lerobot.frames import EpisodeFrames, FramesOfFile
@@ -198,7 +198,7 @@ class _PlainEpisodes:
             else:
                 key = feature.key
                 said = self._rows.tasks(rows) if key == TASK else self._rows.texts(key, rows)
-                values[Section.TEXT_IDS, number], texts[number] = _numbered(said)
+                values[Section.TEXT_IDS, number], texts[number] = numbered(said)
         return rows.start, one.length, values, texts
 
 
@@ -262,10 +262,3 @@ def _numbered_episode(one: Episode, number: int, feature: StoredFeature, texts: 
         return {(NUMBERS[feature.role], number): np.asarray([[one.index]])}
     texts[number] = [str(one.index).encode()]
     return {(Section.TEXT_IDS, number): np.zeros(1, np.int32)}
-
-
-def _numbered(texts: list[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
-    """Number of every text among the different ones, and these."""
-    known: dict[bytes, int] = {}
-    ids = [known.setdefault(text, len(known)) for text in texts]
-    return np.array(ids, np.int32), list(known)
