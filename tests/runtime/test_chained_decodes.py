@@ -91,7 +91,8 @@ def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -
     assert chained.decoded >= 48
     assert chained.decoded < chained.frames <= chained.decoded * 5 / 4
     alone = drained(mixture_of(written, **{**CHAINED, "mixing": {}}), 4)
-    assert chained.frames < alone.frames <= 2 * alone.decoded
+    # How many samples are read ahead of the fourth batch differs between the two.
+    assert chained.frames / chained.decoded < alone.frames / alone.decoded <= 2
     assert set(alone.ledger) == set(chained.ledger)
     pictures = dict(zip(alone.ledger, alone.images, strict=True))
     for place, images in zip(chained.ledger, chained.images, strict=True):
