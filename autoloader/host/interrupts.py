@@ -13,25 +13,30 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Interrupts:
     """Keeps SIGINT back within a ``with`` block; its handler is called at the end of the block.
 
-    For the main thread, which alone handles signals; elsewhere it does nothing. May be nested.
+    For the main thread, which alone handles signals; elsewhere it does nothing. May be nested: what
+    is within another one leaves it to that, since Python takes long to exchange handlers.
     """
+
+    _outermost: ClassVar[Interrupts | None] = None
 
     def __init__(self) -> None:
         self._handler: Callable[[int, FrameType | None], Any] | None = None
         self._came: tuple[int, FrameType | None] | None = None
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
+        main = threading.current_thread() is threading.main_thread()
+        if main and Interrupts._outermost is None:
             handler = signal.getsignal(signal.SIGINT)
             if callable(handler):
                 self._handler = handler
                 signal.signal(signal.SIGINT, self._note)
+                Interrupts._outermost = self
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -45,5 +50,6 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         if self._handler is not None:
+            Interrupts._outermost = None
             signal.signal(signal.SIGINT, self._handler)
             self.heed()

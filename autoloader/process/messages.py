@@ -16,7 +16,7 @@ import select
 import socket
 import struct
 import threading
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from autoloader import errors
@@ -326,7 +326,7 @@ class Wire:
         try:
             plain = json.loads(body)
             kind = _kinds()[plain.pop("type")]
-            known = {f.name for f in fields(kind)}
+            known = {one.name for one in fields(kind)}
             return kind(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _no_message(str(body[:60])) from error
@@ -356,7 +356,8 @@ def _no_message(what: str) -> WorkerError:
 
 
 def _packed(message: Message) -> bytes:
-    body = json.dumps({"type": type(message).__name__, **asdict(message)}).encode()
+    values = {one.name: getattr(message, one.name) for one in fields(message)}
+    body = json.dumps({"type": type(message).__name__, **values}).encode()
     return _LENGTH.pack(len(body)) + body
 
 

@@ -104,8 +104,10 @@ def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
     ends = views["language_end"][: batch.rows].tolist()
     text = views["language_text"][: ends[-1] if ends else 0].tobytes()
     starts = [0, *ends[:-1]]
-    bounds = zip(starts, ends, strict=True)
-    return [batch.texts.get(row, text[a:b]) for row, (a, b) in enumerate(bounds)]
+    found = [text[a:b] for a, b in zip(starts, ends, strict=True)]
+    for row, own in batch.texts.items():
+        found[row] = own
+    return found
 
 
 def texts_of(
