@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from autoloader.control.displaced import Displaced, bytes_of_files
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.observation import CacheReading, Reading
@@ -22,6 +23,7 @@ from autoloader.probes.gpu import GpuProbe, GpuReading
 from autoloader.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
 from autoloader.probes.probe import Watched
 from autoloader.probes.process_memory import tree_pss_bytes
+from autoloader.probes.storage_reads import StorageReads
 from autoloader.process.setup import PipelineSetup
 
 _MEMORY_EVERY_S = 2.0
@@ -74,6 +76,7 @@ class Observer:
         self._meter = FlowMeter(mixture.spec.batch.size)
         self._page_before = setup.page.consumer[:2]
         self._own = (0, 0)
+        self._displaced = Displaced(StorageReads(), lambda: bytes_of_files(mixture))
 
     @property
     def wanting(self) -> bool:
@@ -113,11 +116,13 @@ class Observer:
             found["helpers_possible"] = activity.helpers.possible
         if knobs.reader == "indexed":
             frames = activity.cache
+            self._displaced.note(at_s, activity, (os.getpid(), *activity.processes))
             found["cache"] = CacheReading(
                 frames.held_bytes,
                 frames.burden is not None,
                 frames.late_bytes,
                 frames.allocated_bytes,
+                *self._displaced.seconds(),
             )
         if held is not None:
             found["loader_bytes"] = Reading(held, at_s - self._held_at_s)

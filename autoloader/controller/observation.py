@@ -64,12 +64,17 @@ class CacheReading:
         late_bytes: of frames that were to be shown by now, and were not: hits that were foretold
             and did not come.
         allocated_bytes: that would come back without it; ``None``: not known.
+        saved_ratio: seconds of a thread's decoding that hits save each second.
+        reread_ratio: seconds of a thread's reading that it causes each second, since pages of files
+            that it displaced are read again.
     """
 
     held_bytes: int
     wanting: bool
     late_bytes: int = 0
     allocated_bytes: int | None = None
+    saved_ratio: float = 0.0
+    reread_ratio: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

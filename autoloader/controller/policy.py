@@ -38,6 +38,7 @@ from autoloader.controller.proposals import (
     known_stages,
     legal,
     margin,
+    rested,
 )
 from autoloader.controller.states import (
     TRANSITIONS,
@@ -47,7 +48,12 @@ from autoloader.controller.states import (
     State,
     Trial,
 )
-from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
+from autoloader.controller.surplus import (
+    cheaper_cache,
+    grown_cache,
+    lowered_cache,
+    missing_bytes,
+)
 from autoloader.controller.verification import MINIMUM_RATES, Verdict, judge
 from autoloader.knobs import Knobs
 
@@ -266,7 +272,12 @@ def _grow(
         return Decision(now, event, "training pauses")
     if len(now.rates) < MINIMUM_RATES:
         return Decision(now, event, "too few rates to compare with")
-    frames = grown_cache(seen, limits, margin(seen, limits))
+    fewer = cheaper_cache(seen)
+    if fewer is not None and rested("cache_bytes-", now, seen.at_s, limits):
+        rule = "files are read again for longer than held frames save: fewer are held"
+        return _go(replace(now, dear_s=seen.at_s), seen, event, fewer, rule)
+    dear = fewer is not None or seen.at_s - now.dear_s < LONGEST_RETRY_S
+    frames = None if dear else grown_cache(seen, limits, margin(seen, limits))
     if frames is not None and admitted(seen, frames, limits):
         return _go(now, seen, event, frames, "training waits: more frames are held")
     change = best_growth(now, seen, limits)

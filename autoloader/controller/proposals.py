@@ -308,7 +308,7 @@ def best_return(
         if kept[knob] >= flat[knob] or _remembered(f"{knob}-", context, state, seen.at_s):
             continue
         knobs = legal(seen.knobs, kept, limits)
-        if knobs is None or not _rested(f"{knob}+", state, seen.at_s, limits):
+        if knobs is None or not rested(f"{knob}+", state, seen.at_s, limits):
             continue
         price = price_change(knobs, seen.knobs, limits.knobs.shards, seen.prices)
         found.append(Change(f"{knob}-", kept, knobs, 0.0, -price, context, _GIVEN_BACK))
@@ -371,7 +371,7 @@ def best_cut(state: ControllerState, seen: Observation, limits: ControllerLimits
         knobs = legal(seen.knobs, {knob: to}, limits) if to < now else None
         if knobs is None or _remembered(f"{knob}-", context, state, seen.at_s):
             continue
-        if _rested(f"{knob}+", state, seen.at_s, limits):
+        if rested(f"{knob}+", state, seen.at_s, limits):
             return Change(f"{knob}-", {knob: to}, knobs, 0.0, 0, context, "more than processors")
     return None
 
@@ -417,10 +417,10 @@ def _may_grow(
 ) -> bool:
     if _remembered(f"{knob}+", context, state, seen.at_s):
         return False
-    return _rested(f"{knob}-", state, seen.at_s, limits)
+    return rested(f"{knob}-", state, seen.at_s, limits)
 
 
-def _rested(move: str, state: ControllerState, now_s: float, limits: ControllerLimits) -> bool:
+def rested(move: str, state: ControllerState, now_s: float, limits: ControllerLimits) -> bool:
     """Whether the knob's last move the other way ("ring_slots-") is past its hold-off."""
     return all(name != move or now_s - at_s >= limits.hold_off_s for name, at_s in state.moved)
 

@@ -138,6 +138,7 @@ class ControllerState:
         pressure_s: when pressure was last seen; ``None`` when never.
         pressures: how often memory came under pressure shortly after it had been calm.
         shrunk_s: when buffers were last halved.
+        dear_s: when held frames last cost more reading than they saved decoding.
     """
 
     name: State = State.WARMUP
@@ -149,3 +150,4 @@ class ControllerState:
     pressure_s: float | None = None
     pressures: int = 0
     shrunk_s: float = -1e9
+    dear_s: float = -1e9

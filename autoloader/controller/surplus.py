@@ -9,6 +9,10 @@ judged by the hits that were foretold: every frame is held for a position at whi
 Where many of these positions are past and their frames were not shown, what is held does not do
 what it was held for, and holds no more. It is not taken back because training has stopped waiting.
 
+What it displaces is the page cache. Where files have to be read again for it, and that takes longer
+than decoding would, a part is given back, until the rest saves more than it costs; then it does not
+grow for a while.
+
 Not here: which frames are held (``cache``), when to ask (``policy``, ``autoloader.control``).
 """
 
@@ -42,6 +46,14 @@ def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
     """The knobs once the frame cache has given back ``missing`` of what it holds, or all."""
     left = max(0, min(knobs.cache_bytes, held_bytes) - missing)
     return Knobs.build({"cache_bytes": left if left >= LEAST_STEP_BYTES else 0}, base=knobs)
+
+
+def cheaper_cache(seen: Observation) -> Knobs | None:
+    """The knobs with fewer frames held, where they cost more reading than they save decoding."""
+    cache = seen.cache
+    if cache is None or not seen.knobs.cache_bytes or cache.reread_ratio <= cache.saved_ratio:
+        return None
+    return lowered_cache(seen.knobs, cache.held_bytes, max(STEP_BYTES, cache.held_bytes // 4))
 
 
 def grown_cache(seen: Observation, limits: ControllerLimits, margin_bytes: int) -> Knobs | None:

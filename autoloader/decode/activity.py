@@ -99,6 +99,7 @@ class BuilderActivity:
     Attributes:
         datasets: [D], of each dataset.
         run_bytes: bytes of the memory that its last planned run was read into; 0 where none was.
+        read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         from_disk: frames that were read from a disk, already decoded.
         helpers: on other hosts, where it shares its batches with them.
@@ -106,6 +107,8 @@ class BuilderActivity:
 
     datasets: Sequence[DatasetActivity]
     run_bytes: int = 0
+    read_bytes: int = 0
+    reading_s: float = 0.0
     gather_s: float = 0.0
     gathered: int = 0
     from_disk: int = 0
@@ -128,6 +131,8 @@ class BuilderActivity:
         return BuilderActivity(
             [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
             max(self.run_bytes, other.run_bytes),
+            self.read_bytes + other.read_bytes,
+            self.reading_s + other.reading_s,
             self.gather_s + other.gather_s,
             self.gathered + other.gathered,
             self.from_disk + other.from_disk,
@@ -148,6 +153,7 @@ class PipelineActivity:
         datasets: by name.
         ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
         run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
+        read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         cache: what is held of decoded frames.
         processes: ids of the decode processes, where there are any.
@@ -160,6 +166,8 @@ class PipelineActivity:
     ring_out: int
     ring_filled: int
     run_bytes: int = 0
+    read_bytes: int = 0
+    reading_s: float = 0.0
     processes: Sequence[int] = ()
     gather_s: float = 0.0
     gathered: int = 0

@@ -150,6 +150,8 @@ class BatchBuilder:
         return BuilderActivity(
             datasets,
             self._source.run_bytes,
+            self._source.read_bytes,
+            self._source.reading_s,
             gather_s=float(decode_s[-1]),
             gathered=int(decoded[-1]),
             from_disk=0 if self._disk is None else self._disk.loaded - self._loaded_before,

@@ -81,6 +81,16 @@ class SampleSource(Protocol):
         """Bytes of the memory that the last planned run was read into; 0 where there is none."""
         ...
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read for planned runs."""
+        ...
+
+    @property
+    def reading_s(self) -> float:
+        """Seconds that reading them took."""
+        ...
+
     def activity(self) -> list[DatasetActivity]:
         """What it has done so far, by dataset; what its builder counts is left at 0."""
         ...

@@ -392,6 +392,8 @@ class Pipeline:
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,
             run_bytes=done.run_bytes,
+            read_bytes=done.read_bytes,
+            reading_s=done.reading_s,
             processes=[pid for one in builders for pid in one.pids],
             gather_s=done.gather_s,
             gathered=done.gathered,

@@ -178,7 +178,8 @@ class PlannedSource:
         self._spans: dict[int, Spans] = {}
         self._again: list[tuple[int, Spans]] = []
         self.busy_s = 0.0
-        self.run_bytes = 0
+        self.run_bytes = self.read_bytes = 0
+        self.reading_s = 0.0
         self._entered = True
         descriptors.enter()
 
@@ -414,9 +415,13 @@ class PlannedSource:
         rows = np.concatenate(wanted)[found.order].tolist()
         memory = self._memory.take(int(wanted_reads[2].sum()))
         self.run_bytes = len(memory)
+        began = time.perf_counter()
         came = read_all(
             self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed, self._now
         )
+        with self._room:
+            self.reading_s += time.perf_counter() - began
+            self.read_bytes += len(memory)
         for data, (begin, end) in zip(came, pairwise(found.edges.tolist()), strict=True):
             for k in range(begin, end):
                 at = starts[k] - starts[begin]

@@ -49,7 +49,8 @@ class StreamSource:
     """
 
     chained = False
-    run_bytes = 0
+    run_bytes = read_bytes = 0
+    reading_s = 0.0
 
     def __init__(
         self,

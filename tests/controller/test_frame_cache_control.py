@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,16 @@ from situations import FLOOR
 from streams import spec_of
 
 from autoloader import AutoLoader
+from autoloader.cache.table import CacheCounts
+from autoloader.control.displaced import Displaced
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
 from autoloader.controller.policy import decide
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
+from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.probes.storage_reads import StorageReads
 from autoloader.read.planned import RUN_SAMPLES
 from autoloader.units import GIB, MIB
 
@@ -80,6 +85,28 @@ def test_it_does_not_grow_where_hits_that_were_foretold_did_not_come() -> None:
         assert ("cache_bytes" in decide(GROWING, full, limits()).changes) == grows
 
 
+def priced(saved: float, reread: float) -> CacheReading:
+    return CacheReading(GIB, True, saved_ratio=saved, reread_ratio=reread)
+
+
+def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_come_again() -> (
+    None
+):
+    dear = hungry(priced(0.2, 0.3), GIB)
+    first = decide(GROWING, dear, limits())
+    assert first.changes == {"cache_bytes": 768 * MIB}
+    assert "read again" in first.rule
+    soon = decide(first.state, replace(dear, at_s=105.0), limits())
+    assert "cache_bytes" not in soon.changes  # what it gave is not measured yet
+    again = decide(first.state, replace(dear, at_s=120.0), limits())
+    assert again.changes == {"cache_bytes": 768 * MIB}
+    cheap = replace(dear, at_s=140.0, cache=priced(0.3, 0.2))
+    assert "cache_bytes" not in decide(again.state, cheap, limits()).changes
+    later = decide(replace(again.state, trial=None), replace(cheap, at_s=2000.0), limits())
+    assert later.changes == {"cache_bytes": 2 * GIB}
+    assert decide(GROWING, cheap, limits()).changes == {"cache_bytes": 2 * GIB}
+
+
 @pytest.mark.parametrize(
     "blind",
     [
@@ -129,6 +156,67 @@ def test_what_is_missing_comes_back_and_no_more() -> None:
     knobs = Knobs.build({"cache_bytes": 2 * GIB})
     assert lowered_cache(knobs, GIB, missing).cache_bytes == GIB - missing
     assert lowered_cache(knobs, 80 * MIB, missing).cache_bytes == 0
+
+
+# --- what displaced pages cost --------------------------------------------------------------------
+
+
+class FakeStorage:
+    """Storage that so many bytes came from."""
+
+    def __init__(self) -> None:
+        self.bytes: int | None = 0
+
+    def read(self, pids: Sequence[int]) -> int | None:
+        return self.bytes
+
+
+def activity(second: int, *, held: int) -> PipelineActivity:
+    """Each second 1000 hits of frames that take 0.5 ms, and 100 MiB read in 0.4 s."""
+    return PipelineActivity(
+        {"a": DatasetActivity(decode_s=1.0, frames=2000)}, 8, 0, 0,
+        read_bytes=second * 100 * MIB, reading_s=0.4 * second,
+        cache=CacheCounts(held_bytes=held, hits=1000 * second),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("size", "storage", "held", "reread"),
+    [
+        (100 * GIB, 50 * MIB, 10 * GIB, 0.0),  # nothing was read twice so far
+        (GIB, 0, GIB, 0.0),  # all comes from the page cache
+        (GIB, 50 * MIB, 0, 0.0),  # nothing is held
+        (GIB, 50 * MIB, GIB, 0.4),  # all files would be in memory
+        (GIB, 50 * MIB, 256 * MIB, 0.2),  # a quarter would be, of twice as much
+        (GIB, None, GIB, 0.0),  # not told
+    ],
+)
+def test_reads_from_storage_beyond_the_files_are_put_down_to_what_is_held(
+    size: int, storage: int | None, held: int, reread: float
+) -> None:
+    counter = FakeStorage()
+    price = Displaced(counter, lambda: size)
+    for second in range(40):
+        counter.bytes = None if storage is None else second * storage
+        price.note(float(second), activity(second, held=held), [1])
+    assert price.seconds() == pytest.approx((0.0 if storage is None else 0.5, reread))
+
+
+def test_what_processes_read_from_storage_counts_from_the_first_look(tmp_path: Path) -> None:
+    def told(pid: int, count: int) -> None:
+        (tmp_path / str(pid)).mkdir(exist_ok=True)
+        text = f"rchar: 9\nread_bytes: {count}\ncancelled_write_bytes: 0\n"
+        (tmp_path / str(pid) / "io").write_text(text)
+
+    reads = StorageReads(tmp_path)
+    assert reads.read([1]) is None
+    told(1, 1000)
+    assert reads.read([1, 2]) == 0
+    told(1, 1500)
+    told(2, 7)
+    assert reads.read([1, 2]) == 500
+    told(2, 17)
+    assert reads.read([2]) == 510  # what one that has ended read still counts
 
 
 # --- a loader that runs ---------------------------------------------------------------------------
