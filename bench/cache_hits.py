@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -31,9 +32,10 @@ from autoloader.cache.forecast import Forecast, FrameSet, Rule, forecast
 from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.cache.table import FrameTable
+from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.next_use import NextUse
+from autoloader.order.next_use import LOOKS, NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
 from autoloader.order.schedule import NEVER
@@ -58,17 +60,24 @@ class Case:
     Attributes:
         order: the mixture's.
         tables: its datasets.
-        sets: the frames of each.
+        sets: the frames of each, as one node uses them.
+        nodes: that the samples are dealt to; one of them is looked at.
     """
 
     order: MixtureOrder
     tables: list[DatasetTable]
     sets: list[FrameSet]
+    nodes: int = 1
 
     @property
     def longest_pass(self) -> int:
         """Positions of the longest pass of a dataset."""
         return int(max(one.pass_positions for one in self.sets))
+
+    @property
+    def node(self) -> NodePart | None:
+        """The one that is looked at, of one rank; ``None``: there is no other."""
+        return None if self.nodes == 1 else NodePart(0, 16, 0, 1, self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ def made_up(
     alike: bool = False,
     per_episode: int | str = "all",
     chain: bool = False,
+    nodes: int = 1,
     name: str = "dataset {}",
 ) -> Case:
     """A mixture of about so many samples a pass, in datasets that differ tenfold in size.
@@ -109,6 +119,7 @@ def made_up(
         alike: whether their frames are of one size and cost.
         per_episode: as in a spec.
         chain: as in a spec, in blocks of 4.
+        nodes: as of ``Case``.
         name: of the datasets, by number; what is drawn hangs on it.
     """
     rng = np.random.default_rng(len(frame_offsets))
@@ -163,10 +174,10 @@ def made_up(
                 shown=shown,
                 frame_bytes=_frame_bytes(camera),
                 decode_s=1e-3 * (1 if alike else 1 + number % 3),
-                chance=table.samples / every.samples,
+                chance=table.samples / every.samples / nodes,
             )
         )
-    return Case(order, tables, sets)
+    return Case(order, tables, sets, nodes)
 
 
 def compare_loader(
@@ -230,11 +241,13 @@ def uses_of(case: Case, positions: int) -> Uses:
             index[at], length[at] = window.index, steps[number][own]
             frame[at] = window.index + before[number][own, None]
         dataset = planned.dataset.astype(np.int64)
-        after = next_use.after(planned, length, index, position)
+        after = next_use.after(planned, length, index, position, case.node)
         # A frame that an edge repeats within a sample is used once.
         once = np.ones(frame.shape, dtype=np.bool_)
         once[:, 1:] = frame[:, 1:] != frame[:, :-1]
         many = np.repeat(np.stack([position, dataset], axis=1), len(offsets), axis=0)
+        if case.node is not None:
+            once &= case.node.shows(position)[:, None]
         keep = once.ravel()
         parts.append((many[keep, 0], many[keep, 1], frame.ravel()[keep], after.ravel()[keep]))
     position, dataset, frame, after = (np.concatenate(each) for each in zip(*parts, strict=True))
@@ -334,7 +347,8 @@ def ratio(counted: Ints) -> float:
 
 def foretold(case: Case, cache_bytes: float) -> dict[Rule, Forecast]:
     """What either rule will do."""
-    return {one.rule: one for one in forecast(case.sets, int(cache_bytes))}
+    known = math.inf if case.nodes == 1 else LOOKS
+    return {one.rule: one for one in forecast(case.sets, int(cache_bytes), known_uses=known)}
 
 
 def compare(case: Case, parts: Sequence[float] = PARTS) -> Iterator[dict[str, float | str]]:
@@ -343,8 +357,8 @@ def compare(case: Case, parts: Sequence[float] = PARTS) -> Iterator[dict[str, fl
     uses = uses_of(case, 4 * warm)
     for part in parts:
         cache_bytes = part * sum(one.frames_bytes for one in case.sets)
-        better, _ = forecast(case.sets, int(cache_bytes))
         told = foretold(case, cache_bytes)
+        better = next(iter(told.values()))
         counted = hits_by_next_use(case, uses, cache_bytes, warm)
         own = counted[:, 0] / np.maximum(counted[:, 1], 1)
         told_own = np.asarray([one.hit_ratio for one in told["next use"].sets])

@@ -19,7 +19,8 @@ for their bytes. It hits as large a part as it holds. Which rule saves more hang
 - Where passes end at different times, or a frame is shown several times a pass, the next use does
   better, and most so in small caches.
 - With many nodes a node's next use of a frame lies passes away. Where it is not known so far ahead
-  the frame cannot be held for it.
+  the frame is not held for it. What the near uses leave of the bytes then holds a fixed part, of
+  the frames that came first: so the loader does what both rules do.
 
 A steady state is what both are told for. In the first pass of a run there is nothing to hit but
 what the pass itself has shown.
@@ -173,26 +174,48 @@ class Forecast:
 
 
 def forecast(
-    sets: Sequence[FrameSet], cache_bytes: int, *, known_passes: float = math.inf
+    sets: Sequence[FrameSet], cache_bytes: int, *, known_uses: float = math.inf
 ) -> tuple[Forecast, Forecast]:
     """What a cache will do by either rule; the one that saves more seconds comes first.
 
     Args:
         sets: of the whole mixture.
         cache_bytes: of decoded frames that it may hold.
-        known_passes: passes of a dataset for which a next use is known ahead.
+        known_uses: of a frame, on any node, that are looked at for one of this node.
     """
-    by_next_use = _next_use(sets, cache_bytes, known_passes)
+    by_next_use = _next_use(sets, cache_bytes, known_uses)
     fixed = Forecast("never evict", cache_bytes, math.inf, _never_evict(sets, cache_bytes))
     if fixed.saved_s > by_next_use.saved_s * (1 + _ALIKE):
         return fixed, by_next_use
     return by_next_use, fixed
 
 
-def _next_use(sets: Sequence[FrameSet], cache_bytes: int, known_passes: float) -> Forecast:
-    kinds = [
+def _next_use(sets: Sequence[FrameSet], cache_bytes: int, known_uses: float) -> Forecast:
+    kinds = _kinds(sets, known_uses)
+    flow = full_cache(kinds, cache_bytes)
+    hits, held = list(flow.hit_ratio), list(flow.held_bytes)
+    if known_uses < math.inf:
+        left = [kind.frames * kind.frame_bytes - own for kind, own in zip(kinds, held, strict=True)]
+        fixed = _worthiest(kinds, left, cache_bytes - sum(held))
+        for n, more in enumerate(fixed):
+            hits[n] += (1 - hits[n]) * _part(more, left[n])
+            held[n] += more
+    return Forecast("next use", cache_bytes, flow.threshold, _holdings(sets, kinds, hits, held))
+
+
+def _never_evict(sets: Sequence[FrameSet], cache_bytes: int) -> tuple[Holding, ...]:
+    """The frames that save most for their bytes are held for good."""
+    kinds = _kinds(sets, math.inf)
+    every = [kind.frames * kind.frame_bytes for kind in kinds]
+    held = _worthiest(kinds, every, cache_bytes)
+    return _holdings(sets, kinds, list(map(_part, held, every)), held)
+
+
+def _kinds(sets: Sequence[FrameSet], known_uses: float) -> list[Kind]:
+    """The frames of each set, told apart by their uses."""
+    return [
         Kind(
-            interval_law(uses, one.chance, known_passes),
+            interval_law(uses, one.chance, known_uses / uses),
             frames,
             one.frame_bytes,
             one.decode_s,
@@ -201,39 +224,32 @@ def _next_use(sets: Sequence[FrameSet], cache_bytes: int, known_passes: float) -
         for one in sets
         for uses, frames in one.shown
     ]
-    flow = full_cache(kinds, cache_bytes)
+
+
+def _worthiest(kinds: Sequence[Kind], there: Sequence[float], room: float) -> list[float]:
+    """Bytes of each kind that are held, of those that are ``there``: what saves most first."""
+    held, room = [0.0] * len(kinds), max(0.0, room)
+    for _, n in sorted(
+        (-_part(kind.uses_per_position * kind.decode_s, kind.frames * kind.frame_bytes), n)
+        for n, kind in enumerate(kinds)
+    ):
+        held[n] = min(there[n], room)
+        room -= held[n]
+    return held
+
+
+def _holdings(
+    sets: Sequence[FrameSet], kinds: Sequence[Kind], hits: Sequence[float], held: Sequence[float]
+) -> tuple[Holding, ...]:
+    """What becomes of each set, of what becomes of its kinds."""
     found, first = [], 0
     for one in sets:
         own = slice(first, first + len(one.shown))
         first = own.stop
-        hits = sum(
-            kind.uses_per_position * ratio
-            for kind, ratio in zip(kinds[own], flow.hit_ratio[own], strict=True)
-        )
-        found.append(one.held(hits, sum(flow.held_bytes[own])))
-    return Forecast("next use", cache_bytes, flow.threshold, tuple(found))
-
-
-def _never_evict(sets: Sequence[FrameSet], cache_bytes: int) -> tuple[Holding, ...]:
-    """The frames that save most for their bytes are held for good."""
-    worth = sorted(
-        (
-            (-one.uses(uses, 1.0) * one.decode_s / one.frame_bytes, number, uses, count)
-            for number, one in enumerate(sets)
-            for uses, count in one.shown
-        ),
-    )
-    hits, held = [0.0] * len(sets), [0.0] * len(sets)
-    left = float(max(0, cache_bytes))
-    for _, number, uses, count in worth:
-        one = sets[number]
-        frames = min(count, left / one.frame_bytes)
-        left -= frames * one.frame_bytes
-        hits[number] += one.uses(uses, frames)
-        held[number] += frames * one.frame_bytes
-    return tuple(
-        one.held(own, own_bytes) for one, own, own_bytes in zip(sets, hits, held, strict=True)
-    )
+        each = zip(kinds[own], hits[own], strict=True)
+        hit = sum(kind.uses_per_position * ratio for kind, ratio in each)
+        found.append(one.held(hit, sum(held[own])))
+    return tuple(found)
 
 
 def hit_ratio(holdings: Sequence[Holding]) -> float:

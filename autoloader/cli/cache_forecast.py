@@ -5,7 +5,7 @@ sample takes of one thread. Of what hits only the copy is left, and what the int
 each sample, one at a time.
 
 Told is the rule of the next use, which is the loader's. Beside it stands what a fixed part of the
-same bytes would hit.
+same bytes would hit. On several nodes all is told of one, whose samples are its ranks'.
 
 Not here: the forecast itself (``cache.forecast``), timing a copy (``decode.probe``), showing it
 (``cli.plan``).
@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoloader.cache.forecast import SAMPLE_S, Forecast, FrameSet, Holding, forecast, hit_ratio
+from autoloader.order.next_use import LOOKS
 
 
 def cache_document(
@@ -27,6 +28,7 @@ def cache_document(
     left_bytes: int,
     threads: int,
     copy_bytes_per_s: float,
+    nodes: int = 1,
 ) -> dict[str, Any] | None:
     """The document's part; ``None`` where there is nothing to hold.
 
@@ -36,6 +38,7 @@ def cache_document(
         left_bytes: what the floor leaves beside all else.
         threads: decode threads that run at once.
         copy_bytes_per_s: of one of them.
+        nodes: over which the samples are dealt; ``sets`` are one node's.
     """
     whole = sum(one.frames_bytes for one in sets)
     if not whole:
@@ -45,7 +48,13 @@ def cache_document(
     return {
         "all_frames": round(whole),
         "forecasts": [
-            {"memory": memory} | _forecast(forecast(sets, size), threads, copy_bytes_per_s)
+            {"memory": memory}
+            | _forecast(
+                forecast(sets, size, known_uses=math.inf if nodes == 1 else LOOKS),
+                threads,
+                copy_bytes_per_s,
+                nodes,
+            )
             for memory, size in sizes.items()
             if size or memory == "none"
         ],
@@ -53,18 +62,20 @@ def cache_document(
 
 
 def _forecast(
-    found: tuple[Forecast, Forecast], threads: int, copy_bytes_per_s: float
+    found: tuple[Forecast, Forecast], threads: int, copy_bytes_per_s: float, nodes: int
 ) -> dict[str, Any]:
     by_rule = {one.rule: one for one in found}
     told = by_rule["next use"]
     shown_bytes = sum(one.frames.uses_per_position * one.frames.frame_bytes for one in told.sets)
-    sample_s = told.missed_s + shown_bytes / copy_bytes_per_s + SAMPLE_S
+    # A node shows the sample of one position in so many as there are nodes.
+    sample_s = nodes * (told.missed_s + shown_bytes / copy_bytes_per_s) + SAMPLE_S
     limits = sorted(told.longest_positions(one.frames) for one in told.sets)
     datasets: dict[str, list[Holding]] = {}
     for one in told.sets:
         datasets.setdefault(one.frames.dataset, []).append(one)
     return {
         "cache_bytes": told.cache_bytes,
+        "rule": found[0].rule,
         "hit_ratio": told.hit_ratio,
         "fixed_part_hit_ratio": by_rule["never evict"].hit_ratio,
         "held_bytes": round(told.held_bytes),

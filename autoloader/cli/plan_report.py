@@ -67,7 +67,7 @@ def plan_document(
     profile = plan.profile.profile
     tables = quick_tables(mixture.datasets)
     reuse = reuse_of(plan, tables)
-    held = frame_sets(mixture, order, tables, reuse, costs) if reuse is not None else ()
+    held = () if reuse is None else frame_sets(mixture, order, tables, reuse, costs, nodes=nodes)
     memory = _bytes(plan, headroom, plan.world_size // nodes)
     call = _batch_call(plan)
     bound = _with_call(_bound(plan, costs, reuse), plan, call)
@@ -124,6 +124,7 @@ def plan_document(
             left_bytes=plan.limits.cache_bytes or 0,
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
+            nodes=nodes,
         ),
         "remote": remote_document(plan, tables),
         "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),

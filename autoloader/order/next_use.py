@@ -16,7 +16,7 @@ are drawn: these uses are left out. A frame that is shown as a goal is told its 
 place.
 
 On several nodes a use counts where its position is this node's. Uses are gone through one after the
-other until there is one, ``_LOOKS`` at most; beyond it is told by the mean of those to come.
+other until there is one, ``LOOKS`` at most; beyond it is told by the mean of those to come.
 
 Invariants:
     1. What is told lies beyond the position asked at.
@@ -39,7 +39,7 @@ from autoloader.order.schedule import NEVER
 from autoloader.samples.windows import dropped_edges
 
 _PASSES = 2
-_LOOKS = 12
+LOOKS = 12
 """Uses that are looked at for one of this node; each takes about 3 µs for a frame."""
 _FAR = 3
 """Where no use of this node is found, so many times the mean is told: few of them come later."""
@@ -133,14 +133,14 @@ class NextUse:
     ) -> None:
         """Put the next use of a node in place of those in ``found`` that are other nodes'."""
         left = np.flatnonzero((found < NEVER) & ~node.shows(found))
-        for _ in range(_LOOKS):
+        for _ in range(LOOKS):
             if not len(left):
                 return
             of = shown.at(left)
             number[left] = self._next_numbers(of, number[left])
             found[left] = self._positions(of.dataset, number[left], found[left])
             left = left[(found[left] < NEVER) & ~node.shows(found[left])]
-        found[left] += (found[left] - now[left]) * node.nodes * _FAR // (_LOOKS + 1)
+        found[left] += (found[left] - now[left]) * node.nodes * _FAR // (LOOKS + 1)
 
     def _next_numbers(self, shown: _Frames, own: Ints) -> Ints:
         """The number, above ``own``, of the next sample of its dataset that shows each frame."""

@@ -37,6 +37,8 @@ def frame_sets(
     tables: Sequence[DatasetTable],
     reuse: Reuse,
     costs: Mapping[str, DecodeCost],
+    *,
+    nodes: int = 1,
 ) -> tuple[FrameSet, ...]:
     """The frames of every camera of every dataset with a share; of choices each on its own.
 
@@ -47,6 +49,7 @@ def frame_sets(
         reuse: what chained samples decode.
         costs: seconds of a decode, by dataset. One without gets the mean of the others; without
             any there are no sets.
+        nodes: that share the samples evenly; the sets are one node's.
     """
     seconds = {
         name: cost.decode_s / cost.frames
@@ -61,7 +64,7 @@ def frame_sets(
         for dataset, table in zip(mixture.datasets, tables, strict=True)
         if order.shares[dataset.index]
         for one in _of_dataset(
-            mixture, dataset, table, order, reuse, seconds.get(dataset.name, mean_s)
+            mixture, dataset, table, order, reuse, seconds.get(dataset.name, mean_s), nodes
         )
     )
 
@@ -73,6 +76,7 @@ def _of_dataset(
     order: MixtureOrder,
     reuse: Reuse,
     decode_s: float,
+    nodes: int,
 ) -> Iterator[FrameSet]:
     number, goals = dataset.index, float(table.sample.goal != "none")
     shown = frames_by_uses(table)
@@ -89,6 +93,6 @@ def _of_dataset(
                 shown=shown,
                 frame_bytes=mixture.layout.frame_bytes[camera],
                 decode_s=decode_s,
-                chance=drawn / len(choices),
-                goals=goals / len(choices),
+                chance=drawn / len(choices) / nodes,
+                goals=goals / len(choices) / nodes,
             )

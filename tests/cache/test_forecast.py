@@ -117,6 +117,16 @@ def test_drawn_t_and_chained_samples_are_foretold_as_well(options: dict[str, int
         assert found.foretold(part) == pytest.approx(found.next_use(part), abs=POINTS)
 
 
+def test_what_one_of_many_nodes_hits_is_foretold() -> None:
+    case = made_up("equal", (0,), samples=1000, datasets=3, alike=True, nodes=16)
+    warm, whole_bytes = 12 * case.longest_pass, sum(one.frames_bytes for one in case.sets)
+    uses = uses_of(case, 2 * warm)
+    for part in (0.1, 0.25):
+        told = foretold(case, part * whole_bytes)["next use"].hit_ratio
+        counted = hits_of_table(case, uses, part * whole_bytes, warm)
+        assert told == pytest.approx(ratio(counted), abs=1.5 * POINTS)
+
+
 def frame_set(**changes: object) -> FrameSet:
     base = FrameSet("a", "primary", 1.0, 1000, ((1, 1000.0),), 100, 1e-3)
     return replace(base, **changes)
@@ -170,11 +180,10 @@ def test_a_dear_dataset_is_held_before_a_cheap_one() -> None:
     )
 
 
-def test_where_a_nodes_next_use_is_passes_away_and_not_known_nothing_is_evicted() -> None:
+def test_what_a_nodes_near_uses_leave_holds_a_fixed_part() -> None:
     node = frame_set(chance=1 / 16, shown=((2, 1000.0),), samples=2000)
-    far, near = (forecast([node], 50_000, known_passes=known) for known in (2.0, math.inf))
-    assert far[0].rule == "never evict"
-    assert far[0].hit_ratio == pytest.approx(0.5)
-    assert far[1].hit_ratio < 0.3
-    assert near[0].rule == "next use"
-    assert near[0].hit_ratio > 0.6
+    far, near = (forecast([node], 50_000, known_uses=known)[0] for known in (4.0, math.inf))
+    assert far.rule == near.rule == "next use"
+    assert far.held_bytes == pytest.approx(50_000, rel=0.01)
+    assert 0.55 < far.hit_ratio < near.hit_ratio
+    assert forecast([node], 50_000, known_uses=1.0)[0].hit_ratio == pytest.approx(0.5, abs=0.05)
