@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench.endurance.claims import Check, Circumstances, Claim
 from bench.endurance.control import control
+from bench.endurance.frames import frames
 from bench.endurance.interpreter import interpreter
 from bench.endurance.lifecycle import open_and_close, ring, state_size
 from bench.endurance.memory import by_datasets, memory, soak, trainer_memory
@@ -44,6 +45,7 @@ CHECKS: dict[str, Check] = {
     "interpreter": interpreter,
     "validation": validation,
     "control": control,
+    "frames": frames,
 }
 
 
