@@ -45,7 +45,7 @@ def join(address: str) -> Any:
         MissingExtraError: Ray is not installed.
         PipelineError: there is no such cluster, or it has another version of Ray or Python.
     """
-    _check_answers(address)
+    address = _answering(address)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with needs("decoding on other hosts"):
@@ -70,21 +70,26 @@ def join(address: str) -> Any:
     return ray
 
 
-def _check_answers(address: str) -> None:
-    """Say at once that nobody listens: Ray tries for a minute.
+def _answering(address: str) -> str:
+    """The same with the number for the name: Ray may not find a name that this host knows.
+
+    Says at once that nobody listens: Ray tries for a minute.
 
     Raises:
         PipelineError: nobody does.
     """
     host, _, port = address.rpartition(":")
     if not (host and port.isdigit()):
-        return
+        return address
     try:
-        socket.create_connection((host, int(port)), _ANSWER_S).close()
+        with socket.create_connection((host, int(port)), _ANSWER_S) as answered:
+            number = answered.getpeername()[0]
     except OSError as error:
         raise PipelineError(
             f"helpers at {address}: nobody answers there: {error}", remedy=_REACHED_REMEDY
         ) from error
+    outside = answered.family is socket.AF_INET and not number.startswith("127.")
+    return f"{number}:{port}" if outside else address
 
 
 def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:

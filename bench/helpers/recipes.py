@@ -80,7 +80,7 @@ def lan(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str, An
     helped = {}
     first.run(at_head, _ROOT, environment)
     second.run(at_other, _ROOT, environment)
-    for helpers in ("ray", "ray@10.0.0.1:6379"):
+    for helpers in ("ray", "ray@10.0.0.1:6379", "ray@gpu1:6379"):
         wanted: dict[str, Any] = {"spec": demo_spec(64, 16), "seconds": chosen.seconds}
         wanted |= {"helpers": helpers, "present": 1}
         wanted["knobs"] = {"decode_threads": 1, "ring_slots": 8, "helper_slots": 1}
