@@ -4,8 +4,9 @@
 
 A server of its own process serves a copy of the mixture's files with index files beside them. A
 loader on an empty cache is timed to its first batch, and taken from until all shards have arrived;
-the server says how many bytes it sent in which time. Then loaders over the cache, which is whole
-now, and over the local files run in turn.
+the server says how many bytes it sent in which time. What the link can give is what a plain client
+gets of the same server, which fetches the same files and keeps nothing. Then loaders over the
+cache, which is whole now, and over the local files run in turn.
 
 Result on stdout as JSON.
 
@@ -16,24 +17,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main as command
+from autoloader.remote.requests import REQUEST_BYTES
 from bench.data import ensure_data
 from bench.host import load
 from bench.paired import estimate, in_turn, paired_ratios
 
 _FLOOR = "1GB"
+_PLAIN_CONNECTIONS = 16
 
 
 class Server:
@@ -81,6 +87,7 @@ def main() -> int:
         server = Server(served, chosen.latency, chosen.rate)
         stack.callback(server.close)
         away_spec = _at(away, server.address)
+        plain = _plain(served, server, chosen.rate)
         first = _first_pass(away_spec, server, folder / "here" / "shards", chosen.rate)
         rates: dict[str, list[float]] = {"away": [], "local": []}
         specs = {"away": away_spec, "local": PipelineSpec.from_yaml(near)}
@@ -89,6 +96,8 @@ def main() -> int:
                 rates[name].append(_rate(specs[name], chosen.seconds))
         answer = {
             **first,
+            "link_used_by_plain_client_ratio": plain,
+            "link_used_to_plain_client": round(first["link_used_ratio"] / plain, 3),
             "second_pass": {name: [round(rate) for rate in found] for name, found in rates.items()},
             "second_pass_to_local": _ratio(rates),
             "fetched_in_second_pass": server.sent()["sent"],
@@ -156,6 +165,30 @@ def _first_pass(spec: PipelineSpec, server: Server, shards: Path, rate: float) -
         "fetched_bytes": before + sent["sent"],
         "link_used_ratio": round(sent["sent"] / sent["seconds"] / rate, 3),
     }
+
+
+def _plain(served: Path, server: Server, rate: float) -> float:
+    """The share of the link that a client gets which fetches all shards and keeps nothing."""
+    files = [path for path in served.rglob("*.tfrecord-*") if path.suffix != ".index"]
+    own, host = threading.local(), server.address.partition("://")[2]
+    stretches = [
+        (str(path.relative_to(served)), start, min(start + REQUEST_BYTES, path.stat().st_size))
+        for path in files
+        for start in range(0, path.stat().st_size, REQUEST_BYTES)
+    ]
+
+    def get(stretch: tuple[str, int, int]) -> None:
+        name, start, stop = stretch
+        if not hasattr(own, "connection"):
+            own.connection = http.client.HTTPConnection(host)
+        own.connection.request("GET", f"/{name}", headers={"Range": f"bytes={start}-{stop - 1}"})
+        own.connection.getresponse().read()
+
+    server.sent()
+    with ThreadPoolExecutor(_PLAIN_CONNECTIONS) as pool:
+        list(pool.map(get, stretches))
+    sent = server.sent()
+    return round(sent["sent"] / sent["seconds"] / rate, 3)
 
 
 def _forever(loader: AutoLoader) -> Iterator[Any]:

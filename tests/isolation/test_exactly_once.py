@@ -37,10 +37,10 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
     assert statistics.ring.allocated_bytes <= slots * slot_bytes
 
 
-def test_with_locality_kills_retunes_and_a_resume_on_two_ranks_lose_nothing(
+def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_nothing(
     small_spec: PipelineSpec,
 ) -> None:
-    near = {"block": "64KiB", "window": 4, "lanes": 2}
+    near = {"block": "64KiB", "window": 4, "lanes": 6}
     spec = PipelineSpec.from_mapping(
         small_spec.model_dump(mode="json") | {"mixing": {"locality": near}}
     )
@@ -62,22 +62,26 @@ def test_with_locality_kills_retunes_and_a_resume_on_two_ranks_lose_nothing(
         pytest.raises(ValueError, match=r"mixing\.locality"),
     ):
         loader.load_state_dict(state)
-    passes.resume(2)
-    with contextlib.ExitStack() as stack:
-        ranks = [
-            stack.enter_context(
-                AutoLoader(spec, rank=rank, world_size=2, isolation="thread", **arguments)
-            )
-            for rank in range(2)
-        ]
-        for one in ranks:
-            one.load_state_dict(state)
-        batches = [iter(one) for one in ranks]
-        while not passes.complete(2):
-            for rank in range(2):
-                while (batch := next(batches[rank], None)) is None:
-                    batches[rank] = iter(ranks[rank])
-                passes.note(batch, rank)
+    for world_size in (2, 3):
+        passes.resume(world_size)
+        with contextlib.ExitStack() as stack:
+            ranks = [
+                stack.enter_context(
+                    AutoLoader(
+                        spec, rank=rank, world_size=world_size, isolation="thread", **arguments
+                    )
+                )
+                for rank in range(world_size)
+            ]
+            for one in ranks:
+                one.load_state_dict(state)
+            batches = [iter(one) for one in ranks]
+            while not passes.complete(world_size):
+                for rank in range(world_size):
+                    while (batch := next(batches[rank], None)) is None:
+                        batches[rank] = iter(ranks[rank])
+                    passes.note(batch, rank)
+            state = ranks[-1].state_dict()
     assert passes.faults() == []
 
 
