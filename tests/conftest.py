@@ -109,6 +109,16 @@ def demo_mix(kept_demo: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_mix(demo_mix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The spec file of the demo mixture's first four datasets."""
+    plain = PipelineSpec.from_yaml(demo_mix).model_dump(mode="json", by_alias=True)
+    path = tmp_path_factory.mktemp("small") / "mix.yaml"
+    four = {**plain, "seed": 0, "datasets": plain["datasets"][:4]}
+    path.write_text(json.dumps(four))  # JSON is YAML
+    return path
+
+
+@pytest.fixture(scope="session")
 def demo_spec(demo_mix: Path) -> PipelineSpec:
     """The demo mixture's spec, as it is written."""
     return PipelineSpec.from_yaml(demo_mix)

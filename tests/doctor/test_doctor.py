@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -308,14 +307,11 @@ def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
     assert found.severity == "warning"
 
 
-def test_a_slow_file_system_is_found(
-    healthy: Machine, kept_demo: Callable[..., Path], tmp_path: Path
-) -> None:
-    mix = kept_demo(datasets=4, scale=0.02)
+def test_a_slow_file_system_is_found(healthy: Machine, demo_mix: Path, tmp_path: Path) -> None:
     try:
-        with SlowFiles(mix.parent, tmp_path / "slow") as files:
+        with SlowFiles(demo_mix.parent, tmp_path / "slow") as files:
             files.tell({"storage_ms": 30.0, "stalls": False})
-            (found,) = found_on(healthy, spec=tmp_path / "slow" / mix.name)
+            (found,) = found_on(healthy, spec=tmp_path / "slow" / demo_mix.name)
     except PermissionError as error:
         pytest.skip(str(error))
     assert found.check == "storage"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from autoloader import PipelineSpec
 
 
 @pytest.fixture(scope="session")
-def spec(kept_demo: Callable[..., Path]) -> PipelineSpec:
+def spec(small_mix: Path) -> PipelineSpec:
     """Small frames and batches of a mixture of four small datasets."""
-    declared = PipelineSpec.from_yaml(kept_demo(datasets=4, scale=0.02))
-    plain = declared.model_dump(mode="json")
+    plain = PipelineSpec.from_yaml(small_mix).model_dump(mode="json")
     plain["cameras"]["primary"]["size"] = [32, 32]
     plain["batch"]["size"] = 16
     return PipelineSpec.from_mapping(plain)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,6 +25,8 @@ from tests.index.test_plan_samples import mixture_of, mixtures, samples, tables
 
 Mixture = tuple[MixtureOrder, list[DatasetTable]]
 KEYS = st.integers(0, 2**64 - 1)
+SHORT = settings(max_examples=settings.default.max_examples // 2)
+"""Each walks hundreds of positions."""
 
 
 def shown(planned: PlannedSamples, tables: list[DatasetTable]) -> list[NDArray[np.int64]]:
@@ -112,6 +114,7 @@ def shares_of(datasets: int) -> st.SearchStrategy[tuple[float, ...]]:
     return weights.map(lambda found: tuple(weight / sum(found) for weight in found))
 
 
+@SHORT
 @given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12))
 def test_the_next_use_that_is_told_is_the_next_that_comes(
     mixture: Mixture, start: int, count: int
@@ -121,6 +124,7 @@ def test_the_next_use_that_is_told_is_the_next_that_comes(
         assert told == walked if walked is not None else told >= start + count + 900
 
 
+@SHORT
 @given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12), st.integers(2, 4))
 def test_the_next_use_of_a_node_is_the_next_that_it_shows(
     mixture: Mixture, start: int, count: int, nodes: int
@@ -144,6 +148,7 @@ def test_a_node_shows_what_its_ranks_are_dealt() -> None:
     assert NodePart.of(deals[0], 6) is None
 
 
+@SHORT
 @given(chained_mixtures(), st.integers(0, 3000), st.integers(1, 12))
 def test_the_next_use_in_a_chained_plan_is_the_next_that_comes(
     mixture: Mixture, start: int, count: int

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +11,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from autoloader import PipelineSpec
 from autoloader.supervision.vitals import LIMITS_S, Kind
-
-
-@pytest.fixture(scope="session")
-def small_mix(kept_demo: Callable[..., Path]) -> Path:
-    """The spec file of a mixture of four small datasets."""
-    return kept_demo(datasets=4, scale=0.02)
 
 
 @pytest.fixture(scope="session")

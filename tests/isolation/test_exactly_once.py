@@ -17,7 +17,7 @@ from autoloader import AutoLoader, PipelineSpec
 KNOBS: dict[str, Any] = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samples": 16}
 
 
-@pytest.mark.parametrize(("reader", "kills"), [("indexed", 4), ("stream", 2)])
+@pytest.mark.parametrize(("reader", "kills"), [("indexed", 4), ("stream", 1)])
 def test_a_killed_child_costs_no_sample_and_no_exception(
     small_spec: PipelineSpec, reader: str, kills: int
 ) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def test_closing_gives_free_slots_back_and_the_lent_ones_when_their_batches_go(
         slot_bytes = loader.plan.mixture.layout.slot_bytes
         watch = os.dup(ring_of(loader))
         while os.fstat(watch).st_blocks * 512 <= 3 * slot_bytes:
-            pass  # until the ring holds more than what is lent
+            time.sleep(0.01)  # until the ring holds more than what is lent
         loader.close()
         del iterator, loader
         pages = []

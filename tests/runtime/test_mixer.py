@@ -146,10 +146,9 @@ def test_a_dataset_that_gives_nothing_stops_the_mixture_after_sixteen_blocks() -
     assert abs(taken - MAX_DEBT) <= 1
 
 
-@pytest.mark.parametrize("slow_share", [0.02, 0.05, 0.125, 0.4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "slow_share"), list(enumerate([0.02, 0.05, 0.125, 0.4])))
 def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
-    slow_share: float, seed: int
+    seed: int, slow_share: float
 ) -> None:
     rng = random.Random(seed)
     weights = [rng.uniform(0.2, 4) for _ in range(28)]
