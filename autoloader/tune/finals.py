@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoloader.clock import Clock
-from autoloader.knobs import Knobs
+from autoloader.knobs import UNUSED_KNOBS, Knobs
 from autoloader.tune.trial import Outcome, TrialResult
 
 TIE_RATIO = 0.02
@@ -218,6 +218,16 @@ def compare(
     others = tuple(one for one in finalists if one.mixing)
     own = [one for one in finalists if not one.mixing]
     return replace(judge.verdict(first, own, rounds=done), others=others)
+
+
+def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
+    """``{knob: (start's, winner's)}`` of what differs and the winner's reader uses."""
+    unused = UNUSED_KNOBS[winner.reader]
+    return {
+        key: values
+        for key, values in start.changed(winner).items()
+        if key.rpartition(".")[2] not in unused
+    }
 
 
 def interval_of(ratios: Sequence[float]) -> tuple[float, float] | None:

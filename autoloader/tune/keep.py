@@ -183,16 +183,6 @@ def kept_knobs(winner: Knobs, start: Knobs, *, usual_reader: str) -> Knobs:
     return Knobs.build(values)
 
 
-def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:
-    """``{knob: (start's, winner's)}`` of what differs and the winner's reader uses."""
-    unused = UNUSED_KNOBS[winner.reader]
-    return {
-        key: values
-        for key, values in start.changed(winner).items()
-        if key.rpartition(".")[2] not in unused
-    }
-
-
 def _median_of(contender: Contender, *keys: str) -> float | None:
     """The median over the rounds of one figure in the child's JSON; ``None`` without any."""
     found = []

@@ -19,9 +19,9 @@ from autoloader.bound.model import NO_BOUND, Bound
 from autoloader.bound.proof import CacheProof
 from autoloader.clock import Clock
 from autoloader.profile import HostFacts
-from autoloader.tune.finals import Contender
+from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.keep import Outcome as Kept
-from autoloader.tune.keep import changed_knobs, without_passwords
+from autoloader.tune.keep import without_passwords
 from autoloader.tune.order import OrderProposal
 from autoloader.tune.page import Figures, Story, plain_text
 from autoloader.tune.progress import TrialProgress

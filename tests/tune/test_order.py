@@ -152,12 +152,14 @@ def test_the_best_order_is_proposed_and_the_winner_has_the_spec_s_own(tmp_path: 
 
 def test_a_slower_order_is_told_and_not_proposed(tmp_path: Path) -> None:
     winner = Contender(START, rounds={n: _rate(100.0 + n) for n in range(4)})
+    wider = Knobs.build({"queue_samples": 4, "io_threads": 3}, base=START)
     slower = Contender(
-        START, rounds={n: _rate(90.0 - n) for n in range(4)}, mixing={"block_length": 4}
+        wider, rounds={n: _rate(90.0 - n) for n in range(4)}, mixing={"block_length": 4}
     )
     proposal = propose(winner, [slower])
     assert proposal is not None
     assert not proposal.faster
+    assert set(proposal.changed) == {"io_threads"}, "an indexed reader uses no queue"
     assert "no other order of samples is faster" in proposal.describe()[0]
     assert propose(winner, []) is None
 

@@ -19,7 +19,8 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile import MixtureKind, find_profile, load_profile
 from autoloader.spec import PipelineSpec
 from autoloader.tune import offline
-from autoloader.tune.keep import changed_knobs, kept_knobs
+from autoloader.tune.finals import changed_knobs
+from autoloader.tune.keep import kept_knobs
 from autoloader.tune.offline import TuneOptions, tune
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher, TuneReport

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoloader.tune.finals import Contender, interval_of
+from autoloader.tune.finals import Contender, changed_knobs, interval_of
 
 _COSTS = ("distinct_episodes_per_batch", "decodes_per_sample")
 
@@ -30,7 +30,7 @@ class OrderProposal:
         interval: of 95 % for it.
         faster: whether the whole interval lies above 1; only then it is proposed.
         costs: figure → (with the spec's order, with this); those that were measured.
-        changed: knobs in which it differs from the winner: (winner's, its).
+        changed: knobs in which it differs from the winner, and which matter: (winner's, its).
     """
 
     mixing: Mapping[str, Any]
@@ -106,7 +106,7 @@ def propose(winner: Contender, others: Sequence[Contender]) -> OrderProposal | N
         interval=interval,
         faster=interval[0] > 1.0,
         costs=costs,
-        changed=winner.knobs.changed(best.knobs),
+        changed=changed_knobs(winner.knobs, best.knobs),
     )
 
 
