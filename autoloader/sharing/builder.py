@@ -339,13 +339,16 @@ class SharedBuilder:
 
     def _note(self) -> None:
         """Have the lanes' threads work while others help, and rest while nobody does."""
-        alone = not self._room() and not self._line and not self._away()
+        here = not self._room() and not self._line
+        alone = here and (self._alone or not self._away())  # alone: nobody has any yet
         if alone is not self._alone:
             self._alone = alone
             self._lanes.rest(alone)
             self._changed.notify_all()
 
     def _hand_on(self) -> None:
+        if not self._line:
+            return
         room, away = self._room(), self._away()
         alone = not room and not away
         while self._line:
