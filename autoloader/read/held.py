@@ -87,7 +87,8 @@ class HeldFrames:
         together = np.where(self._chained[dataset_of], position // self._block_length, position)
         use = np.repeat(together - together.min(), block.frame_row.shape[1])
         every = int(use.max()) + 1
-        uses = np.bincount(np.unique(at[seen] * every + use[seen]) // every, minlength=frames)
+        pairs = np.sort(at[seen] * every + use[seen])  # np.unique hashes, which takes longer
+        uses = np.bincount(pairs[np.diff(pairs, prepend=-1) > 0] // every, minlength=frames)
         asked = {}
         for camera, ranges in reads.ranges.items():
             key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
