@@ -24,9 +24,10 @@ from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
 from bench.data import drop_from_cache, ensure_data
-from bench.disk_head import counts, mounted, why_not
+from bench.disk_head import counts, mounted
 from bench.host import load
 from bench.paired import estimate, in_turn, paired_ratios
+from bench.shown_files import why_not
 
 DATA = "even_1"
 PASSES = 2

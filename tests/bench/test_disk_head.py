@@ -15,7 +15,8 @@ from rlds_files import episode, jpeg, write_dataset
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.planning.locality import StorageRates, propose_locality
-from bench.disk_head import Head, counts, mounted, why_not
+from bench.disk_head import Head, counts, mounted
+from bench.shown_files import NotMountedError, why_not
 
 STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000
 
@@ -43,7 +44,7 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         try:
             shown = mounted(folder / "data", folder / "mount", seek_s=0, bytes_per_s=1e12)
             found = stack.enter_context(shown)
-        except RuntimeError as error:
+        except NotMountedError as error:
             pytest.skip(f"this system mounts no FUSE: {error}")
         yield found
 
