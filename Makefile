@@ -66,8 +66,9 @@ format: $(READY) ## rewrite files in the style that lint wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## check links, commands, code and tables of the pages, and build the site (docs/_build)
+docs: $(READY) ## check links, commands and tables of the pages, run their Python, build the site (docs/_build)
 	$(BIN)/python docs/check.py $(ARGS)
+	$(BIN)/python tests/run_blocks.py
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
 bench: $(READY) ## measure against others; prints ratios of one run (ten minutes)

@@ -1,7 +1,7 @@
 """Code on the pages: Python that compiles, and commands whose options there are.
 
-Not here: code that is run, by tests that follow a page (``tests/written_pages.py``); whole specs
-(``check``).
+Not here: running it (``tests/run_blocks.py``, and ``tests/written_pages.py`` where tests follow a
+page); whole specs (``check``).
 """
 
 from __future__ import annotations
