@@ -155,7 +155,14 @@ class TuneReport:
     @property
     def order_lines(self) -> tuple[str, ...]:
         """What another order of samples would give, and what to write into the spec for it."""
-        return () if self.order is None else self.order.describe()
+        if self.order is not None:
+            return self.order.describe()
+        if any("mixing.block_length" in one.knobs for one in self.result.fates):
+            return (
+                "other orders of samples were tried, and none was measured to its end: more "
+                "--trials and a longer --budget may",
+            )
+        return ()
 
     def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
         """What the page and the plain report tell.

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -292,6 +293,8 @@ def test_other_orders_are_tried_where_allowed_and_the_report_says_what_they_give
     for text in (report.page_path.read_text(), report.plain_text()):
         assert "no other order of samples is faster" in text
         assert "mixing.block_length" in text
+    cut = replace(report, order=None)
+    assert "none was measured to its end" in cut.order_lines[0]
     with pytest.raises(UsageError, match="--allow-order"):
         run(spec_path, allow_order=True, step_time_s=0.1)
 
