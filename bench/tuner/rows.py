@@ -50,6 +50,7 @@ def random_sets(spec_path: Path, count: int, seed: int) -> list[Knobs]:
     plan = plan_loader(spec, profile="local_dev", headroom=HeadroomProbe(), probe_only=True)
     readers = ("indexed", "stream") if spec.reader == "auto" else ()
     space = SearchSpace.around(plan.knobs, plan.limits, readers=readers)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
     return [space.suggest(study.ask()) for _ in range(count)]
 
