@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import re
+import socket
 import socketserver
 import sys
 import threading
@@ -64,6 +65,7 @@ class FileServer:
         sent: bytes of bodies so far.
         first_s, last_s: when the first and the last of them began.
         most_at_once: requests under way at a time, at most so far.
+        connections: that are open.
     """
 
     folder: Path
@@ -80,6 +82,7 @@ class FileServer:
     _at_once: int = 0
     _free_at: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    connections: set[socket.socket] = field(default_factory=set)
 
     @property
     def address(self) -> str:
@@ -100,6 +103,12 @@ class FileServer:
         """A request is answered."""
         with self._lock:
             self._at_once -= 1
+
+    def cut_all(self) -> None:
+        """Cut every connection, whatever it carries."""
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def pace(self, nbytes: int) -> None:
         """Wait until the link has carried so many bytes more."""
@@ -146,6 +155,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.files.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.server.files.connections.discard(self.connection)
+        with contextlib.suppress(OSError):  # the connection was cut
+            super().finish()
 
     def do_HEAD(self) -> None:
         self._answer()

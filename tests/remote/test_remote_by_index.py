@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import time
@@ -322,3 +323,64 @@ def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
         AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="900TB", output="numpy")
     with pytest.raises(UsageError, match="disk_floor"):
         AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="much", output="numpy")
+
+
+def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
+    web: tuple[FileServer, Written],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, large = web
+    netrc = tmp_path.with_name("netrc")
+    netrc.write_text("machine 127.0.0.1 login ann password hunter2\n")
+    netrc.chmod(0o600)
+    fresh(tmp_path / "cache", monkeypatch)
+    monkeypatch.setattr(files, "_here", None)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("AUTOLOADER_RUN_DIR", str(tmp_path / "runs"))
+    monkeypatch.setenv("AUTOLOADER_METRICS_FILE", str(tmp_path / "m.prom"))
+    monkeypatch.delenv("AUTOLOADER_DECISIONS")
+    secret = "YW5uOmh1bnRlcjI="  # ann:hunter2
+    known: list[str] = []
+
+    def fault(asked: Any) -> int | None:
+        known.append(asked.headers.get("authorization", ""))
+        return None if secret in known[-1] else 401
+
+    server.fault = fault
+    away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
+    mix, told = mix_file(tmp_path, away), []
+    with caplog.at_level(logging.DEBUG):
+        for words in (("index",), ("plan", "--ram-floor", "1MB")):
+            code, found = answer(capsys, words[0], "--spec", mix, *words[1:])
+            assert code == 0, found
+            told.append(json.dumps(found))
+        spec = spec_of(away, mixing={"epoch": "forever"})
+        with AutoLoader(spec, ram_floor="1MB", output="numpy") as loader:
+            for _ in loader:
+                records = list((tmp_path / "runs").rglob("train-*.jsonl"))
+                if any('"kind": "moment"' in one.read_text() for one in records):
+                    break
+            told += [(tmp_path / "m.prom").read_text(), json.dumps(loader.state_dict())]
+            told += [repr(loader.statistics()), repr(loader.plan)]
+        run = next((tmp_path / "runs").iterdir())
+        page = tmp_path / "page.html"
+        assert main(["report", str(run), "--output", str(page)]) == 0
+        server.fault = lambda _: 403
+        fresh(tmp_path / "refused", monkeypatch)
+        with pytest.raises(SourceError) as raised:
+            AutoLoader(spec, ram_floor="1MB", isolation="thread", output="numpy")
+        told.append(f"{raised.value} {raised.value.remedy}")
+    server.fault = lambda _: None
+    said = capsys.readouterr()
+    told += [said.out, said.err, caplog.text]
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    kinds = {path.suffix for path in made}
+    assert {".yaml", ".index", ".shard", ".json", ".jsonl", ".html"} <= kinds, kinds
+    assert known
+    everything = "\n".join(told).encode() + b"".join(path.read_bytes() for path in made)
+    assert server.address.encode() in everything
+    for word in ("hunter2", secret):
+        assert word.encode() not in everything, word

@@ -11,6 +11,7 @@ import platform
 import random
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -163,6 +164,27 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> No
 
     assert own._ask("gs://b/x", busy_once) == "told"
     assert own._not_before.keys() == {"gs://b"}
+
+
+def test_in_a_storm_of_429_the_server_is_asked_less_and_all_arrives(
+    far: FileServer, address: str, content: bytes, cache: ShardCache, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("autoloader.remote.shard.REQUEST_BYTES", CHUNK_BYTES)
+    shard, chunks = cache.shard(address), -(-SIZE // CHUNK_BYTES)
+    refused: list[int] = []
+
+    def fault(asked: Any) -> tuple[int, str] | None:
+        if asked.method == "HEAD" or len(refused) >= 3 * chunks:
+            return None
+        refused.append(asked.start)
+        return 429, "0.2"
+
+    far.fault = fault
+    begun = time.monotonic()
+    assert shard.fetch_whole().read_bytes() == content
+    rounds = len(refused) / chunks
+    assert time.monotonic() - begun > 0.2 * (rounds - 1), "each pause that it asked for was kept"
+    assert far.sent == SIZE
 
 
 @pytest.mark.parametrize(
