@@ -30,11 +30,13 @@ class Analyst:
         cache: what holding frames saves.
         most_io_threads: that may be set. A disk gives more where more is asked of it at a time, so
             its rate is known of measurements with so many only.
+        chain_saves: share of decodes that chained samples would save.
     """
 
     supplies: Supplies
     cache: CacheModel = lambda _: ()
     most_io_threads: int = 1
+    chain_saves: float = 0.0
     _traces: list[Trace] = field(default_factory=list)
     _asking: list[Trace] = field(default_factory=list)
 
@@ -64,10 +66,10 @@ class Analyst:
         supplies = replace(self.supplies, disk_bytes_per_s=disk_rate(self._asking))
         decode = trace.stages.get("decode")
         if not with_cache or decode is None or decode.cpu_s <= SAMPLE_S:
-            return bound_of(self._traces, supplies)
+            return bound_of(self._traces, supplies, chain_saves=self.chain_saves)
         # What the interpreter does for a sample in decode threads no held frame saves.
         steps = self.cache(decode.cpu_s - SAMPLE_S)
-        return bound_of(self._traces, supplies, steps)
+        return bound_of(self._traces, supplies, steps, chain_saves=self.chain_saves)
 
     def near(self, samples_per_s: float | None) -> bool:
         """Whether a rate is so close to the bound that no trial can be told to be better."""

@@ -5,7 +5,8 @@ over them. Two bounds are told: with no frame held in memory, which is what a sh
 reach; and with all the memory that the RAM floor leaves, which a run reaches once frames are shown
 again.
 
-What a smaller frame would give is an estimate: decoding costs as its pixels do.
+What a smaller frame would give is an estimate: decoding costs as its pixels do. So is what chained
+samples would give: decoding costs as its decodes do.
 
 Not here: the programme (``bound.programme``), what a cache hits (``cache.forecast``).
 """
@@ -136,7 +137,11 @@ class Bound:
 
 
 def bound_of(
-    traces: Sequence[Trace], supplies: Supplies, cache: Sequence[CacheStep] = ()
+    traces: Sequence[Trace],
+    supplies: Supplies,
+    cache: Sequence[CacheStep] = (),
+    *,
+    chain_saves: float = 0.0,
 ) -> Bound | None:
     """The bound that these measurements give; ``None`` without any that cost something.
 
@@ -144,6 +149,7 @@ def bound_of(
         traces: of measurements of one mixture on one machine, whatever their knobs.
         supplies: what there is.
         cache: what holding frames saves; see ``cache_steps``.
+        chain_saves: share of decodes that chained samples would save, 0 to 1.
     """
     known = [trace for trace in traces if trace.samples and trace.cpu_s > 0]
     if not known:
@@ -163,7 +169,7 @@ def bound_of(
         limited_by=alone.limited_by,
         cached_samples_per_s=held.samples_per_s if held and gains else None,
         cache_bytes=round(held.cache_bytes) if held and gains else 0,
-        lifts=_lifts(costs, supplies, cheapest, alone),
+        lifts=_lifts(costs, supplies, cheapest, alone, chain_saves),
         costs=costs,
         supplies=supplies,
         trace=cheapest,
@@ -222,7 +228,9 @@ def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
     return (b[1] - a[1]) / max(b[0] - a[0], 1.0)
 
 
-def _lifts(costs: Costs, supplies: Supplies, trace: Trace, alone: Solution) -> tuple[Lift, ...]:
+def _lifts(
+    costs: Costs, supplies: Supplies, trace: Trace, alone: Solution, chain_saves: float
+) -> tuple[Lift, ...]:
     bare = replace(supplies, cache_bytes=0.0)
     decode = trace.stages.get("decode")
     asked = [
@@ -245,6 +253,8 @@ def _lifts(costs: Costs, supplies: Supplies, trace: Trace, alone: Solution) -> t
     if decode is not None:
         smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * decode.cpu_s)
         asked.append(("frames stored at half the width and height", smaller, bare))
+        shared = replace(costs, cpu_s=costs.cpu_s - chain_saves * decode.cpu_s)
+        asked.append(("samples that share frames (mixing.chain)", shared, bare))
     if supplies.disk_bytes_per_s:
         faster = replace(bare, disk_bytes_per_s=2 * supplies.disk_bytes_per_s)
         asked.append(("a disk twice as fast", costs, faster))

@@ -5,12 +5,16 @@ Not here: the order (``order``), everything else that is decided (``planning.sta
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 
 from autoloader.order.chains import why_unchained
 from autoloader.order.mixture import MixtureOrder
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve.mixture import ResolvedMixture
+
+CHAIN_BLOCK = 4
+"""Samples of a chain that is reckoned with: longer ones share hardly more."""
 
 
 def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
@@ -26,6 +30,23 @@ def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
     if None in reasons:
         return []
     return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def chain_saves(mixture: ResolvedMixture) -> float:
+    """The share of decodes that chained blocks of ``CHAIN_BLOCK`` would save, 0 to 1.
+
+    An estimate, the mean over datasets; 0 where the spec chains already, or cannot.
+    """
+    spec = mixture.spec
+    lanes = 1 if spec.mixing.locality is None else spec.mixing.locality.lanes
+    if spec.mixing.chain or spec.reader == "stream" or lanes > 1:
+        return 0.0
+    saved = []
+    for one in mixture.datasets:
+        shared = why_unchained(one.sample, keeps=one.keep is not None) is None
+        frames = len(set(one.sample.frame_offsets))
+        saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
+    return statistics.fmean(saved)
 
 
 def locality_notes(

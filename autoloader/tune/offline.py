@@ -28,6 +28,7 @@ from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.planning.kinds import kind_of
+from autoloader.planning.order_notes import chain_saves
 from autoloader.planning.reader import choose_reader
 from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
@@ -399,16 +400,14 @@ def _first_trial(
 
 def _analyst(place: _Place, step_time_s: float | None, clock: Clock) -> Analyst:
     """Knows what there is for this plan's loader."""
-    plan, batch_size = place.plan, place.batch_size
-    supplies = Supplies(
-        cpus=plan.limits.cpus,
-        cache_bytes=float(plan.limits.cache_bytes or 0),
-        trainer_s=None if step_time_s is None else step_time_s / batch_size,
-    )
+    plan, cache_bytes = place.plan, float(place.plan.limits.cache_bytes or 0)
+    trainer_s = None if step_time_s is None else step_time_s / place.batch_size
+    supplies = Supplies(plan.limits.cpus, cache_bytes=cache_bytes, trainer_s=trainer_s)
     most = place.space.ranges["io_threads"].high
-    if not plan.limits.cache_bytes or plan.knobs.reader != "indexed":
-        return Analyst(supplies, most_io_threads=most)
-    return Analyst(supplies, cache_model(plan, clock), most_io_threads=most)
+    found = Analyst(supplies, most_io_threads=most, chain_saves=chain_saves(plan.mixture))
+    if cache_bytes and plan.knobs.reader == "indexed":
+        found.cache = cache_model(plan, clock)
+    return found
 
 
 def _batches(options: TuneOptions) -> int:

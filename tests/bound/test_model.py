@@ -95,6 +95,16 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
     assert limits == ["cores", "cores", "disk"]
 
 
+def test_samples_that_share_frames_lift_the_bound_by_the_decodes_they_save() -> None:
+    found = bound_of([trace()], Supplies(2), chain_saves=0.375)
+    assert found is not None
+    told = {one.change: one.samples_per_s for one in found.lifts}
+    assert told["samples that share frames (mixing.chain)"] == pytest.approx(2 / 0.0007)
+    alone = bound_of([trace()], Supplies(2))
+    assert alone is not None
+    assert not any("mixing.chain" in one.change for one in alone.lifts)
+
+
 def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
     steps = (CacheStep(GIB, 0.0005), CacheStep(GIB, 0.0001))
     found = bound_of([trace()], Supplies(2, cache_bytes=GIB), steps)

@@ -13,6 +13,7 @@ from doubles import ManualClock
 from optuna.trial import FixedTrial
 
 from autoloader.knobs import KnobLimits, Knobs
+from autoloader.planning.order_notes import chain_saves
 from autoloader.spec import PipelineSpec
 from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import pick_finalists
@@ -53,6 +54,13 @@ def test_orders_are_those_that_the_spec_would_be_read_with() -> None:
     assert lanes.chained == (), "batches of lanes would cut runs apart"
     assert OrderChoice.of(mixture(more="reader: stream")).chained == ()
     assert OrderChoice.of(mixture(kept=True)).chained == ()
+
+
+def test_chains_save_decodes_where_the_spec_may_have_them() -> None:
+    assert chain_saves(mixture()) == pytest.approx(1 - 5 / 8), "5 frames for 4 samples, not 8"
+    assert chain_saves(mixture("{block_length: 4, chain: true}")) == 0.0
+    assert chain_saves(mixture("{locality: {lanes: 2}}")) == 0.0
+    assert chain_saves(mixture(more="reader: stream")) == chain_saves(mixture(kept=True)) == 0.0
 
 
 @pytest.mark.parametrize(
