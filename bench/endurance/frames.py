@@ -2,8 +2,8 @@
 
 The mixture is the demo one with a quarter of its episodes, all of whose frames are 1.5 GB.
 
-- Batches with frames held, of 1 to 3 decode processes that are killed and told other sizes at
-  random, are those of a loader that holds nothing, bit for bit.
+- Batches with frames held, of 1 to 3 decode processes (no more than there are processors) that are
+  killed and told other sizes at random, are those of a loader that holds nothing, bit for bit.
 - A validation set is shown twice; the second time its frames are held.
 - In a memory cgroup with room for half of the frames above the floor, ``autoloader plan`` foretells
   what will be hit, then a trainer takes passes as fast as they come, until what may be held has
@@ -56,7 +56,7 @@ def _spec() -> PipelineSpec:
 def _killed() -> list[Claim]:
     calm = list(_sums(1, "0", disturbed=False))
     found = []
-    for processes in (1, 2, 3):
+    for processes in range(1, 1 + min(3, len(os.sched_getaffinity(0)))):
         came = list(_sums(processes, SIZES[-1], disturbed=True))
         same = sum(a == b for a, b in zip(calm, came, strict=True))
         claim = f"{processes} decode processes, {KILLS} kills, {len(SIZES)} sizes at random"
