@@ -7,6 +7,9 @@ child started again) as it happens, in the Python log and as text where the logg
 The names are those of ``AutoLoader.metrics``. "Not measured" is left out, never 0; a knob is logged
 each time it is another one; of each dataset its share, and what went wrong where anything did.
 
+Where ranks lie on several nodes, four numbers of each are gathered for the worst and the mean, so
+the callback must be on every rank, as Lightning wants of any.
+
 Not here: collecting the figures (``loader.statistics``), parking the training side during a
 validation, by which the loader knows of it (``streams``).
 """
@@ -18,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import distributed
 
 from autoloader.errors import UsageError
 from autoloader.lightning.datamodule import AutoLoaderDataModule
@@ -93,9 +97,11 @@ class LoaderMonitor(Callback):
         statistics = loader.statistics()
         step = trainer.global_step
         moved = self._moved(statistics)
+        everywhere = loader._spans_nodes and distributed.is_available()  # noqa: SLF001 internal
+        everywhere = everywhere and distributed.is_initialized()
         metrics = {
             f"{self._prefix}{name}": value
-            for name, value in loader._metrics_of(statistics).items()  # noqa: SLF001 internal
+            for name, value in loader._metrics_of(statistics, all_ranks=everywhere).items()  # noqa: SLF001
             if _worth_a_line(name, value)
             and (not name.startswith("knob/") or name.removeprefix("knob/") in moved)
         }

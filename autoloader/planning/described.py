@@ -5,6 +5,7 @@ Not here: what it does (``loader``).
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from typing import Any
 
@@ -12,7 +13,7 @@ from autoloader.host.owner import OfOneProcess, Owner
 from autoloader.order.dealing import Ranks
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.start import LoaderPlan
-from autoloader.process.ranks import Neighbours
+from autoloader.process.ranks import Neighbours, gathered
 from autoloader.samples.location import SampleLocation, locate
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
@@ -67,30 +68,50 @@ class PlannedLoader(OfOneProcess):
     def statistics(self) -> Statistics:
         """See ``AutoLoader.statistics``."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, *, all_ranks: bool = False) -> dict[str, float]:
         """What any logger takes, by name: ``wait_ratio``, ``dataset_share/bridge``.
 
-        Of several ranks also the worst and the mean of those on this node (``wait_ratio/worst``).
+        Of several ranks also the worst and the mean (``wait_ratio/worst``).
         docs/reference/metrics.md says what each means; what is not measured is not there.
-        """
-        return self._metrics_of(self.statistics())
 
-    def _metrics_of(self, statistics: Statistics) -> dict[str, float]:
-        from autoloader.telemetry.metrics import flat, over_ranks
+        Args:
+            all_ranks: worst and mean are over all ranks of all nodes, not of this node alone.
+                ``torch.distributed`` gathers four numbers, so every rank must call it, at the same
+                step.
+
+        Raises:
+            UsageError: ``all_ranks`` where ``torch.distributed`` is not initialised.
+        """
+        return self._metrics_of(self.statistics(), all_ranks=all_ranks)
+
+    @property
+    def _spans_nodes(self) -> bool:
+        return self.world_size > self._neighbours.local_world_size
+
+    def _metrics_of(self, statistics: Statistics, *, all_ranks: bool) -> dict[str, float]:
+        from autoloader.telemetry.metrics import COMPARED, compared, flat, over_ranks
 
         own = flat(statistics)
         if self.world_size == 1:
             return own
+        if all_ranks:
+            names = [metric.name for metric in COMPARED]
+            told = gathered([own.get(name, math.nan) for name in names])
+            every = [
+                {name: value for name, value in zip(names, one, strict=True) if value == value}
+                for one in told
+            ]
+            return own | over_ranks(every)
         from autoloader.telemetry.runtime import living_runs
 
         others = [
-            one
+            compared(one)
             for one in living_runs()
             if one.node == self._neighbours.job
             and one.rank != self.rank
             and one.split == self.plan.mixture.split
         ]
-        return own | over_ranks(own, others)
+        return own | over_ranks([own, *others])
 
     @property
     def batches(self) -> int:

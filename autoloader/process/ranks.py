@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,32 @@ def _process_group() -> tuple[int, int] | None:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def gathered(values: Sequence[float]) -> list[list[float]]:
+    """What each process gives, by rank: one ``all_gather`` of ``torch.distributed``.
+
+    A collective: every process of the group must call it, or those that do wait for ever.
+
+    Args:
+        values: as many in every process.
+
+    Raises:
+        UsageError: there is no process group.
+    """
+    if _process_group() is None:
+        raise UsageError(
+            "figures of all ranks are asked for, and torch.distributed is not initialised",
+            remedy="call torch.distributed.init_process_group first, or leave all_ranks out: then "
+            "they are those of this node",
+        )
+    torch = sys.modules["torch"]
+    distributed = torch.distributed
+    device = "cuda" if "nccl" in str(distributed.get_backend()) else "cpu"
+    own = torch.tensor(values, dtype=torch.float64, device=device)
+    every = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(every, own)
+    return [one.tolist() for one in every]
 
 
 def _jax_processes() -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ Not here: where they go (``exporter``, ``lightning.monitor``), measuring (``cont
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -412,21 +412,27 @@ def flat(statistics: Statistics) -> dict[str, float]:
     }
 
 
-def over_ranks(own: Mapping[str, float], others: Iterable[Snapshot]) -> dict[str, float]:
+COMPARED = tuple(metric for metric in METRICS if metric.worst)
+"""What is told of several ranks together."""
+
+
+def compared(moment: Snapshot) -> dict[str, float]:
+    """What of a rank's moment is compared with other ranks, by name."""
+    return {metric.name: value for metric in COMPARED for _, value in labelled(metric.seen(moment))}
+
+
+def over_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Worst and mean over several ranks: ``wait_ratio/worst``, ``wait_ratio/mean``.
 
     Args:
-        own: what this rank tells, by flat names.
-        others: the other ranks' moments; without any there is nothing to compare.
+        ranks: what each tells, by name; of one alone there is nothing to compare.
     """
-    others = list(others)
-    if not others:
+    if len(ranks) < 2:
         return {}
     found: dict[str, float] = {}
-    for metric in METRICS:
-        if metric.worst and metric.name in own:
-            theirs = [value for one in others for _, value in labelled(metric.seen(one))]
-            every = [own[metric.name], *theirs]
+    for metric in COMPARED:
+        every = [one[metric.name] for one in ranks if metric.name in one]
+        if every:
             found[f"{metric.name}/worst"] = (max if metric.worst == "highest" else min)(every)
             found[f"{metric.name}/mean"] = fmean(every)
     return found

@@ -17,7 +17,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import CONTENT_TYPE, Exporter, text_of
-from autoloader.telemetry.metrics import METRICS, flat, labelled, over_ranks
+from autoloader.telemetry.metrics import METRICS, compared, flat, labelled, over_ranks
 from autoloader.telemetry.snapshot import ConsumerMoment, DatasetMoment, Snapshot
 
 parser = pytest.importorskip("prometheus_client.parser")
@@ -205,13 +205,13 @@ def test_of_several_ranks_worst_and_mean_are_told() -> None:
         a_moment(rank=1, consumer=ConsumerMoment(90, 450.0, 0.5)),
         a_moment(rank=2, consumer=ConsumerMoment(90, 550.0, None)),
     ]
-    found = over_ranks(own, others)
+    found = over_ranks([own, *map(compared, others)])
     assert found["wait_ratio/worst"] == 0.5
     assert found["wait_ratio/mean"] == 0.375
     assert found["samples_per_s/worst"] == 450.0
     assert found["samples_per_s/mean"] == 500.0
     assert not any(name.startswith("batches/") for name in found)
-    assert over_ranks(own, []) == {}
+    assert over_ranks([own]) == {}
 
 
 def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Written) -> None:

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -50,6 +51,14 @@ def main(mix: str, meeting: str) -> None:
             one = torch.ones(1)
             dist.all_reduce(one)
             assert one.item() == 2
+        with TemporaryDirectory() as nowhere:  # where no other rank's figures lie, as on two nodes
+            before = os.environ.get("AUTOLOADER_RUNTIME_DIR")
+            os.environ["AUTOLOADER_RUNTIME_DIR"] = nowhere
+            told["alone_metrics"] = loader.metrics()
+            told["metrics"] = loader.metrics(all_ranks=True)
+            del os.environ["AUTOLOADER_RUNTIME_DIR"]
+            if before is not None:
+                os.environ["AUTOLOADER_RUNTIME_DIR"] = before
         told["pids"] = list(loader.statistics().worker_pids)
         told["memory"] = pss_bytes(told["pids"][0], shared_memory=False)
         batches = endless(loader)
