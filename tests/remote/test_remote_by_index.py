@@ -25,7 +25,9 @@ from autoloader.errors import SourceError, UsageError
 from autoloader.planning.start import plan_loader
 from autoloader.remote.part import CHUNK_BYTES
 from autoloader.remote.requests import IN_FLIGHT_BYTES
+from autoloader.remote.shards import shard_cache
 from autoloader.remote.store import store
+from bench.control.slow_files import SlowFiles
 from bench.remote.server import FileServer, serve
 
 
@@ -295,6 +297,31 @@ def test_a_slow_mount_is_read_through_the_cache(
         with pytest.raises(SourceError, match="changed"):
             for _, _ in zip(range(12), loader, strict=False):
                 pass
+
+
+def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_files_give(
+    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh(tmp_path / "here", monkeypatch)
+    monkeypatch.setattr(files, "_here", None)
+    large = web[1]
+    shutil.copytree(large.path, tmp_path / "there" / "1.0.0")
+    near = dataset_of(large, path=str(tmp_path / "there" / "1.0.0"))
+    assert main(["index", "--spec", mix_file(tmp_path, near), "--beside"]) == 0
+    try:
+        with SlowFiles(tmp_path / "there", tmp_path / "mount") as mount:
+            mount.tell({"storage_ms": 8})
+            away = dataset_of(large, path=f"file://{tmp_path / 'mount' / '1.0.0'}")
+            expected = batches(large, 6)[0]
+            assert_same(batches(away, 6)[0], expected)
+            shards = tmp_path / "here" / "shards"
+            for path in (tmp_path / "mount" / "1.0.0").glob("*.tfrecord-0*"):
+                shard_cache().shard(f"file://{path}").fetch_whole()
+            assert len(list(shards.glob("*.shard"))) == 2
+            mount.tell({"stalls": True})  # nobody asks it for anything now
+            assert_same(batches(away, 6)[0], expected)
+    except PermissionError:
+        pytest.skip("nothing can be mounted here (FUSE)")
 
 
 def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
