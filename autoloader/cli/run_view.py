@@ -173,7 +173,7 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
         block = _NOT_MEASURED if ratio is None else _block(ratio, 1.0, frame.blocks)
         waits.append(block, "dim" if ratio is None else "yellow" if high else "green")
     known_yet = consumer.wait_ratio is not None
-    told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not known yet"
+    told = f"{_percent(consumer.wait_ratio)} of the last seconds" if known_yet else "not measured"
     waits.append(f" {told}")
     yield waits
     headrooms = moment.lately.headrooms_bytes[-wide:]
@@ -187,7 +187,10 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
         line.append(_block(height, max([*known, enough]) - low, frame.blocks), style)
     line.append(f" {_size(memory.headroom_bytes)} free, floor {_size(memory.floor_bytes)}")
     yield line
-    text = f"{ring.filled} of {ring.slots} batches ready, {_size(ring.allocated_bytes)}"
+    ready = f"{ring.filled} of {ring.slots} batches ready"
+    if ring.filled > ring.slots:  # it has just been made smaller
+        ready = f"{ring.filled} batches ready, {ring.slots} from now on"
+    text = f"{ready}, {_size(ring.allocated_bytes)}"
     text += f"; loader {_size(memory.loader_bytes)}"
     if cache is not None and cache.budget_bytes:
         text += f"; cache {_size(cache.held_bytes)}, {_percent(cache.hit_ratio)} hits"

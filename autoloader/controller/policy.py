@@ -258,7 +258,7 @@ def _fewer_frames(seen: Observation, limits: ControllerLimits) -> Knobs:
 def _go(now: ControllerState, seen: Observation, event: Event, knobs: Knobs, rule: str) -> Decision:
     changed = {key: pair[0] for key, pair in knobs.changed(seen.knobs).items()}
     if not changed:
-        return Decision(now, event, f"{rule}; nothing that holds memory can shrink")
+        return Decision(now, event, f"{rule}; nothing is left to shrink")
     moved = (*now.moved, *((f"{key}-", seen.at_s) for key in changed))
     return Decision(replace(now, moved=moved), event, rule, knobs, changed)
 

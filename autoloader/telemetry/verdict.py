@@ -18,6 +18,7 @@ MOSTLY_RATIO = 0.1
 """Waiting for less of the time than this, training sets the pace for the most part."""
 _IDLE_CPUS = 0.15
 _STUCK_S = 5.0
+_STILL_S = 2.0
 _SILENT_S = 3.5
 """A loader says something every second, on a busy machine every other."""
 
@@ -25,6 +26,9 @@ _SILENT_S = 3.5
 def cost_words(moment: Snapshot) -> str:
     """What the loader costs: "the loader costs you 25.0 % of the time, …"."""
     waits = moment.consumer.wait_ratio
+    if waits is None and (silent_s := moment.consumer.silent_s or 0.0) >= _STILL_S:
+        took = format_seconds(silent_s)
+        return f"training has taken no batch for {took}: what the loader costs is not measured"
     if waits is None:
         return "what the loader costs is not known yet"
     if waits >= 0.999:
@@ -81,7 +85,7 @@ def wait_words(moment: Snapshot | None, now_s: float) -> str:
 def changes_words(changes: Mapping[str, tuple[Any, Any]]) -> str:
     """Changes of knobs (flat knob → [before, after]): "ring_slots 16→4, cache_bytes 2.00 GiB→0"."""
     if not changes:
-        return "nothing that holds memory can shrink"
+        return "nothing is left to shrink"
     return ", ".join(
         f"{printable(knob)} {value_words(knob, before)}→{value_words(knob, after)}"
         for knob, (before, after) in changes.items()

@@ -14,6 +14,7 @@ from autoloader.telemetry.snapshot import (
     LatelyMoment,
     MemoryMoment,
     Move,
+    RingMoment,
     Snapshot,
 )
 from autoloader.telemetry.verdict import cost_words, limit_words
@@ -154,6 +155,16 @@ def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: st
 )
 def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) -> None:
     assert cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=waits))) == words
+
+
+def test_training_that_takes_nothing_is_told_as_such() -> None:
+    words = cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=None, silent_s=7.2)))
+    assert words == "training has taken no batch for 7 s: what the loader costs is not measured"
+
+
+def test_a_ring_that_was_just_made_smaller_is_not_fuller_than_full() -> None:
+    lines = lines_of(a_moment(ring=RingMoment(slots=4, filled=6, allocated_bytes=2**20)))
+    assert any("6 batches ready, 4 from now on, 1.0 MiB" in line for line in lines)
 
 
 def test_memory_that_is_not_measured_is_not_called_empty() -> None:
