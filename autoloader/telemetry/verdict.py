@@ -130,4 +130,6 @@ def _slow(stage: StageMoment, moment: Snapshot) -> str:
         idle = f"; {idle_cpus:.1f} processors idle"
         if idle_cpus < _IDLE_CPUS:
             idle = "; no processor is idle"
+    if (moment.consumer.wait_ratio or 0.0) < MOSTLY_RATIO:
+        return f"{_limits(what, moment)}{idle}"
     return f"{_limits(what, moment)}: {workers}{busy}{idle}"

@@ -118,8 +118,8 @@ def test_several_runs_are_a_line_each() -> None:
             "mostly training limits this run, a little memory: 2.00 GiB below the floor",
         ),
         (
-            {"consumer": ConsumerMoment(wait_ratio=0.03)},
-            "mostly training limits this run, a little decode: 4 workers, 90 % busy",
+            {"consumer": ConsumerMoment(wait_ratio=0.03), "idle_cpus": 0.0},
+            "mostly training limits this run, a little decode; no processor is idle",
         ),
         (
             {"limited_by": "training"},
