@@ -32,14 +32,21 @@ class PassingError(OSError):
         path: of what.
         after_s: the server asks for so long a pause; ``None`` where it does not say.
         busy: the server asks for fewer requests.
+        lost: no connection: when one can be had again, all that wait may ask again.
     """
 
     def __init__(
-        self, why: str, path: str, *, after_s: float | None = None, busy: bool = False
+        self,
+        why: str,
+        path: str,
+        *,
+        after_s: float | None = None,
+        busy: bool = False,
+        lost: bool = False,
     ) -> None:
         super().__init__(errno.EAGAIN, why, path)
         self.after_s = after_s
-        self.busy = busy
+        self.busy, self.lost = busy, lost
 
 
 def missing(path: str) -> FileNotFoundError:

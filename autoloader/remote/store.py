@@ -2,7 +2,8 @@
 
 Theory of operation. Every question goes through one ``Store`` of the process. It repeats what may
 pass (``remote.patience``). Where a server says that it is busy, nobody of this process asks that
-server before the pause is over. What a directory holds is asked for once a start: the answer is
+server before the pause is over. Where a connection was lost, whoever reaches the server again ends
+the pauses of the others. What a directory holds is asked for once a start: the answer is
 kept on the disk for ``LISTED_FOR_S``, for the other processes and ranks of the same start. (An
 object that changes meanwhile is noticed when it is read: the version is part of each request.)
 
@@ -46,6 +47,7 @@ class Store:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
         self._said: dict[str, float] = {}
         self._listings: dict[str, tuple[float, Listing]] = {}
         self._listing: dict[str, threading.Lock] = {}
@@ -163,22 +165,28 @@ class Store:
         question: Callable[[], Answer],
         wanted: Callable[[], bool] = lambda: True,
     ) -> Answer:
-        host = _host(path)
+        host, lost = _host(path), False
 
         def asked() -> Answer:
             while (left := self._not_before.get(host, 0.0) - time.monotonic()) > 0:
                 if not wanted():
                     raise faults.UnreachableError(errno.EHOSTUNREACH, "not wanted any more", path)
                 time.sleep(min(left, 0.25))
-            return question()
+            answer = question()
+            self._answered[host] = time.monotonic()
+            return answer
 
         def wait(seconds: float) -> bool:
-            until = time.monotonic() + seconds
-            while wanted() and (left := until - time.monotonic()) > 0:
+            begun = time.monotonic()
+            while wanted() and (left := begun + seconds - time.monotonic()) > 0:
+                if lost and self._answered.get(host, 0.0) > begun:
+                    break  # another one has reached it
                 time.sleep(min(left, 0.25))
             return wanted()
 
         def told(error: faults.PassingError, pause: float) -> None:
+            nonlocal lost
+            lost = error.lost
             now = time.monotonic()
             if error.busy:
                 self._not_before[host] = max(self._not_before.get(host, 0.0), now + pause)

@@ -187,6 +187,28 @@ def test_in_a_storm_of_429_the_server_is_asked_less_and_all_arrives(
     assert far.sent == SIZE
 
 
+def test_whoever_reaches_a_lost_server_again_ends_the_pauses_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(patience, "pause_s", lambda *_: 3600.0)
+    own, asked, waits = store.Store(), [], threading.Event()
+
+    def question() -> str:
+        asked.append("once")
+        if len(asked) == 1:
+            waits.set()
+            raise PassingError("it is gone", "gs://b/x", lost=True)
+        return "told"
+
+    waiting = threading.Thread(target=lambda: own._ask("gs://b/x", question), daemon=True)
+    waiting.start()
+    assert waits.wait(60)
+    while waiting.is_alive():
+        assert own._ask("gs://b/y", lambda: "told") == "told"
+        waiting.join(0.05)
+    assert asked == ["once", "once"]
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(403, PermissionError), (401, PermissionError), (404, FileNotFoundError), (412, ChangedError)],

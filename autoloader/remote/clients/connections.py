@@ -259,13 +259,14 @@ def _meant(error: Exception, path: str) -> Exception:
     if isinstance(error, OSError) and error.filename == path:
         return error
     if isinstance(error, socket.gaierror):
-        return faults.PassingError("its name cannot be resolved", path)
+        return faults.PassingError("its name cannot be resolved", path, lost=True)
     if isinstance(error, http.client.IncompleteRead | ssl.SSLEOFError):
         return faults.cut_off(path)
     if isinstance(error, ssl.SSLError):
         return faults.PassingError("no trusted connection (TLS)", path)
     if isinstance(error, TimeoutError):
-        return faults.PassingError("no answer in time", path)
+        return faults.PassingError("no answer in time", path, lost=True)
     if isinstance(error, OSError | http.client.HTTPException):
-        return faults.PassingError(f"the connection failed ({type(error).__name__})", path)
+        why = f"the connection failed ({type(error).__name__})"
+        return faults.PassingError(why, path, lost=True)
     return error
