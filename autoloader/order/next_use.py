@@ -160,7 +160,8 @@ class NextUse:
             np.minimum.at(number, of[later], found[later])
             unknown = number[row] == NEVER
             row, t = row[unknown], t[unknown]
-        undrawn = np.unique(row[self._drawn[dataset[row]] > 0])
+        left = row[self._drawn[dataset[row]] > 0]
+        undrawn = np.flatnonzero(np.bincount(left, minlength=len(own)))
         if len(undrawn):
             of = dataset[undrawn]
             valid = shown.stop[undrawn] - shown.first[undrawn]
