@@ -12,8 +12,8 @@
     python -m bench.helpers cost     # a loader whose helpers are all given back: what that costs
 
 Needs root (cpu cgroups of version 1, namespaces) and Ray; slurm needs SLURM too (``apt-get install
-slurmctld slurmd slurm-client munge``). Result on stdout as JSON. Exit
-code 1 where a promise is not kept; rates mean something on a quiet machine only.
+slurmctld slurmd slurm-client munge``). Result on stdout as JSON. Exit code 1 where a promise is not
+kept; rates mean something on a quiet machine only.
 
 Not here: the nodes (``bench.helpers.nodes``), the trainer (``bench.helpers.trainer``).
 """
