@@ -30,7 +30,7 @@ LONGEST_GAP_S = 2.0
 MOST_NODES = 4
 SMALL_STORE_BYTES = 80 * 2**20
 """Ray allows no less than 75 MiB."""
-_STAYS_S = (4.0, 12.0)
+_STAYS_S = (6.0, 16.0)
 _HURT_RATIO = 0.15
 
 
@@ -102,7 +102,7 @@ def faults(stack: contextlib.ExitStack, chosen: argparse.Namespace) -> dict[str,
     stack.callback(head.close)
     address = head.enter_context(node(0, group=group))
     wanted: dict[str, Any] = {"spec": demo_spec(64, 16), "seconds": chosen.seconds, "sums": True}
-    wanted |= {"helpers": f"ray@{address}", "step_s": 0.02, "present": 0}
+    wanted |= {"helpers": f"ray@{address}", "step_s": 0.02, "present": MOST_NODES}
     wanted["knobs"] = {"decode_threads": 1, "ring_slots": 8, "helper_slots": MOST_NODES}
     nodes = _Nodes(stack, address, MOST_NODES)
     for _ in range(MOST_NODES):
