@@ -192,13 +192,14 @@ def _flow(moment: Snapshot, frame: Frame) -> Iterator[Text]:
         ready = f"{ring.filled} batches ready, {ring.slots} from now on"
     text = f"{ready}, {_size(ring.allocated_bytes)}"
     text += f"; loader {_size(memory.loader_bytes)}"
-    if cache is not None and cache.budget_bytes:
-        text += f"; cache {_size(cache.held_bytes)}, {_percent(cache.hit_ratio)} hits"
     if moment.idle_cpus is not None:
         text += f"; {moment.idle_cpus:.1f} idle CPUs"
     if moment.gpu_busy_ratio is not None:
         text += f"; GPU {_percent(moment.gpu_busy_ratio)}"
     yield _line("ring", text)
+    if cache is not None and cache.budget_bytes:
+        held = f"{_size(cache.held_bytes)} of {_size(cache.budget_bytes)}"
+        yield _line("cache", f"{held}, {_percent(cache.hit_ratio)} of the frames come from it")
 
 
 def _stages(stages: Sequence[StageMoment], moment: Snapshot) -> Iterator[Text]:

@@ -17,6 +17,7 @@ from autoloader.telemetry.snapshot import (
     RingMoment,
     Snapshot,
 )
+from autoloader.telemetry.statistics import CacheStatistics
 from autoloader.telemetry.verdict import cost_words, limit_words
 
 NOW = 1_700_000_101.0
@@ -155,6 +156,14 @@ def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: st
 )
 def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) -> None:
     assert cost_words(a_moment(consumer=ConsumerMoment(wait_ratio=waits))) == words
+
+
+def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
+    cache = CacheStatistics(256 * 2**20, 40 * 2**20, 0, 15, 85, 0.15, None)
+    lines = lines_of(a_moment(cache=cache, idle_cpus=0.0))
+    told = "cache   40.0 MiB of 256.0 MiB, 15.0 % of the frames come from it"
+    assert told in lines
+    assert not any("come from it" in line for line in lines_of(a_moment()))
 
 
 def test_training_that_takes_nothing_is_told_as_such() -> None:
