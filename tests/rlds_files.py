@@ -202,23 +202,24 @@ def example(values: Values, features: Mapping[str, Declared] = PLAIN) -> bytes:
     entries = b""
     for path, items in values.items():
         key = path if path.startswith("episode_metadata/") else f"steps/{path}"
-        entries += _field(
-            0x0A, _field(0x0A, key.encode()) + _field(0x12, _list(items, features.get(path)))
+        entries += tagged(
+            0x0A, tagged(0x0A, key.encode()) + tagged(0x12, _list(items, features.get(path)))
         )
-    return _field(0x0A, entries)
+    return tagged(0x0A, entries)
 
 
 def _list(items: Sequence[Any], declared: Declared | None) -> bytes:
     if declared is not None and declared.kind == "tensor" and not items:
-        return _field(0x12 if "float" in declared.dtype else 0x1A, b"")
+        return tagged(0x12 if "float" in declared.dtype else 0x1A, b"")
     if not len(items) or isinstance(items[0], bytes):
-        return _field(0x0A, b"".join(_field(0x0A, item) for item in items))
+        return tagged(0x0A, b"".join(tagged(0x0A, item) for item in items))
     if isinstance(items[0], float):
-        return _field(0x12, _field(0x0A, np.asarray(items, "<f4").tobytes()))
-    return _field(0x1A, _field(0x0A, b"".join(_varint(int(item) & (2**64 - 1)) for item in items)))
+        return tagged(0x12, tagged(0x0A, np.asarray(items, "<f4").tobytes()))
+    return tagged(0x1A, tagged(0x0A, b"".join(_varint(int(item) & (2**64 - 1)) for item in items)))
 
 
-def _field(tag: int, payload: bytes) -> bytes:
+def tagged(tag: int, payload: bytes) -> bytes:
+    """A field of a protobuf message, behind its tag: bytes, or a message."""
     return bytes([tag]) + _varint(len(payload)) + payload
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rlds_files import Written
 
+from autoloader import AutoLoader
 from autoloader.clock import Clock
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs, ResolvedDatasetKnobs
@@ -53,6 +55,19 @@ def spec_of(*datasets: Written | Mapping[str, Any], **top: Any) -> PipelineSpec:
         "batch": {"size": 4},
     }
     return PipelineSpec.from_mapping({**plain, **top})
+
+
+def write_spec(folder: Path, written: Written, size: str = "[12, 16]", **top: Any) -> Path:
+    """A file with a spec of one dataset: a pass an epoch, in batches of four."""
+    path = folder / "mix.yaml"
+    plain = (
+        f"datasets: [{dataset_of(written)}]",
+        "weights: natural",
+        f"cameras: {{primary: {{size: {size}}}}}",
+        "batch: {size: 4}",
+    )
+    path.write_text("\n".join([*plain, *(f"{name}: {value}" for name, value in top.items())]))
+    return path
 
 
 def mixture_of(*datasets: Written | Mapping[str, Any], **top: Any) -> ResolvedMixture:
@@ -223,3 +238,14 @@ def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample
             if samples is not None:
                 found |= {(index, pass_, shard, record, t) for t in samples.t.tolist()}
     return found
+
+
+def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
+    """Batches over all epochs."""
+    while True:
+        yield from loader
+
+
+def rows(batches: Iterator[dict[str, Any]], count: int = 1) -> list[tuple[int, ...]]:
+    """Where the samples of the next batches are from."""
+    return [tuple(row) for _ in range(count) for row in next(batches)["provenance"].tolist()]

@@ -11,7 +11,6 @@ from autoloader.profile.keeping import (
     keep_entry,
     keep_whole,
     profile_path,
-    save_profile,
 )
 from autoloader.profile.kinds import MixtureKind
 from autoloader.profile.lookup import (
@@ -44,7 +43,6 @@ __all__ = [
     "load_profile",
     "profile_path",
     "profile_paths",
-    "save_profile",
     "shipped_profiles_dir",
     "user_profiles_dir",
 ]

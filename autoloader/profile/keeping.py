@@ -122,11 +122,10 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     path = profile_path(profile.name, out)
     before = _existing(path)
     if before is None:
-        return Kept(*_saved(profile, path))
+        return _saved(profile, path)
     if not before.host.is_same(profile.host):
-        saved, _, notes = _saved(profile, path)
         was = f"{before.name} was for another host ({before.host.describe()})"
-        return Kept(saved, written=True, notes=[was, *notes])
+        return _saved(profile, path, was)
     entries = list(before.all_entries)
     [new] = profile.all_entries
     place = _like(entries, new)
@@ -145,8 +144,7 @@ def keep_entry(profile: Profile, *, out: Path | None = None, tuned_from: Entry |
     joined = profile.with_entries(entries).model_copy(
         update={"description": before.description, "cache": before.cache}
     )
-    saved, _, notes = _saved(joined, path)
-    return Kept(saved, written=True, notes=[said, *notes])
+    return _saved(joined, path, said)
 
 
 def keep_whole(profile: Profile, *, out: Path | None = None) -> Kept:
@@ -156,21 +154,13 @@ def keep_whole(profile: Profile, *, out: Path | None = None) -> Kept:
         ProfileError: the name is a shipped one's, or the place cannot be written.
     """
     check_name(profile.name)
-    return Kept(*_saved(profile, profile_path(profile.name, out)))
+    return _saved(profile, profile_path(profile.name, out))
 
 
-def save_profile(profile: Profile, out: Path | None = None) -> Path:
-    """Write ``profile`` in one step; another one that was there is kept in ``replaced``.
-
-    Raises:
-        ProfileError: the place cannot be written.
-    """
-    return _saved(profile, profile_path(profile.name, out))[0]
-
-
-def _saved(profile: Profile, target: Path) -> tuple[Path, bool, list[str]]:
+def _saved(profile: Profile, target: Path, *said: str) -> Kept:
+    """Write ``profile`` in one step; another one that was there is kept in ``replaced``."""
     text = profile.to_yaml()
-    notes: list[str] = []
+    notes = [*said]
 
     def set_aside() -> None:
         if target.is_file() and target.read_text(encoding="utf-8", errors="replace") != text:
@@ -183,7 +173,7 @@ def _saved(profile: Profile, target: Path) -> tuple[Path, bool, list[str]]:
             f"{target}: the profile cannot be written: {error.strerror or error}",
             remedy=f"name a writable place with --out, or set {CONFIG_DIR_VARIABLE}",
         ) from error
-    return target, True, notes
+    return Kept(target, written=True, notes=notes)
 
 
 def _set_aside(target: Path) -> Path:

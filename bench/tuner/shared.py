@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from autoloader.profile import find_profile, save_profile
+from autoloader.profile import find_profile, keep_whole
 from autoloader.tune.shared.postgres import server
 from autoloader.tune.storage import storage_url
 from bench.tuner.rows import told_fates
@@ -44,7 +44,7 @@ def _shared(row: Row, url: str) -> dict[str, Any]:
     slow = base.model_copy(
         update={"name": "slow", "knobs": base.knobs.model_copy(update=SLOW_START)}
     )
-    start = save_profile(slow, row.folder / "slow.yaml")
+    start = keep_whole(slow, out=row.folder / "slow.yaml").path
     more = ("--profile", str(start), "--storage", url, "--name", _STUDY)
     command = row.command(*more, name=_STUDY)
     command[command.index("--out") : command.index("--out") + 2] = []  # one folder of profiles

@@ -16,6 +16,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
+from rlds_files import tagged
 
 from autoloader.catalog import example as module
 from autoloader.catalog.example import (
@@ -115,15 +116,8 @@ SMALL = encode(
 )
 
 
-def field(tag: int, payload: bytes) -> bytes:
-    size, head = len(payload), bytes([tag])
-    while size >= 0x80:
-        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
-    return head + bytes([size]) + payload
-
-
 def with_feature(feature: bytes, key: bytes = b"k") -> bytes:
-    return field(0x0A, field(0x0A, field(0x0A, key) + field(0x12, feature)))
+    return tagged(0x0A, tagged(0x0A, tagged(0x0A, key) + tagged(0x12, feature)))
 
 
 @given(examples)
@@ -201,13 +195,13 @@ def test_only_the_keys_asked_for_are_touched() -> None:
 
 def test_keys_may_follow_their_values_and_the_last_of_two_wins() -> None:
     def entry(*parts: bytes) -> bytes:
-        return field(0x0A, b"".join(parts))
+        return tagged(0x0A, b"".join(parts))
 
     def number(value: int) -> bytes:
-        return field(0x12, field(0x1A, field(0x0A, bytes([value]))))
+        return tagged(0x12, tagged(0x1A, tagged(0x0A, bytes([value]))))
 
-    key = field(0x0A, b"k")
-    record = field(0x0A, entry(number(1), key) + entry(key, number(2)))
+    key = tagged(0x0A, b"k")
+    record = tagged(0x0A, entry(number(1), key) + entry(key, number(2)))
     assert walk(record) == reference(record) == {"k": ("int64", [2])}
 
 
@@ -218,35 +212,35 @@ def test_several_feature_maps_in_one_record_are_merged() -> None:
 
 
 def test_an_entry_may_lack_its_key_or_its_value() -> None:
-    keyless = field(0x0A, field(0x0A, field(0x12, field(0x1A, field(0x0A, b"\x05")))))
+    keyless = tagged(0x0A, tagged(0x0A, tagged(0x12, tagged(0x1A, tagged(0x0A, b"\x05")))))
     assert walk(keyless) == {"": ("int64", [5])}
-    assert walk(field(0x0A, field(0x0A, field(0x0A, b"k")))) == {"k": ("missing", [])}
+    assert walk(tagged(0x0A, tagged(0x0A, tagged(0x0A, b"k")))) == {"k": ("missing", [])}
     assert walk(b"") == {}
 
 
 def test_unpacked_numbers_are_read_too_also_mixed_with_packed() -> None:
-    integers = b"\x08\x01" + field(0x0A, b"\x02\x03") + b"\x08" + b"\xff" * 9 + b"\x01"
-    record = with_feature(field(0x1A, integers))
+    integers = b"\x08\x01" + tagged(0x0A, b"\x02\x03") + b"\x08" + b"\xff" * 9 + b"\x01"
+    record = with_feature(tagged(0x1A, integers))
     assert walk(record) == reference(record) == {"k": ("int64", [1, 2, 3, -1])}
     one = b"\x0d" + np.float32(1.5).tobytes()
-    floats = one + field(0x0A, np.array([2, 3], "<f4").tobytes()) + one
-    record = with_feature(field(0x12, floats))
+    floats = one + tagged(0x0A, np.array([2, 3], "<f4").tobytes()) + one
+    record = with_feature(tagged(0x12, floats))
     assert walk(record) == reference(record) == {"k": ("float", [1.5, 2.0, 3.0, 1.5])}
 
 
 @pytest.mark.parametrize(
     ("feature", "reason"),
     [
-        (field(0x0A, b"") + field(0x12, b""), "more than one list"),
-        (field(0x22, b""), "unexpected field 0x22 in a feature"),
-        (field(0x0A, b"\x12\x00"), "unexpected field 0x12 in a bytes list"),
-        (field(0x12, field(0x0A, b"abc")), "ends within a number"),
-        (field(0x12, b"\x0d\x00"), "cut off"),
-        (field(0x1A, field(0x0A, b"\x80")), "ends within a number"),
-        (field(0x1A, field(0x0A, b"\x80" * 10 + b"\x01")), "more than ten bytes"),
-        (field(0x1A, field(0x0A, b"\xff" * 9 + b"\x02")), "more than 64 bits"),
-        (field(0x1A, b"\x08" + b"\x80" * 10 + b"\x01"), "more than ten bytes"),
-        (field(0x1A, b"\x08" + b"\xff" * 9 + b"\x02"), "more than 64 bits"),
+        (tagged(0x0A, b"") + tagged(0x12, b""), "more than one list"),
+        (tagged(0x22, b""), "unexpected field 0x22 in a feature"),
+        (tagged(0x0A, b"\x12\x00"), "unexpected field 0x12 in a bytes list"),
+        (tagged(0x12, tagged(0x0A, b"abc")), "ends within a number"),
+        (tagged(0x12, b"\x0d\x00"), "cut off"),
+        (tagged(0x1A, tagged(0x0A, b"\x80")), "ends within a number"),
+        (tagged(0x1A, tagged(0x0A, b"\x80" * 10 + b"\x01")), "more than ten bytes"),
+        (tagged(0x1A, tagged(0x0A, b"\xff" * 9 + b"\x02")), "more than 64 bits"),
+        (tagged(0x1A, b"\x08" + b"\x80" * 10 + b"\x01"), "more than ten bytes"),
+        (tagged(0x1A, b"\x08" + b"\xff" * 9 + b"\x02"), "more than 64 bits"),
         (b"\x0a\x05", "cut off"),
     ],
 )
@@ -266,12 +260,12 @@ def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "MAX_STRINGS", 3)
     monkeypatch.setattr(module, "MAX_SEGMENTS", 3)
     monkeypatch.setattr(module, "MAX_KEYS", 3)
-    assert len(parse_example(with_feature(field(0x0A, b"\x0a\x00" * 3)))["k"]) == 3
+    assert len(parse_example(with_feature(tagged(0x0A, b"\x0a\x00" * 3)))["k"]) == 3
     with pytest.raises(MalformedRecordError, match="more than 3 strings"):
-        parse_example(with_feature(field(0x0A, b"\x0a\x00" * 4)))
+        parse_example(with_feature(tagged(0x0A, b"\x0a\x00" * 4)))
     for tag, piece in ((0x1A, b"\x01"), (0x12, b"\x00" * 4)):
         with pytest.raises(MalformedRecordError, match="too many pieces"):
-            parse_example(with_feature(field(tag, field(0x0A, piece) * 4)))
+            parse_example(with_feature(tagged(tag, tagged(0x0A, piece) * 4)))
     with pytest.raises(MalformedRecordError, match="more than 3 keys"):
         parse_example(encode({name: ("missing", []) for name in "abcd"}))
 

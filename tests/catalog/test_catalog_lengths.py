@@ -7,6 +7,7 @@ from pathlib import Path
 
 import platformdirs
 import pytest
+from rlds_files import tagged
 
 from autoloader.catalog import lengths as module
 from autoloader.catalog.features import Feature, FeatureKind
@@ -34,31 +35,24 @@ IS_FIRST = feature("is_first", "bool")
 FEATURES = {item.path: item for item in (IMAGE, ACTION, IS_FIRST)}
 
 
-def field(tag: int, payload: bytes) -> bytes:
-    size, head = len(payload), bytes([tag])
-    while size >= 0x80:
-        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
-    return head + bytes([size]) + payload
-
-
 def strings(*values: bytes) -> bytes:
-    return field(0x0A, b"".join(field(0x0A, value) for value in values))
+    return tagged(0x0A, b"".join(tagged(0x0A, value) for value in values))
 
 
 def floats(count: int) -> bytes:
-    return field(0x12, field(0x0A, bytes(4 * count)))
+    return tagged(0x12, tagged(0x0A, bytes(4 * count)))
 
 
 def integers(count: int) -> bytes:
-    return field(0x1A, field(0x0A, b"\x01" * count))
+    return tagged(0x1A, tagged(0x0A, b"\x01" * count))
 
 
 def record(**features: bytes) -> bytes:
     entries = [
-        field(0x0A, field(0x0A, f"steps/{key}".encode()) + field(0x12, value))
+        tagged(0x0A, tagged(0x0A, f"steps/{key}".encode()) + tagged(0x12, value))
         for key, value in features.items()
     ]
-    return field(0x0A, b"".join(entries))
+    return tagged(0x0A, b"".join(entries))
 
 
 def episode(steps: int) -> bytes:
@@ -117,13 +111,13 @@ def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
         ([IS_FIRST, ACTION], record(action=floats(42))),
         ([IS_FIRST, IMAGE], record(image=strings(*[b"jpeg"] * 6))),
         # unpacked, and value before key: the strict walker takes over
-        ([IS_FIRST], record(is_first=field(0x1A, b"\x08\x01" * 6))),
+        ([IS_FIRST], record(is_first=tagged(0x1A, b"\x08\x01" * 6))),
         (
             [IS_FIRST],
-            field(0x0A, field(0x0A, field(0x12, integers(6)) + field(0x0A, b"steps/is_first"))),
+            tagged(0x0A, tagged(0x0A, tagged(0x12, integers(6)) + tagged(0x0A, b"steps/is_first"))),
         ),
         # integers of more than a byte
-        ([IS_FIRST], record(is_first=field(0x1A, field(0x0A, b"\xff\x01" * 6)))),
+        ([IS_FIRST], record(is_first=tagged(0x1A, tagged(0x0A, b"\xff\x01" * 6)))),
     ],
 )
 def test_any_per_step_feature_can_tell_the_length(
@@ -136,7 +130,7 @@ def test_any_per_step_feature_can_tell_the_length(
 def test_of_two_entries_with_one_key_the_last_counts(tmp_path: Path) -> None:
     twice = record(is_first=integers(3)) + record(is_first=integers(5))
     entries = record(is_first=integers(3))[2:] + record(is_first=integers(5))[2:]
-    for payload in (twice, field(0x0A, entries)):
+    for payload in (twice, tagged(0x0A, entries)):
         assert mean(write(tmp_path / "x", payload), {"is_first": IS_FIRST}) == 5
 
 
@@ -150,7 +144,7 @@ def test_of_two_entries_with_one_key_the_last_counts(tmp_path: Path) -> None:
         record(is_first=integers(3), action=floats(28)),
         record(action=floats(13)),
         record(is_first=strings(b"x")),
-        record(is_first=field(0x1A, field(0x0A, b"\x80"))),
+        record(is_first=tagged(0x1A, tagged(0x0A, b"\x80"))),
     ],
 )
 def test_a_malformed_record_is_passed_over(tmp_path: Path, payload: bytes) -> None:

@@ -14,6 +14,7 @@ import pytest
 import rlds_files
 import simplejpeg
 from doubles import ManualClock
+from rlds_files import tagged
 
 from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
@@ -31,24 +32,17 @@ FRAMES = (3, 8, 12, 9)
 """Frames of the four episodes of dataset "arm", two in each shard."""
 
 
-def field(tag: int, payload: bytes) -> bytes:
-    size, head = len(payload), bytes([tag])
-    while size >= 0x80:
-        head, size = head + bytes([size & 0x7F | 0x80]), size >> 7
-    return head + bytes([size]) + payload
-
-
 def episode(steps: int, picture: bytes) -> bytes:
     values = {
-        "image": field(0x0A, b"".join(field(0x0A, picture) for _ in range(steps))),
-        "action": field(0x12, field(0x0A, bytes(4 * 7 * steps))),
-        "is_first": field(0x1A, field(0x0A, b"\1" * steps)),
+        "image": tagged(0x0A, b"".join(tagged(0x0A, picture) for _ in range(steps))),
+        "action": tagged(0x12, tagged(0x0A, bytes(4 * 7 * steps))),
+        "is_first": tagged(0x1A, tagged(0x0A, b"\1" * steps)),
     }
     entries = (
-        field(0x0A, field(0x0A, f"steps/{key}".encode()) + field(0x12, value))
+        tagged(0x0A, tagged(0x0A, f"steps/{key}".encode()) + tagged(0x12, value))
         for key, value in values.items()
     )
-    return field(0x0A, b"".join(entries))
+    return tagged(0x0A, b"".join(entries))
 
 
 def write_dataset(directory: Path, picture: bytes) -> None:

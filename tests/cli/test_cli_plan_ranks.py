@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rlds_files import episode, write_dataset
-from streams import dataset_of
+from streams import write_spec
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
@@ -26,11 +26,7 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shards = [[episode(3 * shard + n, 6 + n) for n in range(3)] for shard in range(2)]
     shards.append([episode(6, 9), episode(7, 10)])
     written = write_dataset(folder, shards)
-    path = folder / "mix.yaml"
-    path.write_text(
-        f"datasets: [{dataset_of(written)}]\n"
-        "weights: natural\ncameras: {primary: {size: [12, 16]}}\nbatch: {size: 4}\n"
-    )
+    path = write_spec(folder, written)
     assert main(["index", "--spec", str(path), "--json"]) == 0
     return path
 

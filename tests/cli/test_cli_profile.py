@@ -13,7 +13,7 @@ import pytest
 from autoloader.cli import app as cli
 from autoloader.cli.output import progress_bar
 from autoloader.errors import BudgetInfeasibleError, SourceError
-from autoloader.profile import Profile, find_profile, save_profile
+from autoloader.profile import Profile, find_profile, keep_whole
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_strict_refuses_before_the_data_is_looked_at(
 
 def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
-    path = save_profile(mine)
+    path = keep_whole(mine).path
     assert cli.main(["profile", "show", "mine", "--json"]) == 0
     assert document(capsys)["origin"] == str(path)
 

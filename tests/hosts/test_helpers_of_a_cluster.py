@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,13 @@ import numpy as np
 import psutil
 import pytest
 from ray_cluster import RayCluster
+from streams import endless
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.telemetry.statistics import HelperStatistics
 
 KNOBS = {"reader": "indexed", "helper_slots": 3, "decode_threads": 1, "ring_slots": 6}
 LONGEST_S = 120.0
-
-
-def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from loader
 
 
 class Compared:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import listed, mixture_of
 
 from autoloader.order.chains import chain_difference
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.plan import PlannedSamples, SamplePlan
+from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
@@ -37,23 +38,6 @@ def table_of(name: str, steps: list[int], sample: SampleSpec) -> DatasetTable:
         slice_of=np.zeros(len(steps), dtype=np.int32),
         record_of=np.arange(len(steps), dtype=np.int64),
     )
-
-
-def mixture_of(
-    tables: list[DatasetTable], weights: list[float], block_length: int, *, by_pass: bool
-) -> MixtureOrder:
-    return MixtureOrder(
-        shares=tuple(weight / sum(weights) for weight in weights),
-        phases=tuple(draws.unit(draws.fold(d.key, draws.PURPOSE_PHASE)) for d in tables),
-        block_length=block_length,
-        pass_samples=tuple(d.samples for d in tables) if by_pass else None,
-        epoch_samples=sum(d.samples for d in tables) if by_pass else None,
-    )
-
-
-def listed(planned: PlannedSamples) -> list[tuple[int, ...]]:
-    columns = (planned.dataset, planned.pass_, planned.episode, planned.t)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 @st.composite

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import listed, mixture_of
 
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import BlockSequence, MixtureOrder, PositionSequence
-from autoloader.order.plan import PlannedSamples, SamplePlan
+from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
@@ -74,23 +75,6 @@ def mixtures(
     weights = draw(st.lists(st.floats(0.05, 5), min_size=len(datasets), max_size=len(datasets)))
     order = mixture_of(datasets, weights, draw(st.integers(1, 7)), by_pass=draw(st.booleans()))
     return replace(order, draw_key=draw(st.none() | st.integers(0, 2**64 - 1))), datasets
-
-
-def mixture_of(
-    datasets: list[DatasetTable], weights: list[float], block_length: int, *, by_pass: bool
-) -> MixtureOrder:
-    return MixtureOrder(
-        shares=tuple(weight / sum(weights) for weight in weights),
-        phases=tuple(draws.unit(draws.fold(d.key, draws.PURPOSE_PHASE)) for d in datasets),
-        block_length=block_length,
-        pass_samples=tuple(d.samples for d in datasets) if by_pass else None,
-        epoch_samples=sum(d.samples for d in datasets) if by_pass else None,
-    )
-
-
-def listed(planned: PlannedSamples) -> list[tuple[int, ...]]:
-    columns = (planned.dataset, planned.pass_, planned.episode, planned.t)
-    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def valid_samples(table: DatasetTable, pass_: int) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from streams import endless, rows
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import WorkerError
@@ -27,15 +28,6 @@ def opened(spec: PipelineSpec, isolation: str = "thread", **knobs: Any) -> Itera
         spec, isolation=isolation, output="numpy", ram_floor="1GB", knobs=values
     ) as loader:
         yield loader
-
-
-def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from loader
-
-
-def rows(batches: Iterator[dict[str, Any]], count: int) -> list[Row]:
-    return [tuple(row) for _ in range(count) for row in next(batches)["provenance"].tolist()]
 
 
 @pytest.fixture(scope="module")

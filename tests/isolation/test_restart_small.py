@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rlds_files import episode, jpeg, write_dataset
-from streams import spec_of
+from streams import rows, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.probes.process_memory import pss_bytes
@@ -51,10 +49,6 @@ def hoarding_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOLD_TO_HOARD", str(told))
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     return told
-
-
-def rows(stream: Iterator[dict[str, Any]], count: int = 1) -> list[tuple[int, ...]]:
-    return [tuple(row) for _ in range(count) for row in next(stream)["provenance"].tolist()]
 
 
 def test_what_cannot_be_dropped_is_left_behind_by_a_restart_and_the_sequence_goes_on(

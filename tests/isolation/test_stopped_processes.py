@@ -5,25 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from leftovers import ends_within
+from streams import endless, rows
 
 from autoloader import AutoLoader, PipelineSpec
 
 FOUND_WITHIN_S = 30.0
 Row = tuple[int, ...]
-
-
-def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from loader
-
-
-def rows(batches: Iterator[dict[str, Any]], count: int) -> list[Row]:
-    return [tuple(row) for _ in range(count) for row in next(batches)["provenance"].tolist()]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from package_folders import environment_with
 from rlds_files import episode, write_dataset
-from streams import dataset_of
+from streams import write_spec
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -41,14 +41,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 samples, a pass an epoch, in batches of four."""
     folder = tmp_path_factory.mktemp("data")
     written = write_dataset(folder, [[episode(number, 12) for number in range(4)]])
-    path = folder / "mix.yaml"
-    path.write_text(
-        f"datasets: [{dataset_of(written)}]\n"
-        "weights: natural\n"
-        "cameras: {primary: {size: [12, 16]}}\n"
-        "batch: {size: 4}\n"
-    )
-    return path
+    return write_spec(folder, written)
 
 
 def started(script: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ from autoloader.profile import (
     Profile,
     Provenance,
     diff,
-    save_profile,
+    keep_whole,
     shipped_profiles_dir,
 )
 from autoloader.units import GIB
@@ -230,7 +230,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_saving_into_a_directory_names_the_file_after_the_profile(tmp_path: Path) -> None:
     profile = Profile.from_yaml_text(MINIMAL)
-    path = save_profile(profile, tmp_path / "deep" / "er")
+    path = keep_whole(profile, out=tmp_path / "deep" / "er").path
     assert path == tmp_path / "deep" / "er" / "box.yaml"
     assert Profile.from_yaml(path) == profile
 
@@ -238,17 +238,17 @@ def test_saving_into_a_directory_names_the_file_after_the_profile(tmp_path: Path
 def test_saving_leaves_nothing_but_the_file(tmp_path: Path) -> None:
     profile = Profile.from_yaml_text(MINIMAL)
     for _ in range(2):
-        save_profile(profile, tmp_path / "mine.yaml")
+        keep_whole(profile, out=tmp_path / "mine.yaml")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 
 def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
-        save_profile(Profile.from_yaml_text(MINIMAL), tmp_path / "file" / "box.yaml")
+        keep_whole(Profile.from_yaml_text(MINIMAL), out=tmp_path / "file" / "box.yaml")
     (tmp_path / "box.yaml").mkdir()
     with pytest.raises(ProfileError, match="cannot be written"):
-        save_profile(Profile.from_yaml_text(MINIMAL), tmp_path / "box.yaml")
+        keep_whole(Profile.from_yaml_text(MINIMAL), out=tmp_path / "box.yaml")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["box.yaml", "file"]
 
 

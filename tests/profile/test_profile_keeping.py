@@ -18,8 +18,8 @@ from autoloader.profile import (
     described_host,
     free_name,
     keep_entry,
+    keep_whole,
     load_profile,
-    save_profile,
 )
 from autoloader.profile.migrations import migrated
 from autoloader.units import GIB
@@ -132,7 +132,7 @@ def test_a_tuned_profile_never_has_a_shipped_ones_name() -> None:
 
 def test_saving_the_same_again_keeps_nothing_aside(folder: Path) -> None:
     for _ in range(2):
-        save_profile(tuned(LARGE, 8, 900))
+        keep_whole(tuned(LARGE, 8, 900))
     assert [path.name for path in folder.iterdir()] == ["mine.yaml"]
 
 
@@ -149,10 +149,10 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
     try:
         old = tuned(LARGE, 8, 900)
-        path = save_profile(old, place)
+        path = keep_whole(old, out=place).path
         (place / "full").write_bytes(bytes(4096))
         with pytest.raises(ProfileError, match="No space left on device") as caught:
-            save_profile(tuned(LARGE, 9, 900, description="d" * 9000), place)
+            keep_whole(tuned(LARGE, 9, 900, description="d" * 9000), out=place)
         assert "--out" in caught.value.remedy
         assert Profile.from_yaml(path) == old
         assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]

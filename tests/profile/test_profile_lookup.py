@@ -17,9 +17,9 @@ from autoloader.profile import (
     Provenance,
     find_profile,
     host_facts,
+    keep_whole,
     load_profile,
     profile_paths,
-    save_profile,
     user_profiles_dir,
 )
 from autoloader.units import GIB
@@ -52,7 +52,7 @@ def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said(
 
 
 def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> None:
-    path = save_profile(made_for(HOST))
+    path = keep_whole(made_for(HOST)).path
     found = load_profile(host=HOST)
     assert found.profile.name == "mine"
     assert found.origin == str(path)
@@ -61,7 +61,7 @@ def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> No
 
 def test_the_latest_of_several_matching_profiles_is_taken() -> None:
     for age, name in ((30, "old"), (10, "new"), (20, "middle")):
-        path = save_profile(made_for(HOST, name))
+        path = keep_whole(made_for(HOST, name)).path
         os.utime(path, (1e9 - age, 1e9 - age))
     assert load_profile(host=HOST).profile.name == "new"
 
@@ -78,13 +78,13 @@ def test_the_latest_of_several_matching_profiles_is_taken() -> None:
     ],
 )
 def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]) -> None:
-    save_profile(made_for(HOST.model_copy(update=change)))
+    keep_whole(made_for(HOST.model_copy(update=change)))
     assert load_profile(host=HOST).origin == "shipped"
 
 
 @pytest.mark.parametrize("memory_gib", [58, 70])
 def test_memory_within_ten_percent_counts_as_the_same_host(memory_gib: int) -> None:
-    save_profile(made_for(HOST.model_copy(update={"memory_bytes": memory_gib * GIB})))
+    keep_whole(made_for(HOST.model_copy(update={"memory_bytes": memory_gib * GIB})))
     assert load_profile(host=HOST).profile.name == "mine"
 
 
@@ -98,13 +98,15 @@ def test_a_broken_saved_profile_is_skipped_and_said() -> None:
 
 def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
     assert find_profile("l40s").origin == "shipped"
-    path = save_profile(made_for(HOST, "l40s"))
+    path = user_profiles_dir() / "l40s.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(made_for(HOST, "l40s").to_yaml())
     assert find_profile("l40s").origin == str(path)
     assert profile_paths()["l40s"] == path
 
 
 def test_a_path_is_read_as_a_path(tmp_path: Path) -> None:
-    path = save_profile(made_for(HOST), tmp_path / "else.yaml")
+    path = keep_whole(made_for(HOST), out=tmp_path / "else.yaml").path
     for which in (path, str(path)):
         assert load_profile(which, host=HOST).origin == str(path)
 
@@ -170,7 +172,7 @@ def test_knobs_of_single_datasets_survive_a_fit() -> None:
 
 
 def test_strict_refuses_what_would_be_clamped() -> None:
-    save_profile(made_for(HOST, knobs={"decode_threads": 16}))
+    keep_whole(made_for(HOST, knobs={"decode_threads": 16}))
     small = HOST.model_copy(update={"cpus": 2})
     with pytest.raises(ProfileError, match="decode_threads: 16 → 4") as caught:
         load_profile("mine", strict=True, host=small)

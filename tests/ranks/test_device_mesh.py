@@ -15,7 +15,7 @@ import pytest
 import torch
 from device_mesh_script import RATE, STEPS, error, model
 from rlds_files import episode, write_dataset
-from streams import dataset_of
+from streams import write_spec
 
 from autoloader import AutoLoader
 from autoloader.errors import UsageError
@@ -31,15 +31,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 samples, a pass an epoch, in batches of four."""
     folder = tmp_path_factory.mktemp("data")
     written = write_dataset(folder, [[episode(number, 12) for number in range(4)]])
-    path = folder / "mix.yaml"
-    path.write_text(
-        f"datasets: [{dataset_of(written)}]\n"
-        "weights: natural\n"
-        "normalize: {action: {method: mean_std}, state: {method: mean_std}}\n"
-        "cameras: {primary: {size: [12, 16]}}\n"
-        "batch: {size: 4}\n"
-    )
-    return path
+    mean_std = {"method": "mean_std"}
+    normalize = {"action": mean_std, "state": mean_std}
+    return write_spec(folder, written, "[12, 16]", normalize=normalize)
 
 
 @pytest.fixture(scope="module")

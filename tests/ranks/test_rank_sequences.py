@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, write_pair
-from streams import every_strategy, spec_of
+from streams import endless, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.source import Spans
@@ -35,11 +34,6 @@ def loader(spec: PipelineSpec, rank: int, world_size: int, **own: Any) -> AutoLo
 
 def rows(batch: dict[str, Any]) -> Samples:
     return [tuple(row) for row in batch["provenance"].tolist()]
-
-
-def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from loader
 
 
 def epoch_of(spec: PipelineSpec, world_size: int) -> list[list[Samples]]:

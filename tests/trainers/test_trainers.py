@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from package_folders import environment_with
 from rlds_files import episode, png, write_dataset
-from streams import dataset_of
+from streams import write_spec
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -41,15 +41,9 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 samples, a pass an epoch."""
     folder = tmp_path_factory.mktemp("data")
     written = write_dataset(folder, [[episode(n, 10, encode=png) for n in range(4)]])
-    path = folder / "mix.yaml"
-    path.write_text(
-        f"datasets: [{dataset_of(written)}]\n"
-        "weights: natural\n"
-        "normalize: {action: {method: mean_std}, state: {method: mean_std}}\n"
-        "cameras: {primary: {size: [16, 16]}}\n"
-        "batch: {size: 4}\n"
-    )
-    return path
+    mean_std = {"method": "mean_std"}
+    normalize = {"action": mean_std, "state": mean_std}
+    return write_spec(folder, written, "[16, 16]", normalize=normalize)
 
 
 def told(script: str, environment: dict[str, str], *words: str) -> list[dict[str, Any]]:
