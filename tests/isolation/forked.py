@@ -164,7 +164,8 @@ def fork(opened: Opened, uses: list[str], end: str) -> Fork:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         faulthandler.register(signal.SIGALRM, file=2, chain=True)  # says where it hangs
         signal.alarm(HANG_S)
-        found = [fault for use in uses for fault in _refused(use, opened)] + changed(opened.held)
+        once = dict.fromkeys(uses)  # an iteration that has refused is over, and refuses no more
+        found = [fault for use in once for fault in _refused(use, opened)] + changed(opened.held)
         os.write(writing, json.dumps(found).encode() + b"\n")
         os.close(writing)
         ENDS[end](opened)
