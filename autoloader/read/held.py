@@ -59,7 +59,7 @@ class HeldFrames:
         *,
         built: int,
     ) -> None:
-        """Give a block its lease; frames that are held are taken out of ``reads``.
+        """Give a block its lease, if it has use for one; held frames are taken out of ``reads``.
 
         Args:
             spans: positions of its samples.
@@ -96,7 +96,11 @@ class HeldFrames:
             asked[camera] = CameraFrames(
                 np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
             )
-        block.lease = lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
+        lease = self._cache.ask(reads.files, asked, int(position[0]), len(block))
+        if not any((slots >= 0).any() for slots in lease.slots.values()):
+            lease.give_up()  # nothing is held, and nothing will be: rows are not asked one by one
+            return
+        block.lease = lease
         for camera, ranges in reads.ranges.items():
             lease.slots[camera][ranges.file < 0] = BLACK  # such a dataset has no such camera
             ranges.file[lease.held[camera]] = -1
