@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import listed, mixture_of
 
 from autoloader.order.chains import chain_difference
 from autoloader.order.episodes import DatasetTable
@@ -17,6 +16,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
+from tests.index.planned import listed, mixture_of
 
 
 def sample_of(offsets: list[int], edges: str = "repeat", per_episode: object = "all") -> SampleSpec:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned import listed, mixture_of
 
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.episodes import DatasetTable
@@ -24,6 +23,7 @@ from autoloader.samples import draws
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
 from autoloader.transforms.ranges import Ranges
+from tests.index.planned import listed, mixture_of
 
 
 @st.composite
