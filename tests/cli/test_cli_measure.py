@@ -69,6 +69,7 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
         "controller": True,
         "split": "train",
         "ram_floor": 5 * 10**9,
+        "disk_floor": None,
         "progress": None,
         "settle": True,
         "mixing": {},
