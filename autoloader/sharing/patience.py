@@ -10,14 +10,16 @@ import math
 
 _KEPT = 200
 _TAIL = 0.99
+_OF_MEDIAN = 4.0
 
 
 class Patience:
     """Fed with times of answers, says from when on one is late.
 
     Until answers are known it is ``FIRST_S``. Then it is the 99th percentile of the last two
-    hundred and half as much again, and never below ``LEAST_S``. Answers that come after they were
-    given up count too, so it grows where all helpers are slow.
+    hundred and half as much again, and never below ``LEAST_S``. Where most come in time and some
+    hang, as while an object store is full, it is ``FIRST_S`` or four times their median at most.
+    Answers that come after they were given up count too, so it grows where all helpers are slow.
     """
 
     FIRST_S = 1.0
@@ -37,4 +39,5 @@ class Patience:
         ordered = sorted(self._times)
         tail = ordered[min(len(ordered) - 1, math.ceil(_TAIL * len(ordered)) - 1)]
         known = 1.5 * tail if len(ordered) >= 8 else max(self.FIRST_S, 1.5 * tail)
-        self.limit_s = min(self.MOST_S, max(self.LEAST_S, known))
+        most = max(self.FIRST_S, _OF_MEDIAN * ordered[len(ordered) // 2])
+        self.limit_s = min(self.MOST_S, most, max(self.LEAST_S, known))

@@ -346,6 +346,8 @@ def test_patience_follows_the_answers_and_one_that_hung_does_not_stretch_it() ->
     assert patience.limit_s == pytest.approx(0.15)
     _noted(patience, [0.001] * 200)
     assert patience.limit_s == Patience.LEAST_S
+    _noted(patience, [3.0] * 60)  # some hang: the rest are not waited for so long
+    assert patience.limit_s == Patience.FIRST_S
     _noted(patience, [3.0] * 200)  # all are slow, and come late: it grows until they are in time
     assert patience.limit_s == pytest.approx(4.5)
 
