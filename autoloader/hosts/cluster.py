@@ -16,6 +16,8 @@ from typing import Any
 from autoloader.errors import PipelineError
 from autoloader.extras import needs
 
+RESOURCE = "autoloader"
+"""Where nodes declare this resource of Ray's, they alone help, each with as much as it declares."""
 _ANSWER_S = 5.0
 _REACHED_REMEDY = (
     "look whether the cluster runs (`ray status`) and this host belongs to it: "
@@ -30,12 +32,14 @@ class ClusterNode:
     Attributes:
         name: Ray's id of it.
         host: its address, for people.
-        cpus: processors that Ray may use there.
+        cpus: processors that Ray may use there; of these, as many as ``RESOURCE`` says.
+        declared: it has ``RESOURCE``.
     """
 
     name: str
     host: str
     cpus: int
+    declared: bool = False
 
 
 def join(address: str) -> Any:
@@ -93,13 +97,19 @@ def _answering(address: str) -> str:
 
 
 def other_nodes(ray: Any, but: Iterable[str]) -> list[ClusterNode]:
-    """Nodes that live and have a processor, but for some; asks the head, and may wait for it."""
+    """Nodes that live and may help, but for some; asks the head, and may wait for it."""
     left_out = set(but)
-    return [
-        ClusterNode(one["NodeID"], one["NodeManagerAddress"], int(one["Resources"]["CPU"]))
-        for one in ray.nodes()
-        if one["Alive"] and one["NodeID"] not in left_out and one["Resources"].get("CPU", 0) >= 1
-    ]
+    living = [one for one in ray.nodes() if one["Alive"]]
+    declared = any(RESOURCE in one["Resources"] for one in living)
+    found = []
+    for one in living:
+        resources = one["Resources"]
+        cpus = int(resources.get("CPU", 0))
+        if declared:
+            cpus = min(cpus, int(resources.get(RESOURCE, 0)))
+        if cpus >= 1 and one["NodeID"] not in left_out:
+            found.append(ClusterNode(one["NodeID"], one["NodeManagerAddress"], cpus, declared))
+    return found
 
 
 def own_node(ray: Any) -> str:
@@ -108,11 +118,12 @@ def own_node(ray: Any) -> str:
 
 
 def placed_on(ray: Any, node: ClusterNode) -> dict[str, Any]:
-    """Options of what runs on a node: one processor, no GPU."""
+    """Options of what runs on a node: one processor, no GPU, and one of ``RESOURCE`` if declared."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return {
         "num_cpus": 1,
         "num_gpus": 0,
+        "resources": {RESOURCE: 1} if node.declared else {},
         "scheduling_strategy": strategy(node_id=node.name, soft=False),
     }
 

@@ -13,6 +13,7 @@ import pytest
 
 from autoloader import AutoLoader, PipelineSpec, extras
 from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
+from autoloader.hosts.cluster import other_nodes
 from autoloader.index import open_indexes
 from autoloader.knobs import Knobs
 from autoloader.planning.helpers import with_helpers
@@ -130,3 +131,23 @@ def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(
     except AutoloaderError:
         return  # it has fewer records than its metadata says, which is found before
     assert changed.digest() != index.digest()
+
+
+def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_that() -> None:
+    def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
+        return {
+            "NodeID": name,
+            "NodeManagerAddress": f"{name}.lan",
+            "Alive": alive,
+            "Resources": {"memory": 1e9, **resources},
+        }
+
+    def found(*nodes: dict[str, Any]) -> dict[str, tuple[int, bool]]:
+        ray = types.SimpleNamespace(nodes=lambda: list(nodes))
+        return {one.name: (one.cpus, one.declared) for one in other_nodes(ray, ["head"])}
+
+    head, plain = node("head", CPU=4.0), node("plain", CPU=8.0)
+    others = [node("gone", alive=False, CPU=8.0), node("poor")]
+    assert found(head, plain, *others) == {"plain": (8, False)}
+    chosen = [node("four", CPU=8.0, autoloader=4.0), node("most", CPU=2.0, autoloader=99.0)]
+    assert found(head, plain, *others, *chosen) == {"four": (4, True), "most": (2, True)}
