@@ -118,7 +118,7 @@ def own_node(ray: Any) -> str:
 
 
 def placed_on(ray: Any, node: ClusterNode) -> dict[str, Any]:
-    """Options of what runs on a node: one processor, no GPU, and one of ``RESOURCE`` if declared."""
+    """Options of what runs on a node: one processor, no GPU, one of ``RESOURCE`` if declared."""
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return {
         "num_cpus": 1,

@@ -495,10 +495,16 @@ def test_closing_does_not_wait_for_a_source_that_hangs(
 
     monkeypatch.setattr(pipeline_module, "CLOSE_S", 0.05)
     mixture = build(tmp_path, "a")
-    gate = threading.Event()
-    running = run(mixture, source=record_sources(mixture, lambda *_: gate.wait(60) and None))
+    asked, gate = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> None:
+        asked.set()
+        gate.wait(60)
+
+    running = run(mixture, source=record_sources(mixture, hang))
     with running, caplog.at_level(logging.WARNING):
         assert running.pipeline.next(0.01) is None
+        asked.wait(60)
     assert "still waiting for their source" in caplog.text
     gate.set()
 
