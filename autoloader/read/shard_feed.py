@@ -121,7 +121,8 @@ class ShardFeed:
                 ]
                 for thread in self._threads:
                     thread.start()
-            self._changed.notify_all()
+            if self._is_due():
+                self._changed.notify()
 
     def close(self) -> None:
         """Fetch nothing more, and let go of the leases."""
@@ -155,9 +156,7 @@ class ShardFeed:
             with self._changed:
                 if self._closed:
                     return None
-                look = self._looked_at < 0
-                look = look or abs(self._position - self._looked_at) >= _LOOK_AGAIN
-                if look:
+                if look := self._is_due():
                     self._looked_at = self._position
                 elif self._queue:
                     return self._queue.pop(0)
@@ -165,6 +164,9 @@ class ShardFeed:
                     self._changed.wait()
             if look:
                 self._look(self._looked_at)
+
+    def _is_due(self) -> bool:
+        return self._looked_at < 0 or abs(self._position - self._looked_at) >= _LOOK_AGAIN
 
     def _look(self, position: int) -> None:
         """Find what is needed when, from a position on."""
