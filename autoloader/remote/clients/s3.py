@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 from autoloader.remote import faults
 from autoloader.remote.clients.connections import Answer
 from autoloader.remote.clients.meaning import meant
-from autoloader.remote.clients.web import WebClient
+from autoloader.remote.clients.web import WebClient, pin_header
 from autoloader.remote.identity import RemoteIdentity, of_entry
 
 _REGION = "x-amz-bucket-region"
@@ -80,8 +80,9 @@ class S3Client(WebClient):
         *,
         into: memoryview | None = None,
     ) -> Answer:
-        pinned = {"If-Match": of.tag} if of is not None and of.tag else {}
-        answer = self._signed(method, path, path, headers={**pinned, **(own or {})}, into=into)
+        answer = self._signed(
+            method, path, path, headers={**pin_header(of), **(own or {})}, into=into
+        )
         return self._checked(answer, path, pinned=of is not None)
 
     def _signed(

@@ -92,12 +92,10 @@ class WebClient:
 
     def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
         """Where a file is asked for, and headers that say who asks and pin its version."""
-        pinned = {"If-Match": of.tag} if of is not None and of.tag else {}
         parts = urlsplit(path)
         own = _own_credentials(parts.hostname or "")
-        return parts._replace(
-            path=quote(parts.path, safe="/%:@!$&'()*+,;=~")
-        ).geturl(), pinned | own
+        address = parts._replace(path=quote(parts.path, safe="/%:@!$&'()*+,;=~")).geturl()
+        return address, pin_header(of) | own
 
     def _told(self, answer: Answer) -> RemoteIdentity:
         """What the headers of a whole file say of it."""
@@ -111,6 +109,11 @@ class WebClient:
             return False
         found = of_entry({**marks, "size": of.size})
         return (found.number, found.tag) != (of.number, of.tag)
+
+
+def pin_header(of: RemoteIdentity | None) -> dict[str, str]:
+    """The header that has a request refused where the file is another version by now."""
+    return {"If-Match": of.tag} if of is not None and of.tag else {}
 
 
 def _marks(headers: Message) -> dict[str, str | None]:
