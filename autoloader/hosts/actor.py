@@ -12,9 +12,11 @@ Not here: whether its answers may be used (``comparison``, ``sharing.identity``)
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,8 +70,9 @@ class Helper:
         self._begun = 0
         self._looked_s = 0.0
         self._filled: dict[int, BatchMessage] = {}
-        self._free: list[int] = list(range(_SLOTS))
-        self._slot_given = threading.Condition(self._lock)
+        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(_SLOTS):
+            self._free.put(slot)
         self._headroom = HeadroomProbe()
 
     def join(self) -> dict[str, Any]:
@@ -105,22 +108,23 @@ class Helper:
     def fill(self, start: int, stop: int) -> tuple[dict[str, Any], np.ndarray]:
         """The batch of positions [start, stop): what is said of it, and its slot as one buffer.
 
+        The buffer is the slot itself, which is filled again once nobody holds the buffer: Ray lets
+        go of it when it has copied it into its object store.
+
         Raises:
             AutoloaderError: it cannot be filled here; the loader then does it itself.
         """
-        with self._slot_given:
+        slot = self._free.get()
+        content = self._memory.base(slot)
+        weakref.finalize(content, self._free.put, slot)
+        with self._lock:
             self._check_memory()
-            self._slot_given.wait_for(lambda: self._free)
-            slot, number = self._free.pop(), self._begun
+            number = self._begun
             self._begun += 1
             self._builder.assign([(start, stop)])
             self._builder.give(slot)
         batch = self._taken(number)
         found, self._bad.found = self._bad.found, []
-        content = np.array(self._memory.base(slot))
-        with self._slot_given:
-            self._free.append(slot)
-            self._slot_given.notify()
         return {"batch": batch.plain(), "bad": found}, content
 
     def _taken(self, number: int) -> BatchMessage:

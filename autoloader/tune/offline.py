@@ -42,7 +42,7 @@ from autoloader.tune.order import OrderChoice, propose
 from autoloader.tune.page import write_page
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import TuneReport
-from autoloader.tune.search_space import SearchSpace, guess, least_for_step
+from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
 from autoloader.tune.shared import HostTurns
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
@@ -172,7 +172,7 @@ def tune(
     analyst = _analyst(place, options.step_time_s, clock)
     result = run_study(
         space,
-        partial(_first_trial, space, batch_size, options.step_time_s),
+        partial(_guesses, space, batch_size, options.step_time_s),
         place.measure,
         study_options,
         clock=clock,
@@ -389,13 +389,13 @@ def _local_files(plan: LoaderPlan) -> list[str]:
     return sorted({piece.path for dataset in local for piece in dataset.slices})
 
 
-def _first_trial(
+def _guesses(
     space: SearchSpace, batch_size: int, step_time_s: float | None, trace: Trace | None
-) -> Knobs:
-    """The set that reasoning gives for what is sought."""
+) -> tuple[Knobs, ...]:
+    """The sets that reasoning gives for what is sought."""
     if step_time_s is None:
-        return guess(space, batch_size, trace)
-    return least_for_step(space, batch_size, trace, step_time_s)
+        return guesses(space, batch_size, trace)
+    return (least_for_step(space, batch_size, trace, step_time_s),)
 
 
 def _analyst(place: _Place, step_time_s: float | None, clock: Clock) -> Analyst:

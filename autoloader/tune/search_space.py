@@ -219,6 +219,21 @@ def guess(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> Kn
     return Knobs.build({**values, **own}, base=space.start)
 
 
+def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> tuple[Knobs, ...]:
+    """``guess``, and the same with a decode process for each cpu where that is another set.
+
+    How long threads wait for their interpreter is in no trace, so whether more interpreters help is
+    tried, and not left to whether the sampler happens upon it.
+    """
+    first = guess(space, batch_size, trace)
+    most = min(space.limits.cpus, space.ranges["decode_processes"].high)
+    if space.parameters(second := Knobs.build({"decode_processes": most}, base=first)) == (
+        space.parameters(first)
+    ):
+        return (first,)
+    return first, second
+
+
 def _processes(trace: Trace | None, cpus: int) -> int:
     """Decode processes whose interpreters the bound's samples would keep seven tenths busy."""
     if trace is None or trace.cpu_s <= 0:

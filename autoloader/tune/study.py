@@ -20,7 +20,7 @@ of it (``report``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -152,13 +152,16 @@ _WHOLE = ("start", "guess")
 """Trials that are measured to their end, since the bound is made of their traces."""
 
 
+_Guesses = Callable[[Trace | None], Sequence[Knobs]]
+
+
 class TrialFailed(Exception):  # noqa: N818  (a signal to Optuna's loop, never shown)
     """Tells Optuna that a trial failed and the study goes on."""
 
 
 def run_study(
     space: SearchSpace,
-    first_trial: Callable[[Trace | None], Knobs] | None,
+    guesses: _Guesses,
     measure: Measurer,
     options: StudyOptions,
     *,
@@ -173,7 +176,7 @@ def run_study(
 
     Args:
         space: what is searched; ``space.start`` is the start.
-        first_trial: the set to try right after the start, from the start's trace.
+        guesses: the sets to try right after the start, from the start's trace.
         measure: measures one knob set.
         options: how long, how many, where it is kept.
         clock: the budget's clock.
@@ -208,7 +211,7 @@ def run_study(
             about=options.about,
         )
         with storage_errors(url, study=name), Workers(study, clock) as workers:
-            first = search.run(study, first_trial)
+            first = search.run(study, guesses)
             verdict, here = workers.one_verdict(
                 partial(search.judge, study, first),
                 FinalsResult,
@@ -253,30 +256,23 @@ class _Search:
         self.began_s = self.searched_s = self.clock.now_s()
         self.start = Setting(self.space.start)
 
-    def run(
-        self, study: optuna.Study, first_trial: Callable[[Trace | None], Knobs] | None
-    ) -> TrialResult:
-        """Start, the set from reasoning, then what the sampler draws; returns the start's."""
+    def run(self, study: optuna.Study, guesses: _Guesses) -> TrialResult:
+        """Start, the sets from reasoning, then what the sampler draws; returns the start's."""
         self.known = known_results(study.get_trials(deepcopy=False))
         for setting, result in self.known.values():
             self._learn(setting, result)
         first = self._measure_start(study)
-        self._search(study, first, first_trial)
+        self._search(study, first, guesses)
         self.searched_s = self.clock.now_s()
         return first
 
-    def _search(
-        self,
-        study: optuna.Study,
-        first: TrialResult,
-        first_trial: Callable[[Trace | None], Knobs] | None,
-    ) -> None:
-        if first_trial is not None and self.options.trials > 1:
-            reasoned = first_trial(self.analyst.trace)
-            if self.space.parameters(reasoned) != self.space.parameters(self.space.start):
-                self._enqueue(study, reasoned, "guess")
-                if self._left_s() > first.duration_s:  # the bound is known better with it
-                    self._one(study)
+    def _search(self, study: optuna.Study, first: TrialResult, guesses: _Guesses) -> None:
+        point = self.space.parameters
+        found = guesses(self.analyst.trace)
+        reasoned = [one for one in found if point(one) != point(self.space.start)]
+        if reasoned and self.options.trials > 1 and self._left_s() > first.duration_s:
+            self._enqueue(study, reasoned.pop(0), "guess")  # the bound is known better with it
+            self._one(study)
         if not first.busy and self.objective.nothing_to_gain(first, self.analyst):
             self.ended = "the start is within noise of the bound: no trial can win"
         drawn = 0
@@ -288,7 +284,9 @@ class _Search:
             decided = bool(self.ended) or self._at_the_bound()
             if decided and self.orders is None:
                 return
-            if self.orders is not None:
+            if reasoned and not decided:
+                self._enqueue(study, reasoned.pop(0), "guess")
+            elif self.orders is not None:
                 study.enqueue_trial(self.orders.fixed_point(drawn, own_decided=decided))
             drawn += 1
             self._one(study)

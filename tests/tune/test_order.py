@@ -122,7 +122,7 @@ class Machine:
 def study(machine: Machine, tmp_path: Path, *, allowed: bool = True, trials: int = 16) -> Any:
     found: StudyResult = run_study(
         SearchSpace.around(START, LIMITS),
-        None,
+        lambda _: (),
         machine.mixed({}),
         StudyOptions(sqlite_url(tmp_path / "s.db"), "s", trials=trials, budget_s=1e4),
         clock=machine.clock,

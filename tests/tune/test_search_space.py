@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autoloader.errors import KnobError
 from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess
+from autoloader.tune.search_space import CALLS_SHARE, SEARCHED, SearchSpace, guess, guesses
 
 
 class HypothesisDraws:
@@ -108,6 +108,16 @@ def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject) ->
         assert [getattr(again, knob) for knob in SEARCHED] == [
             getattr(knobs, knob) for knob in SEARCHED
         ]
+
+
+def test_more_interpreters_are_tried_where_the_reader_has_a_use_for_them() -> None:
+    of = KnobLimits(cpus=4, shards={"a": 8})
+    by_index = SearchSpace.around(Knobs.build({"reader": "indexed"}), of)
+    first, second = guesses(by_index, 8)
+    assert (first.decode_processes, second.decode_processes) == (1, 4)
+    assert second == Knobs.build({"decode_processes": 4}, base=first)
+    by_stream = SearchSpace.around(Knobs.build({"reader": "stream"}), KnobLimits(cpus=1, shards={}))
+    assert len(guesses(by_stream, 8)) == 1
 
 
 def test_knobs_that_are_not_searched_keep_the_values_of_the_start() -> None:

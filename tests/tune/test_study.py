@@ -20,7 +20,7 @@ from autoloader.tune.ledger import TolerantPruner
 from autoloader.tune.objective import LeastForStep, Objective, wait_ratio
 from autoloader.tune.order import Setting
 from autoloader.tune.progress import TrialProgress
-from autoloader.tune.search_space import SearchSpace, guess
+from autoloader.tune.search_space import SearchSpace, guesses
 from autoloader.tune.storage import sqlite_url, storage_url
 from autoloader.tune.study import StudyOptions, StudyResult, run_study
 from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
@@ -113,7 +113,7 @@ def study(
     space = SearchSpace.around(start, LIMITS)
     return run_study(
         space,
-        partial(guess, space, 48) if with_guess else None,
+        partial(guesses, space, 48) if with_guess else lambda _: (),
         machine,
         StudyOptions(
             sqlite_url(tmp_path / "s.db"),
@@ -149,7 +149,7 @@ def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path) -> Non
     found = study(machine, tmp_path, recorder=recorder)
     assert machine.asked[0] == START
     assert machine.asked[1].decode_threads == 8
-    assert recorder.labels == ["start", "guess", *["search"] * 8]
+    assert recorder.labels == ["start", "guess", "guess", *["search"] * 7]
     assert found.verdict.winner.knobs.decode_threads >= 8
     assert found.verdict.speedup >= 8
     assert recorder.best == sorted(recorder.best)
@@ -341,7 +341,7 @@ def test_a_storage_that_cannot_be_opened_is_a_usage_error_without_its_password(
         with pytest.raises(UsageError) as caught:
             run_study(
                 SearchSpace.around(START, LIMITS),
-                None,
+                lambda _: (),
                 Machine(),
                 StudyOptions(url, "s"),
                 clock=ManualClock(),
