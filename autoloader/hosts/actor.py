@@ -2,7 +2,7 @@
 
 Runs in a process that Ray starts, with one processor and no GPU. It opens the mixture by the same
 paths as the loader does (a file system that both see, or copies), reads by index, and keeps nothing
-of what it has filled. Two calls at a time: one batch is read while the one before is decoded.
+of what it has filled.
 
 Here is no Ray: ``driver`` makes an actor of ``Helper``.
 
@@ -39,7 +39,9 @@ from autoloader.supervision.start import extend_import_path
 from autoloader.units import format_bytes
 
 _KNOBS = {"reader": "indexed", "decode_threads": 1, "io_threads": 1, "read_ahead": 2}
-_SLOTS = 3
+CALLS_AT_A_TIME = 2
+"""One batch is read while the one before is decoded; more calls wait."""
+_SLOTS = CALLS_AT_A_TIME + 1
 _POLL_S = 1.0
 _LOOK_S = 1.0
 

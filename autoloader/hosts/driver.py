@@ -34,7 +34,7 @@ import numpy as np
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
 from autoloader.hosts import cluster
-from autoloader.hosts.actor import Helper
+from autoloader.hosts.actor import CALLS_AT_A_TIME, Helper
 from autoloader.hosts.cluster import ClusterNode
 from autoloader.hosts.comparison import dataset_of, difference
 from autoloader.process import helper_messages, messages
@@ -297,7 +297,7 @@ class Driver:
         self._tell()
 
     def _begin(self, node: ClusterNode) -> None:
-        kind = self._ray.remote(max_restarts=0, max_concurrency=BATCHES_OF_A_HELPER)(Helper)
+        kind = self._ray.remote(max_restarts=0, max_concurrency=CALLS_AT_A_TIME)(Helper)
         handle = kind.options(**cluster.placed_on(self._ray, node)).remote(asdict(self._start))
         helper = _Helper(handle, node)
         self._helpers.append(helper)

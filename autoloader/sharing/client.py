@@ -33,8 +33,9 @@ from autoloader.supervision.supervisor import Supervisor, waited
 
 logger = logging.getLogger(__name__)
 
-BATCHES_OF_A_HELPER = 2
-"""At a time: one that it fills, and one that it reads for or sends."""
+BATCHES_OF_A_HELPER = 4
+"""At a time: one that it fills, one that it reads for, and two that are sent or wait to be copied
+here, which takes long where this host has few processors."""
 _LOOK_S = 0.5
 _END_S = 2.0
 _MOST_RESTARTS = 3
