@@ -63,6 +63,9 @@ KNOB_CLASS: Mapping[str, KnobClass] = {
     "cache_bytes": "free",
 }
 
+BATCHES_OF_A_HELPER = 4
+"""At a time, for each of ``helper_slots``: one that it fills, one that it reads for, and two that
+are sent or wait to be copied here, which takes long where this host has few processors."""
 
 _Size = Annotated[
     int, BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value)

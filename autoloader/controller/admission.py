@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.knobs import Knobs
+from autoloader.knobs import BATCHES_OF_A_HELPER, Knobs
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import MIB, format_bytes
 
@@ -31,8 +31,6 @@ DECODE_PROCESS_BYTES = 70 * MIB
 """A decode process: Python, NumPy, OpenCV, less what it shares with its siblings."""
 HELPERS_BYTES = 150 * MIB
 """The process that asks helpers elsewhere: Python, NumPy, Ray (108 MiB), and its connections."""
-ANSWERS_OF_A_HELPER = 2
-"""Batches that lie in the object store of this host at most, for each helper."""
 SAMPLE_BYTES = 32 * 1024
 """What a further waiting sample adds: about one encoded frame, since frames are held once."""
 RUN_BYTES = 256 * 64 * 1024
@@ -211,7 +209,7 @@ def _price_helpers(knobs: Knobs, slot_bytes: int) -> int:
     """What helpers on other hosts cost here: the process that asks them, and their answers."""
     if not knobs.helper_slots:
         return 0
-    return HELPERS_BYTES + knobs.helper_slots * ANSWERS_OF_A_HELPER * slot_bytes
+    return HELPERS_BYTES + knobs.helper_slots * BATCHES_OF_A_HELPER * slot_bytes
 
 
 def price_change(before: Knobs, after: Knobs, datasets: Mapping[str, int], prices: Prices) -> int:

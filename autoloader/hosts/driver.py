@@ -37,12 +37,12 @@ from autoloader.hosts import cluster
 from autoloader.hosts.actor import CALLS_AT_A_TIME, Helper
 from autoloader.hosts.cluster import ClusterNode
 from autoloader.hosts.comparison import dataset_of, difference
+from autoloader.knobs import BATCHES_OF_A_HELPER
 from autoloader.process import helper_messages, messages
 from autoloader.process.messages import Message, Wire
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
-from autoloader.sharing.client import BATCHES_OF_A_HELPER
 from autoloader.sharing.identity import differences
 
 _LOOK_S = 1.0

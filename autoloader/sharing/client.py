@@ -25,6 +25,7 @@ from typing import Protocol
 
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread
+from autoloader.knobs import BATCHES_OF_A_HELPER
 from autoloader.process import helper_messages, messages
 from autoloader.process.messages import Message, Wire
 from autoloader.ring.message import BatchMessage
@@ -33,9 +34,6 @@ from autoloader.supervision.supervisor import Supervisor, waited
 
 logger = logging.getLogger(__name__)
 
-BATCHES_OF_A_HELPER = 4
-"""At a time: one that it fills, one that it reads for, and two that are sent or wait to be copied
-here, which takes long where this host has few processors."""
 _LOOK_S = 0.5
 _END_S = 2.0
 _MOST_RESTARTS = 3
