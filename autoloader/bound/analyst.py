@@ -54,22 +54,27 @@ class Analyst:
         """The cheapest so far."""
         return min(self._traces, key=lambda trace: trace.cpu_s, default=None)
 
-    def bound(self, *, with_cache: bool = False) -> Bound | None:
+    def bound(self, *, held_by: int = 0) -> Bound | None:
         """How fast the loader can be at most, by what was measured so far.
 
         Args:
-            with_cache: ask too what held frames would give, which takes some seconds.
+            held_by: ask too what held frames would give with so many decode processes, which takes
+                some seconds; 0: not.
         """
         trace = self.trace
         if trace is None:
             return None
         supplies = replace(self.supplies, disk_bytes_per_s=disk_rate(self._asking))
-        decode = trace.stages.get("decode")
-        if not with_cache or decode is None or decode.cpu_s <= SAMPLE_S:
-            return bound_of(self._traces, supplies, chain_saves=self.chain_saves)
-        # What the interpreter does for a sample in decode threads no held frame saves.
-        steps = self.cache(decode.cpu_s - SAMPLE_S)
-        return bound_of(self._traces, supplies, steps, chain_saves=self.chain_saves)
+        steps: Sequence[CacheStep] = ()
+        if held_by and trace.cpu_s > SAMPLE_S:  # which no held frame saves
+            steps = self.cache(trace.cpu_s - SAMPLE_S)
+        return bound_of(
+            self._traces,
+            supplies,
+            steps,
+            held_sample_s=SAMPLE_S / max(1, held_by),
+            chain_saves=self.chain_saves,
+        )
 
     def near(self, samples_per_s: float | None) -> bool:
         """Whether a rate is so close to the bound that no trial can be told to be better."""

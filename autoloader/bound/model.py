@@ -141,6 +141,7 @@ def bound_of(
     supplies: Supplies,
     cache: Sequence[CacheStep] = (),
     *,
+    held_sample_s: float = 0.0,
     chain_saves: float = 0.0,
 ) -> Bound | None:
     """The bound that these measurements give; ``None`` without any that cost something.
@@ -149,6 +150,7 @@ def bound_of(
         traces: of measurements of one mixture on one machine, whatever their knobs.
         supplies: what there is.
         cache: what holding frames saves; see ``cache_steps``.
+        held_sample_s: that the interpreters have for a sample whose frames are held, side by side.
         chain_saves: share of decodes that chained samples would save, 0 to 1.
     """
     known = [trace for trace in traces if trace.samples and trace.cpu_s > 0]
@@ -162,14 +164,15 @@ def bound_of(
         cache=tuple(cache),
     )
     alone = solve(costs, replace(supplies, cache_bytes=0.0))
-    held = solve(costs, supplies) if cache else None
+    of_held = replace(costs, one_thread_s=max(costs.one_thread_s, held_sample_s))
+    held = solve(of_held, supplies) if cache else None
     gains = held is not None and held.samples_per_s > alone.samples_per_s * (1 + _WORTH_RATIO)
     return Bound(
         samples_per_s=alone.samples_per_s,
         limited_by=alone.limited_by,
         cached_samples_per_s=held.samples_per_s if held and gains else None,
         cache_bytes=round(held.cache_bytes) if held and gains else 0,
-        lifts=_lifts(costs, supplies, cheapest, alone, chain_saves),
+        lifts=_lifts(costs, of_held, supplies, cheapest, alone, chain_saves),
         costs=costs,
         supplies=supplies,
         trace=cheapest,
@@ -194,8 +197,8 @@ def cache_steps(
     Args:
         sets: the mixture's frames (``planning.frame_sets``).
         left_bytes: what the RAM floor leaves; steps go up to twice that.
-        decode_s: processor seconds that decoding costs for each sample, as traced. The forecast
-            gives the part of it that is saved.
+        decode_s: processor seconds of a sample that held frames save, where all are held: decoding
+            and what goes with it. The forecast gives the part of it that is saved.
         copy_bytes_per_s: at which a held frame is copied, by one thread.
     """
     every_s = sum(one.uses_per_position * one.decode_s for one in sets)
@@ -229,7 +232,12 @@ def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 
 def _lifts(
-    costs: Costs, supplies: Supplies, trace: Trace, alone: Solution, chain_saves: float
+    costs: Costs,
+    of_held: Costs,
+    supplies: Supplies,
+    trace: Trace,
+    alone: Solution,
+    chain_saves: float,
 ) -> tuple[Lift, ...]:
     bare = replace(supplies, cache_bytes=0.0)
     decode = trace.stages.get("decode")
@@ -241,12 +249,12 @@ def _lifts(
         ),
         (
             f"{format_bytes(round(supplies.cache_bytes))} of decoded frames held",
-            costs,
+            of_held,
             supplies,
         ),
         (
             f"twice the memory for them, {format_bytes(round(2 * supplies.cache_bytes))}",
-            costs,
+            of_held,
             replace(supplies, cache_bytes=2 * supplies.cache_bytes),
         ),
     ]

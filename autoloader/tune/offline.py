@@ -182,7 +182,7 @@ def tune(
         orders=OrderChoice.of(plan.mixture) if options.allow_order else None,
         measure_mixed=place.measure_mixed,
     )
-    analysis = analyst.bound(with_cache=True)
+    analysis = analyst.bound(held_by=result.verdict.winner.knobs.decode_processes)
     proof = None
     if analysis is not None and analysis.cached_samples_per_s is not None:
         rate = result.verdict.winner.samples_per_s or analysis.samples_per_s

@@ -176,7 +176,10 @@ def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
 
 
 def small_group(row: Row, limit_bytes: int, count: int = RANDOM_SETS) -> dict[str, Any]:
-    """A study in a memory cgroup in which about half of its legal sets cross the floor."""
+    """A study in a memory cgroup in which about half of its legal sets cross the floor.
+
+    The study may find after three trials that none can win, so the sets are measured as trials too.
+    """
     with MemoryGroup(limit_bytes) as group:
 
         def inside(command: list[str]) -> tuple[int, dict[str, Any]]:
@@ -196,6 +199,7 @@ def small_group(row: Row, limit_bytes: int, count: int = RANDOM_SETS) -> dict[st
     least = [one["min_headroom_bytes"] for one in reasons if one["min_headroom_bytes"]]
     least.append(drawn["least_headroom_bytes"])
     named = [one["reason"] for one in reasons if one["outcome"] == "infeasible"]
+    named += [end for end in drawn["ends"] if Outcome.INFEASIBLE.value in end]
     return {
         "limit_bytes": limit_bytes,
         "random sets that would breach": drawn["infeasible"],
@@ -312,9 +316,12 @@ def _relaxed(row: Row, name: str, knobs: Knobs) -> tuple[float, dict[str, float 
     cpus = sorted(os.sched_getaffinity(0))
     row = replace(row, batches=max(10, row.batches // 4))
     whole = row.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
-    os.sched_setaffinity(0, cpus[: max(1, len(cpus) // 2)])
+    fewer = max(1, len(cpus) // 2)
+    os.sched_setaffinity(0, cpus[:fewer])
     try:
-        half = row.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
+        legal = {"decode_processes": min(knobs.decode_processes, fewer)}
+        on_fewer = row.in_turn(Knobs.build(legal, base=knobs), [], budget_s=0.0)
+        half = on_fewer.base.samples_per_s
     finally:
         os.sched_setaffinity(0, cpus)
     found = {"cores": whole / half if whole and half else None}

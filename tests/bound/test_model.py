@@ -116,6 +116,20 @@ def test_memory_for_frames_lifts_the_bound_and_is_told_apart() -> None:
     assert any("twice the memory" in one.change for one in found.lifts)
 
 
+def test_frames_that_are_held_leave_the_interpreters_their_part_of_a_sample() -> None:
+    steps = (CacheStep(GIB, 0.0009),)
+    rates = [
+        bound_of([trace()], Supplies(2, cache_bytes=GIB), steps, held_sample_s=seconds)
+        for seconds in (0.0, 0.0002, 0.0001)
+    ]
+    free, one, two = (found.cached_samples_per_s for found in rates if found is not None)
+    assert free is not None
+    assert one is not None
+    assert two is not None
+    assert (one, two) == pytest.approx((5_000, min(free, 10_000)))
+    assert one < two <= free
+
+
 def test_steps_of_a_cache_save_less_and_less_for_a_byte_and_never_more_than_decoding() -> None:
     sets = [
         FrameSet("a", "primary", 0.5, 4000, ((1, 4000.0),), 200_000, 0.004),
