@@ -21,7 +21,7 @@ from typing import Any
 import optuna
 
 from autoloader.knobs import Knobs
-from autoloader.planning.start import plan_loader
+from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.spec import PipelineSpec
 from autoloader.tune.finals import interval_of
@@ -287,10 +287,13 @@ def _ratios(report: LadderReport) -> list[dict[str, Any]]:
 
 def _start_rate(row: Row, profile: str) -> float:
     """What a shipped profile gives on this machine, clamped to it; infinite where it cannot run."""
-    spec = PipelineSpec.from_yaml(row.spec)
-    plan = plan_loader(spec, profile=profile, headroom=HeadroomProbe(), probe_only=True)
-    once = row.in_turn(plan.knobs, [], budget_s=0.0)
+    once = row.in_turn(_plan(row, profile).knobs, [], budget_s=0.0)
     return once.base.samples_per_s or float("inf")
+
+
+def _plan(row: Row, profile: str = "local_dev") -> LoaderPlan:
+    spec = PipelineSpec.from_yaml(row.spec)
+    return plan_loader(spec, profile=profile, headroom=HeadroomProbe(), probe_only=True)
 
 
 @contextmanager
@@ -316,12 +319,10 @@ def _relaxed(row: Row, name: str, knobs: Knobs) -> tuple[float, dict[str, float 
     cpus = sorted(os.sched_getaffinity(0))
     row = replace(row, batches=max(10, row.batches // 4))
     whole = row.in_turn(knobs, [], budget_s=0.0).base.samples_per_s
-    fewer = max(1, len(cpus) // 2)
-    os.sched_setaffinity(0, cpus[:fewer])
+    os.sched_setaffinity(0, cpus[: max(1, len(cpus) // 2)])
     try:
-        legal = {"decode_processes": min(knobs.decode_processes, fewer)}
-        on_fewer = row.in_turn(Knobs.build(legal, base=knobs), [], budget_s=0.0)
-        half = on_fewer.base.samples_per_s
+        legal, _ = knobs.clamp(_plan(row).limits)
+        half = row.in_turn(legal, [], budget_s=0.0).base.samples_per_s
     finally:
         os.sched_setaffinity(0, cpus)
     found = {"cores": whole / half if whole and half else None}
