@@ -18,7 +18,7 @@ NOISE_RATIO = 0.05
 """Two measurements of one set differ by about this much; nearer the bound nothing can be told."""
 
 CacheModel = Callable[[float], Sequence[CacheStep]]
-"""What holding frames saves, for so many processor seconds of decoding a sample."""
+"""What holding frames saves, where it saves so many processor seconds of a sample at most."""
 
 
 @dataclass(slots=True)

@@ -24,17 +24,17 @@ def cache_model(plan: LoaderPlan, clock: Clock) -> Callable[[float], tuple[Cache
         clock: times a second of decoding.
 
     Returns:
-        Steps, for so many processor seconds of decoding a sample; called once or twice, it reads
-        a few episodes each time.
+        Steps, for so many processor seconds that held frames save of a sample at most; called once
+        or twice, it reads a few episodes each time.
     """
 
-    def steps(decode_s: float) -> tuple[CacheStep, ...]:
+    def steps(most_s: float) -> tuple[CacheStep, ...]:
         tables = quick_tables(plan.mixture.datasets)
         reuse = reuse_of(plan, tables)
         if reuse is None:
             return ()
         costs = probe_decode(plan.mixture, clock)
         sets = frame_sets(plan.mixture, plan.order, tables, reuse, costs)
-        return cache_steps(sets, plan.limits.cache_bytes or 0, decode_s, probe_copy(clock))
+        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy(clock))
 
     return steps

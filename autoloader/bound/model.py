@@ -190,15 +190,15 @@ def disk_rate(traces: Iterable[Trace]) -> float | None:
 
 
 def cache_steps(
-    sets: Sequence[FrameSet], left_bytes: int, decode_s: float, copy_bytes_per_s: float
+    sets: Sequence[FrameSet], left_bytes: int, most_s: float, copy_bytes_per_s: float
 ) -> tuple[CacheStep, ...]:
     """What holding decoded frames saves, as steps of which each saves less for a byte.
 
     Args:
         sets: the mixture's frames (``planning.frame_sets``).
         left_bytes: what the RAM floor leaves; steps go up to twice that.
-        decode_s: processor seconds of a sample that held frames save, where all are held: decoding
-            and what goes with it. The forecast gives the part of it that is saved.
+        most_s: processor seconds of a sample that are saved where all its frames are held. The
+            forecast gives the part of it that is saved.
         copy_bytes_per_s: at which a held frame is copied, by one thread.
     """
     every_s = sum(one.uses_per_position * one.decode_s for one in sets)
@@ -212,7 +212,7 @@ def cache_steps(
             one.frames.uses_per_position * one.hit_ratio * one.frames.frame_bytes
             for one in told.sets
         )
-        saved_s = decode_s * told.saved_s / every_s - copied / copy_bytes_per_s
+        saved_s = most_s * told.saved_s / every_s - copied / copy_bytes_per_s
         points.append((size, max(points[-1][1], saved_s)))
     return _concave(points)
 

@@ -227,11 +227,9 @@ def guesses(space: SearchSpace, batch_size: int, trace: Trace | None = None) -> 
     """
     first = guess(space, batch_size, trace)
     most = min(space.limits.cpus, space.ranges["decode_processes"].high)
-    if space.parameters(second := Knobs.build({"decode_processes": most}, base=first)) == (
-        space.parameters(first)
-    ):
-        return (first,)
-    return first, second
+    second = Knobs.build({"decode_processes": most}, base=first)
+    same = space.parameters(second) == space.parameters(first)
+    return (first,) if same else (first, second)
 
 
 def _processes(trace: Trace | None, cpus: int) -> int:

@@ -144,11 +144,7 @@ def two_seeds(row: Row) -> dict[str, Any]:
 
 
 def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
-    """Studies for a trainer's step, and what was found run once more.
-
-    What counts is waiting for batches that are not there, as for the study; handing over one that
-    is takes the trainer half a millisecond or so whatever the knobs say, and is told beside it.
-    """
+    """Studies for a trainer's step, and what was found run once more."""
     found: dict[str, dict[str, Any]] = {}
     for step_ms in steps_ms:
         answer = row.study(
@@ -161,8 +157,8 @@ def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
         waits = [(one.measurement or {})["wait_ratio"] for one in again.base.rounds.values()]
         found[f"{step_ms} ms"] = {
             "knobs": {name: answer["best"]["knobs"][name] for name in _TOLD},
-            "with handing over": max(waits, default=None),
-            "wait_ratio": most_wait(again.base),
+            "wait_ratio": max(waits, default=None),
+            "without handing over": most_wait(again.base),
             "peak_rss_bytes": again.base.peak_rss_bytes,
         }
     peaks: list[int] = [one["peak_rss_bytes"] or 0 for one in found.values()]
@@ -176,10 +172,7 @@ def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
 
 
 def small_group(row: Row, limit_bytes: int, count: int = RANDOM_SETS) -> dict[str, Any]:
-    """A study in a memory cgroup in which about half of its legal sets cross the floor.
-
-    The study may find after three trials that none can win, so the sets are measured as trials too.
-    """
+    """A study in a memory cgroup in which about half of its legal sets cross the floor."""
     with MemoryGroup(limit_bytes) as group:
 
         def inside(command: list[str]) -> tuple[int, dict[str, Any]]:
@@ -199,7 +192,6 @@ def small_group(row: Row, limit_bytes: int, count: int = RANDOM_SETS) -> dict[st
     least = [one["min_headroom_bytes"] for one in reasons if one["min_headroom_bytes"]]
     least.append(drawn["least_headroom_bytes"])
     named = [one["reason"] for one in reasons if one["outcome"] == "infeasible"]
-    named += [end for end in drawn["ends"] if Outcome.INFEASIBLE.value in end]
     return {
         "limit_bytes": limit_bytes,
         "random sets that would breach": drawn["infeasible"],

@@ -71,8 +71,9 @@ def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(
 
         first = f"waiting for late (opening shard {turns[0]}/{SHARDS})"
         until(lambda: now() == f"1/2 ready, {first}")
-        gate.release(1000)  # with few it would soon be waited for again
-        until(lambda: running.pipeline.activity().datasets["late"].episodes > 0)
+        gate.release()
+        until(lambda: running.pipeline.activity().datasets["late"].episodes == 1)
+        gate.release(1000)  # with one it may be waited for again already
         until(lambda: "late" not in now())
         running.batches(2)
 

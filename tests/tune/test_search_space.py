@@ -116,7 +116,7 @@ def test_more_interpreters_are_tried_where_the_reader_has_a_use_for_them() -> No
     first, second = guesses(by_index, 8)
     assert (first.decode_processes, second.decode_processes) == (1, 4)
     assert second == Knobs.build({"decode_processes": 4}, base=first)
-    by_stream = SearchSpace.around(Knobs.build({"reader": "stream"}), KnobLimits(cpus=1, shards={}))
+    by_stream = SearchSpace.around(Knobs.build({"reader": "stream"}), of)
     assert len(guesses(by_stream, 8)) == 1
 
 
