@@ -1,6 +1,12 @@
 """Hands filled slots to the training loop as batches, and takes them back; measures its waits.
 
-Used by the thread that iterates the loader.
+Theory of operation. Behind a training step nothing of ours is in the processor's caches any more,
+and making tensors of a filled slot takes up to a millisecond. So while the step runs a thread gives
+slots back and makes the next batch, if that has been filled; little is left to do when it is asked
+for. The thread works between two calls of the loader only: whatever is asked of the loader waits
+for it first. A batch that it made before the pipeline began anew is dropped, and comes again.
+
+Used by the thread that iterates the loader, but for ``_prepare``.
 
 Not here: filling a slot (``decode``), which samples were handed out (``pipeline.progress``).
 """
@@ -13,9 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.decode.activity import HelperActivity
 from autoloader.extras import needs
+from autoloader.host.background import Background
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.progress import DeliveryProgress
@@ -57,6 +66,29 @@ def _repeated(tree: Any) -> Any:
     return made
 
 
+_SHORT_STEP_S = 0.001
+"""A training loop that is back sooner gains nothing by a batch that is made meanwhile."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Prepared:
+    """A batch in the training loop's form that has not been handed out.
+
+    Attributes:
+        filled: what the child told of it.
+        batch: over its slot.
+        ledger: which samples it stands for, row by row.
+        copied: whether it is a copy of the slot.
+        generation: of the pipeline that it came from.
+    """
+
+    filled: BatchMessage
+    batch: Batch
+    ledger: list[list[int]]
+    copied: bool
+    generation: int = 0
+
+
 class Delivery:
     """The way of one loader's batches to its training loop.
 
@@ -93,7 +125,9 @@ class Delivery:
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
-        self._asked_s = 0.0
+        self._background = None if page is None or replays else Background("autoloader-hand")
+        self._prepared: _Prepared | None = None
+        self._asked_s = self._got_s = self._step_s = 0.0
         self._patience = Patience()
         self.copied = False
         """Whether the last batch is a copy, and its slot to be taken back at once."""
@@ -107,6 +141,7 @@ class Delivery:
     def ask(self) -> None:
         """The training loop asks for a batch, and waits from now on."""
         self._asked_s = time.perf_counter()
+        self._step_s = self._asked_s - self._got_s
         self._patience.begin()
         self.page.waiting(time.monotonic_ns())
 
@@ -129,8 +164,49 @@ class Delivery:
 
     def hand_over(self, filled: BatchMessage, ring_slots: int) -> Batch:
         """The batch in a filled slot, noted in ``progress``; the training loop waits no more."""
+        made = self._made(filled, ring_slots)
+        self.copied = made.copied
+        return self._handed_over(made)
+
+    def prepared(self, pipeline: ChildPipeline | ThreadPipeline) -> Batch | None:
+        """As ``hand_over``: the batch that was made during the training step, if there is one."""
+        made, self._prepared = self._prepared, None
+        if made is None or made.generation != cast("ChildPipeline", pipeline).generation:
+            return None
+        if self._transfer is not None:
+            self._transfer.collect(pipeline.knobs.ring_slots)
+            if not self._transfer.active:
+                self.memory.make_pageable(made.filled.slot)
+        return self._handed_over(made)
+
+    def prepare_next(self, pipeline: ChildPipeline | ThreadPipeline) -> None:
+        """Make the next batch while the training loop does its step, which takes long enough."""
+        if self._background is not None and self._step_s >= _SHORT_STEP_S:
+            self._background.run(lambda: self._prepare(cast("ChildPipeline", pipeline)))
+
+    def _prepare(self, pipeline: ChildPipeline) -> None:
+        """The thread's part. Under the lock nothing begins anew, with other slots lent."""
+        with pipeline.lock:
+            for slot in self.lender.collect():
+                pipeline.release(slot)
+            slots = pipeline.knobs.ring_slots
+            filled = pipeline.next_now() if self.lender.may_lend(slots) else None
+            if filled is not None:
+                self._prepared = self._made(filled, slots)
+                self._prepared.generation = pipeline.generation
+
+    def settle(self) -> None:
+        """Wait for the thread that makes the next batch; raises what it met with."""
+        if self._background is not None:
+            self._background.settle()
+
+    def drop_prepared(self) -> None:
+        """Let go of the next batch; the pipeline must begin anew, and fills it again."""
+        self._prepared = None
+
+    def _made(self, filled: BatchMessage, ring_slots: int) -> _Prepared:
         pinned = self._transfer is not None and self._transfer.active
-        views, self.copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
+        views, copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
         spec = self._mixture.spec
         texts, features = texts_of(self._mixture.layout, views, filled)
         batch = assemble(
@@ -144,13 +220,16 @@ class Delivery:
         cast("dict[str, Any]", batch).update(filled.called)
         if spec.augment:
             batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
-        self.progress.deliver(filled, views["ledger"])
+        return _Prepared(filled, batch, views["ledger"][: filled.rows].tolist(), copied)
+
+    def _handed_over(self, made: _Prepared) -> Batch:
+        filled, batch = made.filled, made.batch
+        self.progress.deliver(filled, made.ledger)
         if self._replays:
             self._kept, batch = batch, _repeated(batch)
-        got_s = time.perf_counter()
+        got_s = self._got_s = time.perf_counter()
         if self._log is not None:
-            self._log.note(self._asked_s, got_s, views["ledger"][: filled.rows, 0])
-        del views
+            self._log.note(self._asked_s, got_s, np.array(made.ledger)[:, 0])
         self.meter.note(self._asked_s, got_s, filled.rows)
         self.page.delivered(int((got_s - self._asked_s) * 1e9))
         return batch
@@ -184,8 +263,11 @@ class Delivery:
             self.memory.unpin = self._transfer.unpin
         return self._transfer
 
-    def end_transfer(self) -> None:
-        """Unpin the slots; the device reads from them no more."""
+    def stop(self) -> None:
+        """End the thread, and unpin the slots: the device reads from them no more."""
+        if self._background is not None:
+            self._background.close()
+        self._prepared = None
         if self._transfer is not None:
             self._transfer.close()
 

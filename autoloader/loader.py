@@ -124,7 +124,7 @@ class AutoLoader(PlannedLoader):
         self._parts = contextlib.ExitStack()
         """What ``close`` ends, the last one first."""
         self._ranks = find_ranks(rank, world_size, os.environ, device_mesh)
-        neighbours = self._neighbours = find_neighbours(self._ranks, os.environ)
+        self._neighbours = neighbours = find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
         self._child: Child | None = None
@@ -173,23 +173,27 @@ class AutoLoader(PlannedLoader):
         tensorflow_process.process.close()
         log_notes(self.plan)
         self._closed = False
-        ranks_here = self._neighbours.local_world_size
-        control = control_request(
-            self.plan, self._neighbours, moves=self._controller, replays=replays
-        )
+        neighbours = self._neighbours
+        control = control_request(self.plan, neighbours, moves=self._controller, replays=replays)
         if isolation == "process" and self._child is None:
-            self._child = Child.shared(self._neighbours)
+            self._child = Child.shared(neighbours)
         page, number = self._child.page if self._child else None, pipeline_number()
-        planned = self.plan.knobs.reader == "indexed"
-        mixture, order = self.plan.mixture, self.plan.order
+        planned, mixture = self.plan.knobs.reader == "indexed", self.plan.mixture
         delivery = self._delivery = Delivery(
-            mixture, order, self._ranks, output, page, number, planned=planned, replays=replays
+            mixture,
+            self.plan.order,
+            self._ranks,
+            output,
+            page,
+            number,
+            planned=planned,
+            replays=replays,
         )
         self._progress = delivery.progress
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
         part = ALONE if planned else self._ranks
-        self._order = self._declared = order_of_part(order, part)
+        self._order = self._declared = order_of_part(self.plan.order, part)
         setup = PipelineSetup(
             mixture=mixture_part(mixture, part),
             order=self._order,
@@ -198,7 +202,7 @@ class AutoLoader(PlannedLoader):
             page=delivery.page,
             control=control,
             ranks=self._ranks,
-            ranks_here=ranks_here,
+            ranks_here=neighbours.local_world_size,
             position=self._progress.start,
             lent=lambda: delivery.lender.lent,
         )
@@ -223,12 +227,8 @@ class AutoLoader(PlannedLoader):
         on with the batch behind, and ends with the same epoch. ``load_state_dict`` goes elsewhere.
         """
         while self._steps_left() != 0:
-            yield self._undisturbed()
+            yield self._next()
         self._progress.next_epoch()
-
-    def _undisturbed(self) -> Batch:
-        with Interrupts() as interrupts:
-            return self._next(interrupts)
 
     def _check_open(self) -> None:
         """Refuse whoever may not use it: a fork, and everybody once it is closed."""
@@ -237,16 +237,23 @@ class AutoLoader(PlannedLoader):
             raise UsageError(
                 "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
             )
+        self._delivery.settle()
 
-    def _next(self, interrupts: Interrupts) -> Batch:
-        self._check_open()
-        if self._pipeline.activate():
-            self._delivery.meter.pause()
-        self._start()
-        if (again := self._delivery.again()) is not None:
-            self._take_back()
-            return again
-        self._delivery.ask()
+    def _next(self) -> Batch:
+        with Interrupts() as interrupts:
+            self._check_open()
+            if self._pipeline.activate():
+                self._delivery.meter.pause()
+            self._start()
+            if (again := self._delivery.again()) is not None:
+                self._take_back()
+                return again
+            self._delivery.ask()
+            batch = self._delivery.prepared(self._pipeline) or self._awaited(interrupts)
+            self._delivery.prepare_next(self._pipeline)
+            return batch
+
+    def _awaited(self, interrupts: Interrupts) -> Batch:
         self._take_back()
         while (filled := self._pipeline.next(_POLL_S)) is None:
             interrupts.heed()
@@ -367,12 +374,9 @@ class AutoLoader(PlannedLoader):
         self._check_open()
         saved = read_state(state)
         with Interrupts():
-            self._go_to(saved)
-
-    def _go_to(self, saved: Mapping[str, Any]) -> None:
-        order = order_from(saved, self.plan, self._declared)
-        self._progress.restore(saved, is_rebased(saved, self.plan))
-        self._follow(order)
+            order = order_from(saved, self.plan, self._declared)
+            self._progress.restore(saved, is_rebased(saved, self.plan))
+            self._follow(order)
 
     def _follow(self, order: MixtureOrder) -> None:
         """Begin anew in ``order`` where ``progress`` says."""
@@ -407,6 +411,7 @@ class AutoLoader(PlannedLoader):
         memory goes back with the next call.
         """
         self._check_open()
+        self._delivery.drop_prepared()
         self._take_back()
         if self._started:
             self._started = False
@@ -420,7 +425,7 @@ class AutoLoader(PlannedLoader):
         if self._closed or not self.owner.here:
             return
         self._closed = True
-        self._delivery.end_transfer()
+        self._delivery.stop()
         self._pipeline.close()
         self._parts.close()
 
@@ -435,12 +440,6 @@ class AutoLoader(PlannedLoader):
         if not getattr(self, "_closed", True):
             with contextlib.suppress(OSError, ImportError):
                 self.close()
-
-
-class IdleLoader(AutoLoader):
-    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``_prepare``."""
-
-    _starts_at_once = False
 
 
 @atexit.register

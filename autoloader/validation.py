@@ -113,6 +113,12 @@ def _widths(mixture: ResolvedMixture) -> Mapping[str, int]:
     return {field: width for field, width in widths.items() if width}
 
 
+class IdleLoader(AutoLoader):
+    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``_prepare``."""
+
+    _starts_at_once = False
+
+
 class ValidationLoader:
     """An ``AutoLoader`` whose every iteration begins with the first sample.
 

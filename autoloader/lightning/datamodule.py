@@ -33,10 +33,10 @@ from autoloader.lightning.streams import (
     TrainStream,
     ValidationStream,
 )
-from autoloader.loader import AutoLoader, IdleLoader
+from autoloader.loader import AutoLoader
 from autoloader.planning.arguments import check_arguments
 from autoloader.spec import PipelineSpec, SpecSource
-from autoloader.validation import validation_specs
+from autoloader.validation import IdleLoader, validation_specs
 
 _STATE_VERSION = 1
 

@@ -6,7 +6,7 @@ Not here: the cursors themselves (``order.cursor``), saving the state (``loader`
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from autoloader.errors import UsageError
@@ -61,6 +61,13 @@ class DeliveryProgress:
         self.epoch_steps = 0
         self.repeats = 0
         self._repeated_from: dict[str, Any] | None = None
+        batch = mixture.spec.batch
+        self._full = batch.size * ranks.world_size
+        self._dealt: _Dealt = {
+            "batch": batch.size,
+            "world_size": ranks.world_size,
+            "drop_last": batch.drop_last,
+        }
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""
@@ -79,16 +86,16 @@ class DeliveryProgress:
         self.in_epoch = -(self._due or 0)
         self.epoch_steps = 0
 
-    def deliver(self, filled: BatchMessage, ledger: Any) -> None:
-        """A batch is handed out; ``ledger`` [B, 6] says which samples it stands for."""
+    def deliver(self, filled: BatchMessage, ledger: Sequence[list[int]]) -> None:
+        """A batch is handed out; ``ledger`` says row by row which samples it stands for."""
         for place in filled.empties:
             self._cursors[place.dataset].close(place)
-        for dataset, pass_, shard, record, _, total in ledger[: filled.rows].tolist():
+        for dataset, pass_, shard, record, _, total in ledger:
             if not self._planned:
                 self._cursors[dataset].take(pass_, shard, record, total)
             self._taken[dataset] += 1
         for row in filled.non_finite:
-            self._note_non_finite(*ledger[row].tolist())
+            self._note_non_finite(*ledger[row])
         self._batches = filled.number + 1
         self.position += self._step()
         self._mixer = {"position": self.position} if self._planned else filled.mixer
@@ -267,19 +274,6 @@ class DeliveryProgress:
     def _due(self) -> int | None:
         samples = self._order.epoch_samples
         return None if samples is None else samples - self.in_epoch
-
-    @property
-    def _full(self) -> int:
-        return self._mixture.spec.batch.size * self._ranks.world_size
-
-    @property
-    def _dealt(self) -> _Dealt:
-        batch = self._mixture.spec.batch
-        return {
-            "batch": batch.size,
-            "world_size": self._ranks.world_size,
-            "drop_last": batch.drop_last,
-        }
 
 
 def _parts_of(state: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -5,8 +5,8 @@ all other ranks on this node; whoever comes first starts it (``process.discovery
 afresh (``supervision.start``): no fork, no pickle, no main guard in scripts. It sees no GPU, has a
 bounded number of malloc arenas, and raises its own ``oom_score_adj``.
 
-There is no thread on this side: whoever waits for a batch reads the socket, and hands what belongs
-to another loader to that loader's inbox.
+No thread on this side waits for messages: whoever waits for a batch reads the socket, and hands
+what belongs to another loader to that loader's inbox.
 
 A child that ends, or hangs, is started again, and every loader begins at what it has delivered: in
 every trainer of its own accord, when it comes to read the socket, and the first one that does
@@ -29,14 +29,22 @@ import time
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 from autoloader.errors import WorkerError
 from autoloader.host.interrupts import Interrupts
 from autoloader.probes.oom import named_by_kernel, oom_kills
 from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import find_or_start
-from autoloader.process.messages import Failed, Hello, Logged, Message, Retuned, Stop
+from autoloader.process.messages import (
+    BatchReady,
+    Failed,
+    Hello,
+    Logged,
+    Message,
+    Retuned,
+    Stop,
+)
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 from autoloader.telemetry.lines import script_name
@@ -274,6 +282,17 @@ class Child:
                     self._supervisor.watch.saw_life()
                     self._deliver(message)
             return inbox.popleft()
+
+    def receive_batch(self, number: int) -> BatchReady | None:
+        """A pipeline's next message where that has come and is a batch; nothing is waited for."""
+        with self._lock, contextlib.suppress(EOFError):  # ``receive`` finds the end again
+            while (message := self._link.wire.receive(0.0)) is not None:
+                self._supervisor.watch.saw_life()
+                self._deliver(message)
+        with self._lock:
+            inbox = self._clients[number].messages
+            ready = inbox[0] if inbox else None
+            return cast("BatchReady", inbox.popleft()) if isinstance(ready, BatchReady) else None
 
     def put_back(self, number: int, messages: list[Message]) -> None:
         """Return messages that were received while waiting for another one."""

@@ -6,6 +6,7 @@ Not here: the child itself (``process.child``), its side of this (``worker``).
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -64,6 +65,16 @@ class ChildPipeline:
     def go_to(self, order: MixtureOrder) -> None:
         """Begin at ``position()`` of ``order`` with the next ``start``."""
         self._setup = replace(self._setup, order=order)
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever talks with the child, and where it is started again."""
+        return self._child.lock
+
+    @property
+    def generation(self) -> int:
+        """How often it has begun; batches from before are not handed out."""
+        return self._generation
 
     @property
     def restarts(self) -> int:
@@ -163,10 +174,25 @@ class ChildPipeline:
             message = self._child.receive(self._number, max(0.0, deadline - time.monotonic()))
             if message is None:
                 return None
-            if isinstance(message, messages.BatchReady) and message.generation == self._generation:
-                self._child.note_progress()
-                return BatchMessage.from_plain(message.batch)
-            self.note(message)
+            if isinstance(message, messages.BatchReady):
+                if (batch := self._of_now(message)) is not None:
+                    return batch
+            else:
+                self.note(message)
+
+    def next_now(self) -> BatchMessage | None:
+        """A batch that has come already, and is the next thing that the child says."""
+        while (message := self._child.receive_batch(self._number)) is not None:
+            if (batch := self._of_now(message)) is not None:
+                return batch
+        return None
+
+    def _of_now(self, message: messages.BatchReady) -> BatchMessage | None:
+        """A batch, unless it was filled before the pipeline began anew."""
+        if message.generation != self._generation:
+            return None
+        self._child.note_progress()
+        return BatchMessage.from_plain(message.batch)
 
     def note(self, message: Message) -> None:
         """See ``child.Client``."""

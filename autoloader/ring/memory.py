@@ -159,7 +159,7 @@ class RingMemory:
 class Lender:
     """Lends filled slots to the consumer and finds those whose arrays are gone.
 
-    Used by the consuming thread only; ``lent`` by any thread.
+    Used by one thread at a time; ``lent`` by any.
     """
 
     def __init__(self, memory: RingMemory) -> None:
@@ -193,8 +193,7 @@ class Lender:
             pinned: the consumer is the library's own transfer and may have it pinned.
         """
         pageable = pinned or self._memory.make_pageable(slot)
-        live = len(self._lent) - len(self._gone())
-        if live + 1 > slots - COPY_RESERVE or not pageable:
+        if not (pageable and self.may_lend(slots)):
             self.copies += 1
             memory = self._memory.base(slot).copy()
             self._copied.append(slot)
@@ -203,6 +202,11 @@ class Lender:
             base = self._memory.base(slot)
             self._lent[slot] = weakref.ref(base)
         return self._memory.layout.views(base), False
+
+    def may_lend(self, slots: int) -> bool:
+        """Whether another slot is lent, of a ring with so many, or a copy handed out instead."""
+        live = len(self._lent) - len(self._gone())
+        return live + 1 <= slots - COPY_RESERVE
 
     def collect(self) -> list[int]:
         """Slots that are free again since the last call; none in a fork of this process."""

@@ -23,9 +23,6 @@ from autoloader.tune.trial import TrialResult
 MOST_WAIT_RATIO = 0.01
 """A trainer that waits this little of its time is fed."""
 
-HANDOVER_S = 1e-3
-"""A batch that usually comes within this was there, and is only handed over."""
-
 THREAD_BYTES = 32 * 2**20
 """What a thread counts for in memory: threads cost the trainer's own processors."""
 
@@ -122,21 +119,9 @@ _ROUNDS = 3
 
 
 def wait_ratio(result: TrialResult) -> float | None:
-    """Share of its time that the trainer waited for batches that were not there.
-
-    Handing over a batch that is there takes some tenths of a millisecond whatever the knobs say. It
-    is the usual time of a batch where the loader keeps up, and is not counted; ``measure`` counts
-    it.
-
-    Returns:
-        0 to 1; ``None`` where it was not measured.
-    """
+    """Share of its time that the trainer waited, 0 to 1; ``None`` where it was not measured."""
     found: Mapping[str, Any] = result.measurement or {}
-    if found.get("wait_ratio") is None:
-        return None
-    usual_s = (found.get("batch_latency_s") or {}).get("p50", math.inf)
-    handed_over = usual_s * found["batches_per_s"] if usual_s <= HANDOVER_S else 0.0
-    return max(0.0, float(found["wait_ratio"]) - handed_over)
+    return found.get("wait_ratio")
 
 
 def most_wait(contender: Contender) -> float | None:

@@ -26,7 +26,6 @@ from autoloader.probes.headroom import HeadroomProbe
 from autoloader.spec import PipelineSpec
 from autoloader.tune.finals import interval_of
 from autoloader.tune.ladder import LadderReport
-from autoloader.tune.objective import most_wait
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.shared import shown_study
 from autoloader.tune.trial import Outcome
@@ -158,7 +157,6 @@ def steps(row: Row, steps_ms: tuple[int, ...] = STEPS_MS) -> dict[str, Any]:
         found[f"{step_ms} ms"] = {
             "knobs": {name: answer["best"]["knobs"][name] for name in _TOLD},
             "wait_ratio": max(waits, default=None),
-            "without handing over": most_wait(again.base),
             "peak_rss_bytes": again.base.peak_rss_bytes,
         }
     peaks: list[int] = [one["peak_rss_bytes"] or 0 for one in found.values()]

@@ -17,7 +17,7 @@ from typing import Any
 
 from leftovers import loader_children
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import AutoLoader, PipelineSpec, delivery
 
 
 def left() -> dict[str, Any]:
@@ -64,6 +64,7 @@ def once(isolation: str, ending: str, batches: int) -> None:
     assert all(batch["images"]["primary"].any() for batch in kept)
 
 
+delivery._SHORT_STEP_S = 0.0  # the next batch is made beside
 gc.disable()
 spec = PipelineSpec.from_mapping(json.loads(Path(sys.argv[1]).read_text()))
 isolation, ending, times, batches = *sys.argv[2:4], int(sys.argv[4]), int(sys.argv[5])

@@ -15,8 +15,8 @@ from left_behind import KNOBS, places
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.lightning import AutoLoaderDataModule
 from autoloader.lightning.streams import ValidationStream
-from autoloader.loader import IdleLoader
 from autoloader.spec import ValidationSpec
+from autoloader.validation import IdleLoader
 
 
 def until(true: Callable[[], bool]) -> None:

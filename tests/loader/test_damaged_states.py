@@ -21,7 +21,7 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec, join_states
 from autoloader.checkpoint.state import sealed
 from autoloader.errors import SourceError, UsageError
-from autoloader.loader import IdleLoader
+from autoloader.validation import IdleLoader
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 VERSION_1 = json.loads((Path(__file__).parent / "states_of_version_1.json").read_text())

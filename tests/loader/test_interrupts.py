@@ -14,7 +14,7 @@ import pytest
 from rlds_files import write_pair
 from streams import spec_of
 
-from autoloader import AutoLoader
+from autoloader import AutoLoader, delivery
 from autoloader.host.interrupts import Interrupts
 
 
@@ -81,7 +81,9 @@ def test_after_300_interrupts_at_any_moment_the_loader_goes_on(
     isolation: Literal["process", "thread"],
     striker: Striker,
     tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(delivery, "_SHORT_STEP_S", 0.0)  # the next batch is made beside
     pair = write_pair(tmp_path_factory.mktemp("pair"), a=[[3, 5, 4]], b=[[7], [5]])
     spec = spec_of(*pair, mixing={"epoch": "forever"})
     seen: collections.Counter[tuple[int, ...]] = collections.Counter()

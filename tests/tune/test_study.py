@@ -17,7 +17,7 @@ from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError,
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.tune.finals import Contender
 from autoloader.tune.ledger import TolerantPruner
-from autoloader.tune.objective import LeastForStep, Objective, wait_ratio
+from autoloader.tune.objective import LeastForStep, Objective
 from autoloader.tune.order import Setting
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace, guesses
@@ -423,18 +423,3 @@ def test_a_start_that_starves_the_trainer_loses_to_whatever_feeds_it(tmp_path: P
 
     found = study(Machine(lambda k: 100.0, also=fed), tmp_path, objective=LeastForStep())
     assert found.verdict.winner.knobs.decode_threads >= 4
-
-
-def test_handing_over_a_batch_that_is_there_is_no_waiting() -> None:
-    def waited(p50_s: float, ratio: float) -> float | None:
-        document = {
-            "wait_ratio": ratio,
-            "batches_per_s": 50.0,
-            "batch_latency_s": {"p50": p50_s},
-        }
-        return wait_ratio(TrialResult(Outcome.COMPLETE, measurement=document))
-
-    assert waited(0.0004, 0.02) == pytest.approx(0.0), "0.4 ms in each 20 ms"
-    assert waited(0.0004, 0.06) == pytest.approx(0.04)
-    assert waited(0.1, 0.8) == 0.8, "it does not keep up"
-    assert wait_ratio(TrialResult(Outcome.COMPLETE)) is None

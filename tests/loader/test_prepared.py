@@ -1,0 +1,176 @@
+"""The next batch is made while the trainer does its step; what comes in between changes no row."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from coded_rows import CodedRows, coded_spec, write_coded
+
+from autoloader import AutoLoader, delivery
+from autoloader.errors import UsageError
+
+STEPS = 24
+KNOBS = {"ring_slots": 6}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> CodedRows:
+    return CodedRows(write_coded(tmp_path_factory.mktemp("coded")))
+
+
+@pytest.fixture(autouse=True)
+def _every_step_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_SHORT_STEP_S", 0.0)
+
+
+def opened(rows: CodedRows, **own: Any) -> AutoLoader:
+    spec = coded_spec(rows.written, mixing={"epoch": "forever"}, batch={"size": 16})
+    return AutoLoader(
+        spec, **{"output": "numpy", "ram_floor": "64MB", "knobs": KNOBS, "controller": False, **own}
+    )
+
+
+def prepared(loader: AutoLoader) -> bool:
+    """Whether the next batch is made in the end, if there is a slot that may be lent."""
+    if not loader._delivery.lender.may_lend(loader.knobs.ring_slots):
+        return True
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        loader._delivery.settle()
+        if loader._delivery._prepared is not None:
+            return True
+        time.sleep(0.01)
+        loader._delivery.prepare_next(loader._pipeline)
+    return False
+
+
+def expected(rows: CodedRows) -> list[list[list[int]]]:
+    with opened(rows, isolation="thread") as loader:
+        return [
+            batch["provenance"].tolist() for _, batch in zip(range(STEPS), loader, strict=False)
+        ]
+
+
+def test_the_next_batch_is_made_during_the_step_and_is_the_one_that_would_have_come(
+    rows: CodedRows,
+) -> None:
+    wanted = expected(rows)
+    with opened(rows) as loader:
+        iterator = iter(loader)
+        for number in range(STEPS):
+            batch = next(iterator)
+            assert batch["provenance"].tolist() == wanted[number]
+            assert not rows.wrong(batch).any()
+            del batch
+            assert prepared(loader)
+            assert loader.batches == number + 1
+            assert loader.state_dict()["position"] == 16 * (number + 1)
+        assert loader.statistics().ring.copies == 0
+
+
+def kill(loader: AutoLoader) -> None:
+    os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
+
+
+def go_back(loader: AutoLoader) -> None:
+    loader.load_state_dict(loader.state_dict())
+
+
+def fork(loader: AutoLoader) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(iter(loader))
+        except UsageError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+EVENTS: dict[str, Callable[[AutoLoader], object]] = {
+    "kill": kill,
+    "load_state_dict": go_back,
+    "suspend": AutoLoader._suspend,
+    "park": AutoLoader._park,
+    "retune": lambda loader: loader.retune({"ring_slots": 4}),
+    "shrink": lambda loader: loader._pipeline.shrink_to_minimum(),  # type: ignore[union-attr]
+    "fork": fork,
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_what_happens_behind_a_batch_that_is_made_leaves_the_rows_as_they_were(
+    rows: CodedRows, event: str
+) -> None:
+    wanted = expected(rows)
+    with opened(rows) as loader:
+        iterator = iter(loader)
+        held: list[tuple[Any, np.ndarray]] = []
+        for number in range(STEPS):
+            batch = next(iterator)
+            assert batch["provenance"].tolist() == wanted[number]
+            assert not rows.wrong(batch).any()
+            held = [*held[-1:], (batch, batch["images"]["primary"].copy())]
+            del batch
+            if number % 6 == 5:
+                assert prepared(loader)
+                EVENTS[event](loader)
+            for one, images in held:
+                assert np.array_equal(one["images"]["primary"], images)
+
+
+def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(
+    rows: CodedRows,
+) -> None:
+    with opened(rows) as loader:
+        iterator = iter(loader)
+        for _ in range(3):
+            next(iterator)
+        assert prepared(loader)
+        last = loader.dataset_names[-1]
+        loader.set_weights({name: float(name == last) for name in loader.dataset_names})
+        for _ in range(4):
+            assert set(next(iterator)["dataset_index"].tolist()) == {len(loader.dataset_names) - 1}
+
+
+def test_a_consumer_that_holds_all_it_may_gets_copies_as_without_it(rows: CodedRows) -> None:
+    with opened(rows) as loader:
+        iterator = iter(loader)
+        held = []
+        for _ in range(8):
+            held.append(next(iterator))
+            time.sleep(0.02)
+            loader._delivery.settle()
+        assert loader.statistics().ring.copies == 8 - (KNOBS["ring_slots"] - 2)
+
+
+def threads() -> Iterator[str]:
+    return (one.name for one in threading.enumerate() if one.name == "autoloader-hand")
+
+
+@pytest.mark.parametrize("ending", ["close", "del"])
+def test_the_thread_ends_with_the_loader(rows: CodedRows, ending: str) -> None:
+    loader = opened(rows)
+    next(iter(loader))
+    assert prepared(loader)
+    assert list(threads()) == ["autoloader-hand"]
+    if ending == "close":
+        loader.close()
+    del loader
+    assert list(threads()) == []
+
+
+def test_a_training_loop_that_is_back_at_once_starts_no_thread(
+    rows: CodedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_SHORT_STEP_S", 1e9)
+    with opened(rows) as loader:
+        for _ in zip(range(4), loader, strict=False):
+            assert list(threads()) == []
