@@ -1,7 +1,7 @@
 """What ``autoloader plan`` says of the frame cache: what so much memory would hold, hit and give.
 
 The rate is that of the decode stage: decode threads that can run at once, over the seconds that a
-sample takes of one thread. Of what hits only the copy is left, and what the interpreter does for
+sample takes of one thread. Of what hits only the copy is left, and what an interpreter does for
 each sample, one at a time.
 
 Told is the rule of the next use, which is the loader's. Beside it stands what a fixed part of the
@@ -28,6 +28,7 @@ def cache_document(
     left_bytes: int,
     threads: int,
     copy_bytes_per_s: float,
+    interpreters: int = 1,
     nodes: int = 1,
 ) -> dict[str, Any] | None:
     """The document's part; ``None`` where there is nothing to hold.
@@ -38,6 +39,7 @@ def cache_document(
         left_bytes: what the floor leaves beside all else.
         threads: decode threads that run at once.
         copy_bytes_per_s: of one of them.
+        interpreters: processes that build batches.
         nodes: over which the samples are dealt; ``sets`` are one node's.
     """
     whole = sum(one.frames_bytes for one in sets)
@@ -53,6 +55,7 @@ def cache_document(
                 forecast(sets, size, known_uses=math.inf if nodes == 1 else LOOKS),
                 threads,
                 copy_bytes_per_s,
+                interpreters,
                 nodes,
             )
             for memory, size in sizes.items()
@@ -62,7 +65,11 @@ def cache_document(
 
 
 def _forecast(
-    found: tuple[Forecast, Forecast], threads: int, copy_bytes_per_s: float, nodes: int
+    found: tuple[Forecast, Forecast],
+    threads: int,
+    copy_bytes_per_s: float,
+    interpreters: int,
+    nodes: int,
 ) -> dict[str, Any]:
     by_rule = {one.rule: one for one in found}
     told = by_rule["next use"]
@@ -81,7 +88,7 @@ def _forecast(
         "held_bytes": round(told.held_bytes),
         "threshold": told.threshold if told.threshold < math.inf else None,
         "shown_again_within": [limits[0], limits[-1]] if told.threshold < math.inf else None,
-        "samples_per_s": min(threads / sample_s, 1 / SAMPLE_S),
+        "samples_per_s": min(threads / sample_s, interpreters / SAMPLE_S),
         "datasets": {
             name: {"hit_ratio": hit_ratio(own), "held_bytes": round(sum(x.held_bytes for x in own))}
             for name, own in datasets.items()

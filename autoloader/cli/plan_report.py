@@ -124,6 +124,7 @@ def plan_document(
             left_bytes=plan.limits.cache_bytes or 0,
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
+            interpreters=plan.knobs.decode_processes,
             nodes=nodes,
         ),
         "remote": remote_document(plan, tables),

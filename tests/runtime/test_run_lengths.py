@@ -10,6 +10,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.read.planned import (
+    HELD_RUN_SAMPLES,
     LEAST_RUN_SAMPLES,
     RUN_BYTES,
     RUN_SAMPLES,
@@ -28,8 +29,9 @@ def test_few_decoders_large_frames_and_many_ranks_make_runs_short() -> None:
 
 
 def test_runs_pin_a_small_part_of_what_the_frame_cache_has_room_for() -> None:
-    lengths = [run_samples(64, 1, 1.0, held_samples=room) for room in (0, 1000, 1600, 10_000)]
-    assert lengths == [LEAST_RUN_SAMPLES, 62, 100, RUN_SAMPLES]
+    lengths = [run_samples(64, 1, 1.0, 0.5, room) for room in (0, 400, 800, 10_000)]
+    assert lengths == [LEAST_RUN_SAMPLES, 50, 100, HELD_RUN_SAMPLES]
+    assert run_samples(64, 1, 1.0, 0.25, 800) == 200, "half of its frames are not to be held"
 
 
 def test_the_bytes_of_a_sample_are_those_of_its_frames(
@@ -59,4 +61,5 @@ def test_a_run_of_which_most_is_held_has_more_samples_up_to_the_longest() -> Non
     assert lengths == sorted(lengths)
     assert lengths[0] == 96
     assert lengths[1] == 192
-    assert lengths[-1] == RUN_SAMPLES
+    assert lengths[-1] == HELD_RUN_SAMPLES
+    assert run_samples(64, 1, 1.0, 0.5) == HELD_RUN_SAMPLES
