@@ -36,15 +36,7 @@ from autoloader.host.interrupts import Interrupts
 from autoloader.probes.oom import named_by_kernel, oom_kills
 from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import find_or_start
-from autoloader.process.messages import (
-    BatchReady,
-    Failed,
-    Hello,
-    Logged,
-    Message,
-    Retuned,
-    Stop,
-)
+from autoloader.process.messages import BatchReady, Failed, Hello, Logged, Message, Retuned, Stop
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
 from autoloader.telemetry.lines import script_name
@@ -285,11 +277,13 @@ class Child:
 
     def receive_batch(self, number: int) -> BatchReady | None:
         """A pipeline's next message where that has come and is a batch; nothing is waited for."""
-        with self._lock, contextlib.suppress(EOFError):  # ``receive`` finds the end again
-            while (message := self._link.wire.receive(0.0)) is not None:
-                self._supervisor.watch.saw_life()
-                self._deliver(message)
         with self._lock:
+            if self._closed:
+                return None
+            with contextlib.suppress(EOFError):  # ``receive`` meets it again
+                while (message := self._link.wire.receive(0.0)) is not None:
+                    self._supervisor.watch.saw_life()
+                    self._deliver(message)
             inbox = self._clients[number].messages
             ready = inbox[0] if inbox else None
             return cast("BatchReady", inbox.popleft()) if isinstance(ready, BatchReady) else None
