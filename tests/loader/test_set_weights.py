@@ -21,8 +21,7 @@ from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
 from autoloader.checkpoint.state import sealed
 from autoloader.cli.app import main
 from autoloader.errors import SpecError, UsageError
-from autoloader.loader import IdleLoader
-from autoloader.validation import validation_specs
+from autoloader.validation import IdleLoader, validation_specs
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "queue_samples": 4}
 BATCH = 3
