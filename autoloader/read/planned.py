@@ -69,7 +69,9 @@ RUN_BYTES = 16 * 2**20
 """Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
 _PINNED_PART = 20
 """What is held and pinned by a run, which makes no room, is this part of the cache at most."""
-_LEAST_HELD, _ALL_HELD = 0.25, 0.98
+_LEAST_HELD = 0.25
+_NEARLY_ALL = 0.75
+"""From this share of the frames on what is not held, and wants room, becomes less and less."""
 _LOOKED_AT = 4
 Ints = NDArray[np.int64]
 
@@ -97,8 +99,8 @@ def run_samples(
     decoded = max(1 / RUN_SAMPLES, 1 - held_ratio)
     read = min(RUN_SAMPLES, SAMPLES_A_THREAD * max(2, decode_threads))
     many = min(HELD_RUN_SAMPLES, int(read / decoded))
-    if held_ratio < _ALL_HELD:  # else there are no others
-        many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, held_ratio)))
+    displaced = held_ratio * min(1.0, (1 - held_ratio) / (1 - _NEARLY_ALL))
+    many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, displaced)))
     many = max(LEAST_RUN_SAMPLES, many // ranks_here)
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
 
