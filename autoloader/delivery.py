@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -127,7 +128,8 @@ class Delivery:
         self._transfer: Transfer | None = None
         self._background = None if page is None or replays else Background("autoloader-hand")
         self._prepared: _Prepared | None = None
-        self._asked_s = self._got_s = self._step_s = 0.0
+        self._asked_s = self._step_s = 0.0
+        self._got_s = math.inf
         self._patience = Patience()
         self.copied = False
         """Whether the last batch is a copy, and its slot to be taken back at once."""
@@ -139,8 +141,7 @@ class Delivery:
             self._log.start(mixture.split, mixture.names, order.shares)
 
     def ask(self) -> None:
-        """The training loop asks for a batch, and waits from now on."""
-        self._asked_s = time.perf_counter()
+        """The training loop asks for a batch, and has waited since ``settle``."""
         self._step_s = self._asked_s - self._got_s
         self._patience.begin()
         self.page.waiting(time.monotonic_ns())
@@ -170,13 +171,13 @@ class Delivery:
 
     def prepared(self, pipeline: ChildPipeline | ThreadPipeline) -> Batch | None:
         """As ``hand_over``: the batch that was made during the training step, if there is one."""
+        if self._transfer is not None:
+            self._transfer.collect(pipeline.knobs.ring_slots)
         made, self._prepared = self._prepared, None
         if made is None or made.generation != cast("ChildPipeline", pipeline).generation:
             return None
-        if self._transfer is not None:
-            self._transfer.collect(pipeline.knobs.ring_slots)
-            if not self._transfer.active:
-                self.memory.make_pageable(made.filled.slot)
+        if self._transfer is not None and not self._transfer.active:
+            self.memory.make_pageable(made.filled.slot)
         return self._handed_over(made)
 
     def prepare_next(self, pipeline: ChildPipeline | ThreadPipeline) -> None:
@@ -185,8 +186,13 @@ class Delivery:
             self._background.run(lambda: self._prepare(cast("ChildPipeline", pipeline)))
 
     def _prepare(self, pipeline: ChildPipeline) -> None:
-        """The thread's part. Under the lock nothing begins anew, with other slots lent."""
-        with pipeline.lock:
+        """The thread's part. Under the lock nothing begins anew, with other slots lent.
+
+        It is not waited for: whoever has it may be closing this loader, and waits for the thread.
+        """
+        if not pipeline.lock.acquire(blocking=False):
+            return
+        try:
             for slot in self.lender.collect():
                 pipeline.release(slot)
             slots = pipeline.knobs.ring_slots
@@ -194,9 +200,12 @@ class Delivery:
             if filled is not None:
                 self._prepared = self._made(filled, slots)
                 self._prepared.generation = pipeline.generation
+        finally:
+            pipeline.lock.release()
 
     def settle(self) -> None:
         """Wait for the thread that makes the next batch; raises what it met with."""
+        self._asked_s = time.perf_counter()
         if self._background is not None:
             self._background.settle()
 

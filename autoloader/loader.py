@@ -411,11 +411,12 @@ class AutoLoader(PlannedLoader):
         memory goes back with the next call.
         """
         self._check_open()
-        self._delivery.drop_prepared()
-        self._take_back()
-        if self._started:
-            self._started = False
-            self._pipeline.suspend()
+        with Interrupts():
+            if self._started:
+                self._started = False
+                self._pipeline.suspend()
+            self._delivery.drop_prepared()
+            self._take_back()
 
     def close(self) -> None:
         """Stop everything; batches already handed out stay valid. May be called twice.

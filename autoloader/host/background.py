@@ -31,10 +31,14 @@ class Background:
         self._idle = threading.Lock()
 
     def run(self, task: Callable[[], None]) -> None:
-        """Begin a task; the one before must be settled."""
+        """Begin a task, if the host has a thread for it; the one before must be settled."""
         if self._thread is None:
-            self._thread = LoaderThread(self._work, self._name)
-            self._thread.start()
+            thread = LoaderThread(self._work, self._name)
+            try:
+                thread.start()
+            except RuntimeError:
+                return
+            self._thread = thread
         self._idle.acquire()
         self._tasks.put(task)
 
@@ -43,13 +47,17 @@ class Background:
         with self._idle:
             error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
 
     def close(self) -> None:
         """End the thread, behind its task. Garbage collection may call it from a task."""
         self._tasks.put(None)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        self._error = None  # its traceback has the thread's frame, and so this object
 
     def _work(self) -> None:
         with contextlib.suppress(OSError):  # so that it does not take the processor of who began it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -14,7 +15,8 @@ import pytest
 from coded_rows import CodedRows, coded_spec, write_coded
 
 from autoloader import AutoLoader, delivery
-from autoloader.errors import UsageError
+from autoloader.errors import PipelineError, UsageError
+from autoloader.host.threads import LoaderThread
 
 STEPS = 24
 KNOBS = {"ring_slots": 6}
@@ -27,7 +29,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> CodedRows:
 
 @pytest.fixture(autouse=True)
 def _every_step_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery, "_SHORT_STEP_S", 0.0)
+    monkeypatch.setattr(delivery, "_SHORT_STEP_S", -math.inf)  # the first batch has no step
 
 
 def opened(rows: CodedRows, **own: Any) -> AutoLoader:
@@ -94,11 +96,16 @@ def fork(loader: AutoLoader) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def rest(loader: AutoLoader) -> None:
+    loader._park()
+    loader._unpark()
+
+
 EVENTS: dict[str, Callable[[AutoLoader], object]] = {
     "kill": kill,
     "load_state_dict": go_back,
     "suspend": AutoLoader._suspend,
-    "park": AutoLoader._park,
+    "park": rest,
     "retune": lambda loader: loader.retune({"ring_slots": 4}),
     "shrink": lambda loader: loader._pipeline.shrink_to_minimum(),  # type: ignore[union-attr]
     "fork": fork,
@@ -174,3 +181,44 @@ def test_a_training_loop_that_is_back_at_once_starts_no_thread(
     with opened(rows) as loader:
         for _ in zip(range(4), loader, strict=False):
             assert list(threads()) == []
+
+
+def test_where_no_thread_can_be_started_batches_come_as_without_one(
+    rows: CodedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = expected(rows)
+
+    def refused(self: LoaderThread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with opened(rows) as loader:
+        monkeypatch.setattr(LoaderThread, "start", refused)
+        for batch, want in zip(loader, wanted, strict=False):
+            assert batch["provenance"].tolist() == want
+
+
+def test_what_the_thread_meets_with_is_raised_by_the_next_call(
+    rows: CodedRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(rows) as loader:
+        iterator = iter(loader)
+
+        def broken(*_: object) -> None:
+            raise PipelineError("broken", remedy="none")
+
+        monkeypatch.setattr(loader._delivery, "_prepare", broken)
+        next(iterator)
+        with pytest.raises(PipelineError, match="broken"):
+            next(iterator)
+
+
+def test_a_lock_that_another_one_has_is_not_waited_for(rows: CodedRows) -> None:
+    with opened(rows) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert prepared(loader)
+        with loader._pipeline.lock:  # type: ignore[union-attr]
+            next(iterator)
+            loader._delivery.settle()
+            assert loader._delivery._prepared is None
+        assert prepared(loader)
