@@ -302,6 +302,7 @@ def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -
     counted = np.zeros((len(case.sets), 2), dtype=np.int64)
     a_frame = sum(one.frames_bytes for one in case.sets) / sum(one.frames for one in case.sets)
     a_sample = a_frame * sum(one.uses_per_position for one in case.sets)
+    # As long as where half of the frames are held, of which many are pinned and want room.
     length = run_samples(RUN_SAMPLES, 1, 1.0, 0.5, cache_bytes / a_sample)
     last = int(uses.position[-1]) + 1
     edges = np.searchsorted(uses.position, np.arange(0, last + length, length))

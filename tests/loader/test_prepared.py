@@ -153,8 +153,7 @@ def test_a_consumer_that_holds_all_it_may_gets_copies_as_without_it(rows: CodedR
         held = []
         for _ in range(8):
             held.append(next(iterator))
-            time.sleep(0.02)
-            loader._delivery.settle()
+            assert prepared(loader)
         assert loader.statistics().ring.copies == 8 - (KNOBS["ring_slots"] - 2)
 
 
