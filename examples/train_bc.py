@@ -74,6 +74,8 @@ def main() -> None:
             state = {"policy": policy.state_dict(), "adam": adam.state_dict(), "step": step}
             state |= {"loader": loader.state_dict(), "normalization": loader.normalization}
             torch.save(state, given.checkpoint)
+    if several:  # a thread of gloo's with a tensor in hand aborts an interpreter that ends
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
