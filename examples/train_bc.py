@@ -52,9 +52,8 @@ def main() -> None:
         adam = torch.optim.AdamW(policy.parameters())
         if given.checkpoint.exists():
             saved = torch.load(given.checkpoint, weights_only=True)
-            policy.load_state_dict(saved["policy"])
-            adam.load_state_dict(saved["adam"])
-            loader.load_state_dict(saved["loader"])  # exactly behind the last batch
+            for part, own in ((policy, "policy"), (adam, "adam"), (loader, "loader")):
+                part.load_state_dict(saved[own])  # the loader's: exactly behind the last batch
             step = saved["step"]
         batches = itertools.chain.from_iterable(itertools.repeat(loader))  # epoch after epoch
         while step < given.steps and not stop:
@@ -67,8 +66,7 @@ def main() -> None:
             if several:  # where one rank is told to stop, all do, behind the same step
                 distributed.all_reduce(stop)
             if step % given.every == 0:
-                with torch.no_grad():
-                    error = torch.stack([policy(batch) for batch in held]).mean()
+                error = torch.stack([policy(batch).detach() for batch in held]).mean()
                 print(f"step {step}: training {loss:.4f}, validation {error:.4f}", flush=True)
         if loader.rank == 0:  # local data is read by index: any rank's place is that of all
             state = {"policy": policy.state_dict(), "adam": adam.state_dict(), "step": step}

@@ -239,7 +239,7 @@ def _killed_while_a_trial_runs(study: optuna.Study, server: str) -> None:
     def one() -> None:
         study.optimize(lambda trial: trial.suggest_int("decode_threads", 1, 64), n_trials=1)
 
-    with Workers(study, SystemClock(), **QUICK) as alive:
+    with Workers(study, SystemClock(), **GONE_SOON) as alive:
         alive.one_verdict(lambda: Verdict(Knobs(), "x"), Verdict, run_waiting=one)
     values = [(trial.state.name, trial.value) for trial in study.trials]
     assert values == [("FAIL", None), ("COMPLETE", 42.0)]
