@@ -22,13 +22,13 @@ from autoloader.knobs import Knobs
 from autoloader.probes.gpu import GpuProbe, GpuReading
 from autoloader.probes.pressure import PressureProbe, ProcessorProbe, ProcessorReading
 from autoloader.probes.probe import Watched
-from autoloader.probes.process_memory import tree_pss_bytes
+from autoloader.probes.process_memory import tree_own_bytes
 from autoloader.probes.storage_reads import StorageReads
 from autoloader.process.setup import PipelineSetup
 
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.002
-"""Share of a processor that reading the process's memory may cost; the pauses follow from it."""
+"""Share of a processor that finding the process's children, and reading what all hold, may cost."""
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class Observer:
         if at_s < self._held_next_s:
             return
         began = time.thread_time()
-        self._held_bytes = tree_pss_bytes(os.getpid(), shared_memory=False)
+        self._held_bytes = tree_own_bytes(os.getpid())
         cost_s = time.thread_time() - began
         self._held_at_s = at_s
         self._held_next_s = at_s + max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)

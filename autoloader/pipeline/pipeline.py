@@ -381,13 +381,15 @@ class Pipeline:
         done = self._builder_activity()
         with self._lock:
             builders = self._all()
+        datasets = {
+            dataset.name: own
+            for dataset, own in zip(self._mixture.datasets, done.datasets, strict=True)
+        }
+        for k, name in enumerate(datasets):
+            if bad := self._quarantine.count(k):
+                datasets[name] = dataclasses.replace(datasets[name], quarantined=bad)
         return PipelineActivity(
-            datasets={
-                dataset.name: dataclasses.replace(own, quarantined=self._quarantine.count(k))
-                for k, (dataset, own) in enumerate(
-                    zip(self._mixture.datasets, done.datasets, strict=True)
-                )
-            },
+            datasets=datasets,
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,

@@ -5,13 +5,15 @@ in every process that maps it. PSS divides a shared page among those who map it,
 a tree; ``smaps_rollup`` costs about 10 ms for each GB held. So this process's own memory is sampled
 by RSS and that of its descendants by PSS without shared memory (the batch ring is mapped by both
 sides, and the trainer's RSS already has it). ``PeakSampler`` spaces its readings such that they
-cost at most 5 % of one processor.
+cost at most 5 % of one processor. A controller, which reads for as long as a run lasts, asks the
+kernel's counters instead (``tree_own_bytes``).
 
 Not here: what the machine can still give (``headroom``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -29,6 +31,7 @@ from autoloader.probes.headroom import HeadroomSource
 _LOG = logging.getLogger(__name__)
 
 _KIB_LINE = re.compile(rb"^(Pss|Pss_Shmem):\s+(\d+) kB", re.MULTILINE)
+_RSS_LINE = re.compile(rb"^(RssAnon|RssFile):\s+(\d+) kB", re.MULTILINE)
 _COST_RATIO = 0.05
 
 
@@ -61,6 +64,21 @@ def tree_pss_bytes(pid: int, *, shared_memory: bool = True) -> int:
     """PSS of a process and all its descendants; see ``pss_bytes``."""
     members = [pid, *descendants(pid)]
     return sum(pss_bytes(member, shared_memory=shared_memory) for member in members)
+
+
+def tree_own_bytes(pid: int) -> int:
+    """What a process and its descendants hold beside shared memory (memfd, /dev/shm).
+
+    From the kernel's counters, in microseconds however much is mapped. Files that they map (the
+    libraries' code) count in the first process, since its descendants map the same ones.
+    """
+    found = 0
+    for member in (pid, *descendants(pid)):
+        with contextlib.suppress(OSError):
+            rss = dict(_RSS_LINE.findall(Path(f"/proc/{member}/status").read_bytes()))
+            kinds = (b"RssAnon", b"RssFile") if member == pid else (b"RssAnon",)
+            found += sum(int(rss.get(kind, 0)) for kind in kinds) * 1024
+    return found
 
 
 def descendants(pid: int) -> list[int]:

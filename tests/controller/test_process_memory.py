@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from doubles import FakeHeadroom
@@ -18,6 +19,7 @@ from autoloader.probes.process_memory import (
     loader_bytes,
     pss_bytes,
     rss_bytes,
+    tree_own_bytes,
     tree_pss_bytes,
 )
 from autoloader.units import MIB
@@ -34,6 +36,19 @@ else:
     held.write(b"x" * count)
 print("ready", flush=True)
 sys.stdin.read()
+"""
+
+MAPS_A_FILE = """
+import mmap, subprocess, sys
+more, path, script = sys.argv[1:]
+with open(path) as file:
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+sum(pages[::4096])
+if int(more):
+    subprocess.run([sys.executable, "-c", script, str(int(more) - 1), path, script])
+else:
+    print(flush=True)
+    sys.stdin.read()
 """
 
 
@@ -62,6 +77,25 @@ def test_shared_memory_is_left_out_on_demand(holder: int, kind: str) -> None:
     assert (without > 64 * MIB) == (kind == "private")
 
 
+def test_the_kernels_counters_know_what_is_private(holder: int, kind: str) -> None:
+    exact = tree_pss_bytes(holder, shared_memory=False)
+    own = tree_own_bytes(holder)
+    assert (own > 64 * MIB) == (kind == "private")
+    assert exact <= own < exact + 32 * MIB  # beyond it: code that others map too
+
+
+def test_what_descendants_map_of_files_counts_once(tmp_path: Path) -> None:
+    mapped = tmp_path / "code"
+    mapped.write_bytes(bytes(48 * MIB))
+    words = [sys.executable, "-c", MAPS_A_FILE, "2", str(mapped), MAPS_A_FILE]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(descendants(process.pid)) == 2
+        assert 48 * MIB < tree_own_bytes(process.pid) < 2 * 48 * MIB
+        process.communicate()
+
+
 @pytest.mark.parametrize("kind", ["private"], indirect=True)
 def test_a_tree_is_the_sum_of_its_processes(holder: int) -> None:
     me = os.getpid()
@@ -82,6 +116,7 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     assert rss_bytes(process.pid) == 0
     assert pss_bytes(process.pid) == 0
     assert tree_pss_bytes(process.pid) == 0
+    assert tree_own_bytes(process.pid) == 0
     assert descendants(process.pid) == []
 
 
