@@ -55,7 +55,7 @@ class Pressure:
             Why, in short: "headroom 1.90 GiB below the floor of
             4.66 GiB (+2.40 GiB by pid 4711 python)".
         """
-        why = f"{self._where(headroom_bytes)}{self._who()}"
+        why = f"{self._where(headroom_bytes)}{self._who(at_s)}"
         level = logging.INFO
         if self._level is None:
             soon = at_s - self._over_s < _QUIET_S
@@ -93,8 +93,8 @@ class Pressure:
         floor = format_bytes(self._floor_bytes)
         return f"headroom {format_bytes(abs(above))} {where} the floor of {floor}"
 
-    def _who(self) -> str:
-        most = self._neighbours.most_grown()
+    def _who(self, at_s: float) -> str:
+        most = self._neighbours.most_grown(at_s)
         if most is None or most.grown_bytes < _MUCH_BYTES:
             return ""
         name = f" {printable(most.name)}" if most.name else ""

@@ -126,8 +126,10 @@ class BuilderActivity:
         helpers = HelperActivity(**plain["helpers"])
         return cls(**{**plain, "datasets": datasets, "helpers": helpers})
 
-    def plus(self, other: BuilderActivity) -> BuilderActivity:
-        """Both together."""
+    def plus(self, other: BuilderActivity | None) -> BuilderActivity:
+        """Both together; ``None``: there is no other."""
+        if other is None:
+            return self
         return BuilderActivity(
             [a.plus(b) for a, b in zip(self.datasets, other.datasets, strict=True)],
             max(self.run_bytes, other.run_bytes),

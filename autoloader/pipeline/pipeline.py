@@ -176,7 +176,7 @@ class Pipeline:
             from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
 
             self._call = BatchCall(mixture)
-        self._ended = BuilderActivity.none(len(mixture.datasets))
+        self._ended: BuilderActivity | None = None
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
     def start(self) -> None:
@@ -315,7 +315,7 @@ class Pipeline:
             )
             if over:
                 self._leaving.remove(builder)
-                self._ended = self._ended.plus(builder.activity().over())
+                self._ended = builder.activity().over().plus(self._ended)
         if over:
             builder.close(CLOSE_S)
 
@@ -410,8 +410,8 @@ class Pipeline:
         with self._lock:
             builders, done = self._all(), self._ended
         for builder in builders:
-            done = done.plus(builder.activity())
-        return done
+            done = builder.activity().plus(done)
+        return done or BuilderActivity.none(len(self._mixture.datasets))
 
     def close(self) -> None:
         """End all threads; drops what is under way. May be called twice."""

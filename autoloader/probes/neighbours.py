@@ -3,8 +3,8 @@
 Theory of operation. ``/proc/PID/statm`` tells in some microseconds what a process holds; what it
 shares (files, shared memory) is left out, for that is counted at each who maps it. While memory is
 calm all processes are looked at now and then; when it has got short, a further look is compared
-with the oldest of these. Processes of other containers are not seen, and what a tmpfs holds belongs
-to none.
+with the oldest of these, and serves for a while. Processes of other containers are not seen, and
+what a tmpfs holds belongs to none.
 
 Not here: what is told of it (``control.pressure``).
 """
@@ -22,6 +22,8 @@ _EVERY_S = 20.0
 _KEPT = 4
 _COST_RATIO = 0.0005
 """Share of a processor that looking may cost; the pauses follow from it."""
+_SHORT_COST_RATIO = 0.001
+"""The same while memory is short."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -45,6 +47,8 @@ class Neighbours:
         self._proc = proc
         self._looks: deque[dict[int, int]] = deque(maxlen=_KEPT)
         self._next_s = float("-inf")
+        self._latest: dict[int, int] = {}
+        self._latest_until_s = float("-inf")
 
     def look(self, at_s: float) -> None:
         """Memory is calm: see who holds what, where the last look was long enough ago.
@@ -54,16 +58,22 @@ class Neighbours:
         """
         if at_s < self._next_s:
             return
-        began = time.thread_time()
-        self._looks.append(self._held())
-        cost_s = time.thread_time() - began
+        held, cost_s = self._held()
+        self._looks.append(held)
         self._next_s = at_s + max(_EVERY_S, cost_s / _COST_RATIO)
 
-    def most_grown(self) -> Grown | None:
-        """Who grew most since the oldest look; ``None`` where nobody did, or nobody looked."""
+    def most_grown(self, at_s: float) -> Grown | None:
+        """Who grew most since the oldest look; ``None`` where nobody did, or nobody looked.
+
+        Args:
+            at_s: of the clock of ``look``.
+        """
         if not self._looks:
             return None
-        before, now = self._looks[0], self._held()
+        if at_s >= self._latest_until_s:
+            self._latest, cost_s = self._held()
+            self._latest_until_s = at_s + cost_s / _SHORT_COST_RATIO
+        before, now = self._looks[0], self._latest
         grown = {pid: held - before.get(pid, 0) for pid, held in now.items()}
         pid = max(grown, key=lambda one: grown[one], default=0)
         if not pid or grown[pid] <= 0:
@@ -73,13 +83,13 @@ class Neighbours:
             name = (self._proc / str(pid) / "comm").read_text().strip()
         return Grown(pid, name, grown[pid])
 
-    def _held(self) -> dict[int, int]:
-        """Process → bytes of its own."""
-        found = {}
+    def _held(self) -> tuple[dict[int, int], float]:
+        """Process → bytes of its own; processor seconds that it took to see them."""
+        began, found = time.thread_time(), {}
         for entry in os.scandir(self._proc):
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError, ValueError):
                     with open(f"{entry.path}/statm", "rb") as file:  # noqa: PTH123  (hot)
                         _, resident, shared, *_ = file.read().split()
                     found[int(entry.name)] = (int(resident) - int(shared)) * _PAGE_BYTES
-        return found
+        return found, time.thread_time() - began

@@ -89,11 +89,27 @@ def test_nobody_is_named_who_took_little_and_nothing_is_said_where_nobody_looked
     tmp_path: Path,
 ) -> None:
     neighbours = Neighbours(a_host(tmp_path, p7=100))
-    assert neighbours.most_grown() is None
+    assert neighbours.most_grown(0.0) is None
     pressure = Pressure(FLOOR, neighbours)
     pressure.look(0.0, 6 * GIB, State.HOLD)
     a_host(tmp_path, p7=101)
     assert "pid" not in pressure.shrunk(1.0, FLOOR, LARGE, SMALL)
+
+
+def test_while_memory_is_short_a_look_serves_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = iter([0.0, 0.0, 1.0, 1.002, 2.0, 2.002])  # processor time; a look takes 2 ms
+    monkeypatch.setattr("autoloader.probes.neighbours.time.thread_time", lambda: next(spent))
+    neighbours = Neighbours(a_host(tmp_path, p7=100))
+    neighbours.look(0.0)
+    found = []
+    for at_s, held in ((10.0, 300), (11.9, 500), (12.1, 500)):
+        a_host(tmp_path, p7=held)
+        most = neighbours.most_grown(at_s)
+        assert most is not None
+        found.append(most.grown_bytes // MIB)
+    assert found == [200, 200, 400]
 
 
 def test_a_real_process_that_takes_memory_is_found() -> None:
@@ -105,7 +121,7 @@ def test_a_real_process_that_takes_memory_is_found() -> None:
     ) as taker:
         assert taker.stdout is not None
         taker.stdout.readline()
-        most = neighbours.most_grown()
+        most = neighbours.most_grown(1.0)
         taker.communicate(b"\n")
     assert most is not None
     assert most.grown_bytes > 200 * MIB
