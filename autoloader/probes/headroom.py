@@ -126,7 +126,7 @@ class HeadroomProbe:
             least_limit: int | None = None
             for level, limit in self._current_limits():
                 least_limit = limit if least_limit is None else min(least_limit, limit)
-                room = self._room(level, limit)
+                room = self._room(level, limit, best)
                 if room is not None and (best is None or room < best):
                     best, source = room, level.label
         if best is None:
@@ -196,11 +196,14 @@ class HeadroomProbe:
                 own = inherited if own is None else min(own, inherited)
         return own
 
-    def _room(self, level: _Level, limit: int) -> int | None:
+    def _room(self, level: _Level, limit: int, best: int | None) -> int | None:
+        """What is left of a limit; ``None`` where that is not known, or not less than ``best``."""
         usage = number(level.usage.read())
         if usage is None:
             self._tell(f"{level.label}: its usage cannot be read")
             return None
+        if best is not None and limit - usage >= best:
+            return None  # whatever of it can be reclaimed: the kernel adds that up for long
         stat = level.stat.read()
         if stat is None:
             self._tell(f"{level.label}: no memory.stat, so its page cache counts as taken")

@@ -29,6 +29,7 @@ import psutil
 
 from autoloader.host.cgroups import KernelFile
 from autoloader.host.processors import CgroupProcessors, Processors
+from autoloader.probes.process_memory import descendants
 
 _WORTH_A_LOOK = 0.2
 """Processors of others, from which on the children are asked what they had of it."""
@@ -129,23 +130,12 @@ class ProcessorProbe:
 
     @staticmethod
     def _children_s() -> Mapping[int, float]:
-        """CPU seconds of each child of this process, and of theirs.
-
-        The kernel lists them by thread; ``process_memory.descendants`` looks at every process of
-        the host, which is too much for once a second.
-        """
+        """CPU seconds of each child of this process, and of theirs."""
         found: dict[int, float] = {}
-        parents = [os.getpid()]
-        while parents:
-            children: list[int] = []
-            for file in Path(f"/proc/{parents.pop()}/task").glob("*/children"):
-                with contextlib.suppress(OSError):  # the thread is gone
-                    children += map(int, file.read_bytes().split())
-            parents += children
-            for pid in children:
-                with contextlib.suppress(psutil.Error):  # the child is gone
-                    times = psutil.Process(pid).cpu_times()
-                    found[pid] = times.user + times.system
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):  # the child is gone
+                times = psutil.Process(pid).cpu_times()
+                found[pid] = times.user + times.system
         return found
 
     @staticmethod

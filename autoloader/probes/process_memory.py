@@ -82,11 +82,36 @@ def tree_own_bytes(pid: int) -> int:
 
 
 def descendants(pid: int) -> list[int]:
-    """Ids of all children of ``pid``, and theirs; empty when it is gone."""
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
+    """Ids of all children of ``pid``, and theirs; empty when it is gone.
+
+    The kernel lists them by thread. Where it does not, every process of the host is looked at.
+    """
+    if not _lists_children():
+        try:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        except psutil.Error:
+            return []
+    found: list[int] = []
+    parents = [pid]
+    while parents:
+        children = _children(parents.pop())
+        found += children
+        parents += children
+    return found
+
+
+def _lists_children() -> bool:
+    pid = os.getpid()
+    return os.access(f"/proc/{pid}/task/{pid}/children", os.R_OK)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it is gone
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += map(int, (thread / "children").read_bytes().split())
+    return found
 
 
 def loader_bytes() -> int:

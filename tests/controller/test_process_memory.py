@@ -12,6 +12,7 @@ import pytest
 from doubles import FakeHeadroom
 
 from autoloader.errors import PipelineError
+from autoloader.probes import process_memory
 from autoloader.probes.headroom import Headroom
 from autoloader.probes.process_memory import (
     PeakSampler,
@@ -96,9 +97,14 @@ def test_what_descendants_map_of_files_counts_once(tmp_path: Path) -> None:
         process.communicate()
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "looked for"])
 @pytest.mark.parametrize("kind", ["private"], indirect=True)
-def test_a_tree_is_the_sum_of_its_processes(holder: int) -> None:
+def test_a_tree_is_the_sum_of_its_processes(
+    holder: int, listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     me = os.getpid()
+    if not listed:
+        monkeypatch.setattr(process_memory, "_lists_children", lambda: False)
     assert holder in descendants(me)
     assert tree_pss_bytes(holder) > 64 * MIB
     # What the suite's own process holds may change at any moment; it is looked at on both sides.
