@@ -33,7 +33,7 @@ from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.proposals import margin
-from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, react
+from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_calm, react
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
@@ -106,6 +106,7 @@ class ControlledPipeline:
         self._begun_s: float | None = None
         self._said = ""
         self._reflex = ReflexState()
+        self._reflex_limits = ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes)
         self._counted: Counter[str] = Counter()
         self._trim_next_s = float("-inf")
         self._log = DecisionLog.wanted(request, number)
@@ -174,6 +175,9 @@ class ControlledPipeline:
     def reflex(self, at_s: float, headroom_bytes: int | None, growth_bytes: int) -> None:
         """See ``Governed.reflex``."""
         before = self._reflex
+        limits = self._reflex_limits
+        if is_calm(before, headroom_bytes, growth_bytes, limits):
+            return
         if headroom_bytes is not None:
             headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
         below = headroom_bytes is not None and headroom_bytes < self._limits.ram_floor_bytes
@@ -190,7 +194,7 @@ class ControlledPipeline:
                 if below
                 else None
             ),
-            limits=ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes),
+            limits=limits,
         )
         self._reflex = reaction.state
         with self._gate:

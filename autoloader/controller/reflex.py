@@ -123,6 +123,16 @@ def react(
     return Reaction(state, Action.GATE, starving)
 
 
+def is_calm(
+    state: ReflexState, headroom_bytes: int | None, growth_bytes: int, limits: ReflexLimits
+) -> bool:
+    """Whether ``react`` would leave all as it is, whatever else it were told."""
+    if headroom_bytes is None or state.closed or state.below_s is not None:
+        return False
+    margin = max(limits.margin_bytes, growth_bytes)
+    return headroom_bytes >= limits.ram_floor_bytes + margin
+
+
 class GrowthMeter:
     """What was lost of headroom within any 300 ms, over the last minutes."""
 

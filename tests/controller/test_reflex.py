@@ -21,8 +21,10 @@ from autoloader.controller.reflex import (
     Reaction,
     ReflexLimits,
     ReflexState,
+    is_calm,
     react,
 )
+from autoloader.controller.surplus import missing_bytes
 from autoloader.controller.verification import Verdict, chance_of_more, judge
 from autoloader.knobs import Knobs
 from autoloader.units import GIB, MIB
@@ -61,6 +63,25 @@ def test_the_gate_opens_somewhat_above_where_it_closed() -> None:
 def test_the_gates_margin_follows_the_fastest_loss_of_memory() -> None:
     assert not reaction(FLOOR + 400 * MIB, growth=500 * MIB).admit
     assert reaction(FLOOR + 400 * MIB, growth=100 * MIB).admit
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(FLOOR - GIB, FLOOR + GIB)), min_size=1, max_size=20),
+    st.integers(0, 5), st.integers(0, GIB), st.one_of(st.none(), st.integers(0, 2 * GIB)),
+)  # fmt: skip
+def test_where_it_is_calm_nothing_changes_whatever_else_is_told(
+    headrooms: list[int | None], ready: int, growth: int, surplus: int | None
+) -> None:
+    state = ReflexState()
+    for tenth, headroom in enumerate(headrooms):
+        answer = reaction(
+            headroom, state, at_s=tenth / 10, ready=ready, growth=growth, surplus=surplus
+        )
+        calm = is_calm(state, headroom, growth, HELD)
+        assert calm == (answer == Reaction(state, Action.NOTHING, True) and headroom is not None)
+        if calm and headroom is not None:
+            assert missing_bytes(headroom, FLOOR, max(HELD.margin_bytes, growth)) == 0
+        state = answer.state
 
 
 @given(st.integers(0, 4 * GIB), st.integers(0, 5), st.floats(0, 100), st.integers(0, GIB))
