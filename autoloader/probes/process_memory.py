@@ -70,14 +70,18 @@ def tree_own_bytes(pid: int) -> int:
     """What a process and its descendants hold beside shared memory (memfd, /dev/shm).
 
     From the kernel's counters, in microseconds however much is mapped. Files that they map (the
-    libraries' code) count in the first process, since its descendants map the same ones.
+    libraries' code) count in the first process, since its descendants map the same ones. Where the
+    kernel has no such counters it is PSS.
     """
     found = 0
     for member in (pid, *descendants(pid)):
         with contextlib.suppress(OSError):
             rss = dict(_RSS_LINE.findall(Path(f"/proc/{member}/status").read_bytes()))
+            if b"RssAnon" not in rss:
+                found += pss_bytes(member, shared_memory=False)
+                continue
             kinds = (b"RssAnon", b"RssFile") if member == pid else (b"RssAnon",)
-            found += sum(int(rss.get(kind, 0)) for kind in kinds) * 1024
+            found += sum(int(rss[kind]) for kind in kinds) * 1024
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,7 +79,12 @@ def test_shared_memory_is_left_out_on_demand(holder: int, kind: str) -> None:
     assert (without > 64 * MIB) == (kind == "private")
 
 
-def test_the_kernels_counters_know_what_is_private(holder: int, kind: str) -> None:
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "an old kernel"])
+def test_the_kernels_counters_know_what_is_private(
+    holder: int, kind: str, counted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not counted:
+        monkeypatch.setattr(process_memory, "_RSS_LINE", re.compile(rb"(no such)(line)"))
     exact = tree_pss_bytes(holder, shared_memory=False)
     own = tree_own_bytes(holder)
     assert (own > 64 * MIB) == (kind == "private")
