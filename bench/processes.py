@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,11 +70,18 @@ class Reads:
     calls: int
 
 
-def reads_by_thread(pid: int) -> dict[int, Reads]:
-    """What each living thread of a process has read so far, sockets aside."""
+def reads_by_thread(pid: int, leave_out: Collection[str] = ()) -> dict[int, Reads]:
+    """What each living thread of a process has read so far, sockets aside.
+
+    Args:
+        pid: of the process.
+        leave_out: names of threads.
+    """
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
+            if (task / "comm").read_text().strip() in leave_out:
+                continue
             lines = dict(line.split(": ") for line in (task / "io").read_text().splitlines())
         except OSError:
             continue

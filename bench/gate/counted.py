@@ -37,8 +37,9 @@ WARMUP = 128
 BATCHES = 512
 LOOKS = 64
 WATCHING_BYTES = 1024
-"""Threads that watch the machine read less than this at a time; those that read data, more."""
-
+"""Threads that read less than this at a time read no data."""
+WATCHING_THREADS = ("loader-watch",)
+"""Those that watch the machine: however long the files are in which the kernel tells of it."""
 
 Counters = Mapping[int, Reads]
 """Thread → what it has read."""
@@ -144,11 +145,14 @@ def _settled(pids: Sequence[int]) -> Counters:
 
 
 def _reads(pids: Sequence[int]) -> Counters:
-    return {key: reads for pid in pids for key, reads in reads_by_thread(pid).items()}
+    found: dict[int, Reads] = {}
+    for pid in pids:
+        found |= reads_by_thread(pid, leave_out=WATCHING_THREADS)
+    return found
 
 
 def _data(before: Counters, after: Counters) -> list[Reads]:
-    """What threads that read data have read meanwhile; the watching ones take a line at a time."""
+    """What threads that read data have read meanwhile."""
     none = Reads(0, 0)
     grown = [
         Reads(now.size - then.size, now.calls - then.calls)
