@@ -258,7 +258,7 @@ class Snapshot:
     def to_json(self) -> str:
         """One line."""
         whole = {"schema_version": SCHEMA_VERSION, **_fields(self)}
-        try:  # the encoder asks for the dataclasses only: a tenth of what a walk of our own takes
+        try:  # the encoder itself asks for the dataclasses only; a walk over all values is dear
             return json.dumps(whole, default=_fields, allow_nan=False)
         except ValueError:
             return json.dumps(_finite(whole), allow_nan=False)
