@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.control.displaced import Displaced, bytes_of_files
@@ -26,9 +26,35 @@ from autoloader.probes.process_memory import tree_own_bytes
 from autoloader.probes.storage_reads import StorageReads
 from autoloader.process.setup import PipelineSetup
 
+_PROBES_EVERY_S = 0.5
+"""All pipelines of a process look in turn: a second reading at once would be of milliseconds."""
 _MEMORY_EVERY_S = 2.0
 _MEMORY_COST_RATIO = 0.002
 """Share of a processor that finding the process's children, and reading what all hold, may cost."""
+
+
+class ProcessMemory:
+    """What this process and its children hold: one reading for all pipelines of the process.
+
+    Attributes:
+        held_bytes: as read last; ``None``: not read yet.
+        at_s: when that was.
+        every_s: seconds from that reading to the next, at least.
+    """
+
+    def __init__(self) -> None:
+        self.held_bytes: int | None = None
+        self.at_s = float("-inf")
+        self.every_s = _MEMORY_EVERY_S
+
+    def read(self, at_s: float) -> None:
+        """Read again where it is time to."""
+        if at_s < self.at_s + self.every_s:
+            return
+        began = time.thread_time()
+        self.held_bytes = tree_own_bytes(os.getpid())
+        cost_s = time.thread_time() - began
+        self.at_s, self.every_s = at_s, max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
 
 
 @dataclass(slots=True)
@@ -38,14 +64,16 @@ class Probes:
     pressure: Watched[float]
     processors: Watched[ProcessorReading]
     gpu: Watched[GpuReading]
+    memory: ProcessMemory = field(default_factory=ProcessMemory)
 
     @classmethod
     def of_this_host(cls, visible_devices: str | None, trainer: int) -> Probes:
         """The real ones; arguments as of ``GpuProbe``."""
+        clock, gpu = time.monotonic, GpuProbe(visible_devices, trainer)
         return cls(
-            Watched(PressureProbe(), "memory pressure (PSI)", time.monotonic),
-            Watched(ProcessorProbe(), "processors", time.monotonic),
-            Watched(GpuProbe(visible_devices, trainer), "GPU load", time.monotonic),
+            Watched(PressureProbe(), "memory pressure (PSI)", clock, every_s=_PROBES_EVERY_S),
+            Watched(ProcessorProbe(), "processors", clock, every_s=_PROBES_EVERY_S),
+            Watched(gpu, "GPU load", clock, every_s=_PROBES_EVERY_S),
         )
 
 
@@ -72,7 +100,6 @@ class Observer:
         self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")
-        self._held_next_s = float("-inf")
         self._meter = FlowMeter(mixture.spec.batch.size)
         self._page_before = setup.page.consumer[:2]
         self._own = (0, 0)
@@ -91,8 +118,7 @@ class Observer:
     def surplus_bytes(self, at_s: float, least: Knobs) -> int | None:
         """What the process holds above what ``least`` costs; ``None``: not known lately."""
         held = self._held_bytes
-        every_s = max(_MEMORY_EVERY_S, self._held_next_s - self._held_at_s)
-        if held is None or at_s - self._held_at_s > 3 * every_s:
+        if held is None or at_s - self._held_at_s > 3 * self._probes.memory.every_s:
             return None
         return held - self._framework_bytes - self._private_bytes(least, self.prices)
 
@@ -188,13 +214,11 @@ class Observer:
         return (decode, *streams)
 
     def _read_memory(self, at_s: float, knobs: Knobs) -> None:
-        if at_s < self._held_next_s:
+        memory = self._probes.memory
+        memory.read(at_s)
+        if memory.held_bytes is None or memory.at_s == self._held_at_s:
             return
-        began = time.thread_time()
-        self._held_bytes = tree_own_bytes(os.getpid())
-        cost_s = time.thread_time() - began
-        self._held_at_s = at_s
-        self._held_next_s = at_s + max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
+        self._held_bytes, self._held_at_s = memory.held_bytes, memory.at_s
         prices = self.prices
         private = self._private_bytes(knobs, prices)
         self._prices.note_process(self._held_bytes - self._framework_bytes, private / prices.scale)

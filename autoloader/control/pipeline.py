@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 _BUDGET = SharedBudget()
 os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
+_PARKED_EVERY_S = 1.5
+"""A parked pipeline is looked at every second time: nothing of it moves."""
 _TRIM_COST_RATIO = 0.005
 """Handing memory back walks the whole heap: the first time at once, then no more of a core."""
 
@@ -104,6 +106,7 @@ class ControlledPipeline:
         self._closed = False
         self._state = ControllerState()
         self._begun_s: float | None = None
+        self._parked_seen_s = float("-inf")
         self._said = ""
         self._reflex = ReflexState()
         self._reflex_limits = ReflexLimits(self._limits.ram_floor_bytes, self._limits.margin_bytes)
@@ -261,6 +264,9 @@ class ControlledPipeline:
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
         """See ``Governed.govern``; without a controller nothing is decided, and all is said."""
+        if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
+            return
+        self._parked_seen_s = at_s if self._parked else float("-inf")
         if not self._setup.control.moves:
             seen = self.observe(at_s, growth_bytes)
             self._moments.publish(seen, self._activity, opened=self.pipeline.opened)

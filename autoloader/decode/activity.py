@@ -12,9 +12,9 @@ from typing import Any
 from autoloader.cache.table import CacheCounts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class DatasetActivity:
-    """What one dataset is doing.
+    """What one dataset is doing; who makes one may add what it knows, nobody after that.
 
     Attributes:
         queue: encoded samples waiting.

@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.clock import Clock, SystemClock
@@ -135,25 +134,18 @@ class BatchBuilder:
 
     def activity(self) -> BuilderActivity:
         """What it has done so far."""
-        decode_s, decoded, frames = self._pool.service()
-        datasets = [
-            replace(
-                read,
-                taken=self._assembler.taken[k],
-                stalls=self._assembler.stalls[k],
-                decode_s=float(decode_s[k]),
-                decoded=int(decoded[k]),
-                frames=int(frames[k]),
-            )
-            for k, read in enumerate(self._source.activity())
-        ]
+        decode_s, decoded, frames = (each.tolist() for each in self._pool.service())
+        datasets = self._source.activity()
+        for k, own in enumerate(datasets):
+            own.taken, own.stalls = self._assembler.taken[k], self._assembler.stalls[k]
+            own.decode_s, own.decoded, own.frames = decode_s[k], decoded[k], frames[k]
         return BuilderActivity(
             datasets,
             self._source.run_bytes,
             self._source.read_bytes,
             self._source.reading_s,
-            gather_s=float(decode_s[-1]),
-            gathered=int(decoded[-1]),
+            gather_s=decode_s[-1],
+            gathered=decoded[-1],
             from_disk=0 if self._disk is None else self._disk.loaded - self._loaded_before,
         )
 

@@ -39,14 +39,18 @@ class Watched(Generic[T]):
         probe: asked.
         name: in the log.
         now_s: of a monotonic clock.
+        every_s: a younger answer is given again: several may ask in turn.
     """
 
-    def __init__(self, probe: Probe[T], name: str, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, probe: Probe[T], name: str, now_s: Callable[[], float], *, every_s: float = 0.0
+    ) -> None:
         self._probe = probe
         self._name = name
         self._now_s = now_s
         self._value: T | None = None
         self._at_s = 0.0
+        self._every_s = every_s
         self._pause_s = 0.0
         self._next_s = float("-inf")
         self._told = False
@@ -66,7 +70,7 @@ class Watched(Generic[T]):
             value, reason = None, str(error)
         if value is not None:
             self._value, self._at_s = value, now
-            self._pause_s, self._next_s = 0.0, float("-inf")
+            self._pause_s, self._next_s = 0.0, now + self._every_s
             return
         if not self._told:
             self._told = True

@@ -144,6 +144,24 @@ def test_parking_and_the_gate_do_not_open_for_each_other(
         assert seen[-1] is False
 
 
+def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is_back(
+    written: Written, headroom: FakeHeadroom
+) -> None:
+    with load(written) as loader:
+        controlled = loader._pipeline._controlled
+        assert controlled is not None
+        take(iter(loader), 1)
+        decided = []
+        for second in range(12):
+            if second == 4:
+                loader._park()
+            if second == 9:
+                loader._unpark()
+            controlled.govern(float(second), 0)
+            decided.append(controlled.counted()["decisions"])
+        assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
+
+
 def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
     written: Written, headroom: FakeHeadroom
 ) -> None:

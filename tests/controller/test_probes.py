@@ -150,6 +150,18 @@ def test_a_probe_that_dies_grows_old_is_named_once_and_comes_back(
     assert back[1] == 0.0
 
 
+def test_who_asks_in_turn_gets_one_answer_and_its_age() -> None:
+    clock, probe = ManualClock(), FakeProbe(1.0)
+    watched = Watched(probe, "fake", clock.now_s, every_s=0.5)
+    assert watched.read() == (1.0, 0.0)
+    clock.advance(0.25)
+    assert watched.read() == (1.0, 0.25)
+    assert probe.reads == 1
+    clock.advance(0.25)
+    assert watched.read() == (1.0, 0.0)
+    assert probe.reads == 2
+
+
 def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
     clock = ManualClock()
     probe: FakeProbe[float] = FakeProbe(None)
