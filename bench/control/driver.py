@@ -1,12 +1,12 @@
-"""The trainer of a scenario: opens a loader by the front door and takes batches at a given pace.
+"""The trainer of a scenario: takes batches by the front door, and notes when and which.
 
 ``python -m bench.control.driver JOB``. It joins the scenario's cgroup before it imports anything
-large, says ``{"first": seconds}`` on stdout with the first batch, obeys ``pace``, ``go`` and
-``stop`` on stdin (one JSON line each), and writes what it saw to a file: when each batch was asked
-for and given, and whether the samples were the right ones.
+large, says ``{"first": seconds}`` on stdout with the first batch, obeys what comes on stdin
+(``trainer.Orders``), and writes what it saw to a file: when each batch was asked for and given, and
+whether the samples were the right ones.
 
-Not here: disturbances and what is made of the result (``bench.control.runner``, ``judge``); turns
-over fixed knobs (``bench.control.turns``).
+Not here: opening, pace and validation (``bench.control.trainer``); disturbances and what is made of
+the result (``bench.control.runner``, ``judge``); turns over fixed knobs (``bench.control.turns``).
 """
 
 from __future__ import annotations
@@ -14,48 +14,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.control import turns
 from bench.control.group import join
 from bench.control.mounts import cover
-
-
-class Orders:
-    """What was said on stdin so far; read by a thread of its own."""
-
-    def __init__(self, pace_s: float) -> None:
-        self.pace_s = pace_s
-        self.stopped = threading.Event()
-        self.going = threading.Event()
-        self._changed = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        for line in sys.stdin:
-            order = json.loads(line)
-            if "pace" in order:
-                self.pace_s = float(order["pace"])
-            if "go" in order:
-                self.going.set()
-            if "stop" in order:
-                break
-            self._changed.set()
-        self.stopped.set()
-        self.going.set()
-        self._changed.set()
-
-    def compute(self, since_s: float) -> None:
-        """Be busy with a batch: until ``pace_s`` after ``since_s``, whatever it becomes."""
-        while not self.stopped.is_set():
-            left = since_s + self.pace_s - time.monotonic()
-            if left <= 0:
-                return
-            self._changed.clear()
-            self._changed.wait(left)
+from bench.control.trainer import Orders, endless, open_loader, validate
 
 
 class Taken:
@@ -118,8 +85,6 @@ def run(job: Mapping[str, Any], say: Any) -> dict[str, Any]:
             (0: never), ``validate_batches``, and for turns ``turns``.
         say: called with what the runner is to hear at once.
     """
-    from bench.control import turns
-
     orders = Orders(job["pace_s"])
     if job.get("turns"):
         return turns.run(job, orders, say)
@@ -135,29 +100,6 @@ def run(job: Mapping[str, Any], say: Any) -> dict[str, Any]:
             "knobs": loader.knobs.flat(),
             "restarts": loader.statistics().restarts,
         }
-
-
-def open_loader(job: Mapping[str, Any], *, controller: bool, split: str = "train") -> Any:
-    """A loader as the job wants it."""
-    from autoloader import AutoLoader, PipelineSpec
-
-    plain = PipelineSpec.from_yaml(job["spec"]).model_dump(mode="json")
-    plain["reader"] = job["reader"]
-    return AutoLoader(
-        PipelineSpec.from_mapping(plain),
-        profile="local_dev",
-        ram_floor=job["ram_floor_bytes"],
-        knobs=job["knobs"],
-        controller=controller,
-        split=split,
-        output="numpy",
-    )
-
-
-def endless(loader: Any) -> Iterator[Any]:
-    """Batches over all epochs."""
-    while True:
-        yield from loader
 
 
 def consume(job: Mapping[str, Any], loader: Any, orders: Orders, say: Any) -> Taken:
@@ -181,16 +123,6 @@ def consume(job: Mapping[str, Any], loader: Any, orders: Orders, say: Any) -> Ta
         if aside is not None:
             aside.close()
     return taken
-
-
-def validate(loader: Any, batches: int, orders: Orders) -> None:
-    """Some batches of the other split, at the same pace."""
-    stream = endless(loader)
-    for _ in range(batches):
-        if orders.stopped.is_set():
-            return
-        next(stream)
-        orders.compute(time.monotonic())
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from bench.control.driver import Orders
 from bench.control.group import join
+from bench.control.trainer import Orders
 
 SETTINGS = {
     "cycle_length": 4,

@@ -17,12 +17,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bench.control.memory import headroom_bytes
-
-if TYPE_CHECKING:
-    from bench.control.driver import Orders
+from bench.control.trainer import Orders, endless, open_loader, validate
 
 
 def run(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
@@ -32,8 +30,6 @@ def run(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
 
 def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
     """Measure every one of ``job["settings"]``, the best two again; see the module."""
-    from bench.control.driver import endless, open_loader
-
     found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         loader = stack.enter_context(open_loader(job, controller=False))
@@ -64,8 +60,6 @@ def _validating(
     It is asked for right before a batch, and so would count as waiting: its time is given back by
     beginning the asking anew (``None`` stands for it).
     """
-    from bench.control.driver import validate
-
     for number, batch in enumerate(stream, start=1):
         yield batch
         del batch
@@ -94,8 +88,6 @@ def _setting(
 
 def paired(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
     """The controlled loader and the best static knobs in turn; what each turn was like."""
-    from bench.control.driver import endless, open_loader
-
     with open_loader(job, controller=True) as mine:
         ours = endless(mine)
         next(ours)

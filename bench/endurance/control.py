@@ -18,8 +18,8 @@ import numpy as np
 
 from autoloader import AutoLoader
 from autoloader.demo.build import ensure_demo
-from bench.control.driver import endless
 from bench.control.memory import threads_cpu_s
+from bench.control.trainer import endless
 from bench.endurance.claims import HELD, Circumstances, Claim
 from bench.paired import Estimate, estimate, paired_ratios
 
