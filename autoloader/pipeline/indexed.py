@@ -25,12 +25,13 @@ from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
+from autoloader.pipeline.run_length import run_samples, sample_bytes
 from autoloader.process.messages import BuildStart
 from autoloader.process.setup import HelperRequest
 from autoloader.read.blocks import Blocks
 from autoloader.read.held import HeldFrames
 from autoloader.read.open_mixture import CompiledMixture
-from autoloader.read.planned import PlannedSource, run_samples, sample_bytes
+from autoloader.read.planned import PlannedSource
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
