@@ -15,8 +15,9 @@ from autoloader.decode.row_jobs import PendingBatch
 from autoloader.samples.block import FrameLease, SampleBlock
 
 _BLACK = 0
-_ROWS = 16
-"""Rows copied together at most: a few jobs a batch, so that several threads share them."""
+_ROWS = 64
+"""Rows copied together at most. Copying a row takes microseconds, about as long as a thread takes
+to fetch a job; several threads fill several batches, and share a large one."""
 
 
 @dataclass(slots=True)

@@ -15,10 +15,10 @@ from autoloader.samples.resolve import ResolvedMixture
 
 RUN_SAMPLES = 256
 """Samples of a run that are read at most, or somewhat more: a run is whole batches."""
-HELD_RUN_SAMPLES = 512
+HELD_RUN_SAMPLES = 1024
 """Samples of a run at most, those counted whose frames are held. Its planning costs much the same
-for each dataset however many samples of it there are, so where all are held the rate rises by 40 %
-from 256 to 512 samples of 29 datasets, and by nothing above."""
+for each dataset however many samples of it there are, so where all are held the rate of 29 datasets
+rises by a tenth from 512 to 1,024 samples, and by nothing above."""
 SAMPLES_A_THREAD = 48
 """As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
 

@@ -29,8 +29,8 @@ def test_few_decoders_large_frames_and_many_ranks_make_runs_short() -> None:
 
 
 def test_runs_pin_a_small_part_of_what_the_frame_cache_has_room_for() -> None:
-    lengths = [run_samples(64, 1, 1.0, 0.5, room) for room in (0, 400, 800, 10_000)]
-    assert lengths == [LEAST_RUN_SAMPLES, 40, 80, HELD_RUN_SAMPLES]
+    lengths = [run_samples(64, 1, 1.0, 0.5, room) for room in (0, 400, 800, 20_000)]
+    assert lengths == [LEAST_RUN_SAMPLES, 40, 80, 2 * RUN_SAMPLES]
     assert run_samples(64, 1, 1.0, 0.25, 800) == 160, "it pins half as many frames"
     assert run_samples(64, 1, 1.0, 1.0, 800) == 160, "no others want the room"
 
@@ -63,4 +63,4 @@ def test_a_run_of_which_most_is_held_has_more_samples_up_to_the_longest() -> Non
     assert lengths[0] == 96
     assert lengths[1] == 192
     assert lengths[-1] == HELD_RUN_SAMPLES
-    assert run_samples(64, 1, 1.0, 0.5) == HELD_RUN_SAMPLES
+    assert run_samples(64, 1, 1.0, 0.75) == HELD_RUN_SAMPLES
