@@ -93,13 +93,19 @@ class Assembler:
         self._line: list[PendingBatch] = []
         self._line_changed = threading.Condition()
         self._begun = 0
-        self.taken = [0] * len(names)
+        self._decoded = [0] * len(names)
+        self._gathered = np.zeros(len(names), np.int64)
         self.stalls = [0] * len(names)
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
 
     def start(self) -> None:
         """Begin to mix."""
         self._thread.start()
+
+    @property
+    def taken(self) -> list[int]:
+        """[D] samples of each dataset that batches have taken."""
+        return [a + b for a, b in zip(self._decoded, self._gathered.tolist(), strict=True)]
 
     @property
     def filled(self) -> int:
@@ -132,7 +138,8 @@ class Assembler:
                 raise
         batch, views = pending.batch, pending.views
         shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
-        batch.replaced = int((shown != meant[:, : shown.shape[1]]).any(axis=1).sum())
+        differ = shown != meant[:, : shown.shape[1]]
+        batch.replaced = int(differ.any(axis=1).sum()) if differ.any() else 0
         return batch
 
     def close(self) -> None:
@@ -172,7 +179,7 @@ class Assembler:
             block, first, count = found
             for name, column in block.columns.items():
                 pending.views[name][row : row + count] = column[first : first + count]
-            texts += map(block.text, range(first, first + count))
+            texts += block.texts_of(first, count)
             if row + count == rows:
                 # The batch may be filled, and taken, as soon as its last row is submitted.
                 self._write_texts(pending, texts)
@@ -193,7 +200,7 @@ class Assembler:
             rows = self._gather(pending, row, block, first, count)
         for k in rows:
             dataset = block.datasets[first + k]
-            self.taken[dataset] += 1
+            self._decoded[dataset] += 1
             name = self._names[dataset]
             decoders = self._decoders[dataset]
             self._submit(RowJob(dataset, row + k, pending, block, first + k, decoders, name, seen))
@@ -205,11 +212,10 @@ class Assembler:
         assert block.lease is not None
         whole, slots = held_rows(block.lease, block, self._layout.cameras, first, count)
         of = block.columns["dataset_index"][first : first + count][whole]
-        for dataset, taken in enumerate(np.bincount(of, minlength=len(self.taken)).tolist()):
-            self.taken[dataset] += taken
+        self._gathered += np.bincount(of, minlength=len(self._gathered))
         for start, stop in stretches(whole):
             mine = {camera: every[start:stop] for camera, every in slots.items()}
-            self._pool.submit(GatherJob(len(self.taken), row + start, pending, block.lease, mine))
+            self._pool.submit(GatherJob(len(self._names), row + start, pending, block.lease, mine))
         rest: list[int] = np.flatnonzero(~whole).tolist()
         return rest
 
@@ -278,11 +284,10 @@ class Assembler:
             SourceError: the spec bears no value that is not finite.
         """
         shown = slice(pending.batch.rows)
-        odd = {
-            name: ~np.isfinite(view).all(axis=tuple(range(1, view.ndim)))
-            for name in ("action", "state")
-            for view in [pending.views[name][shown]]
-        }
+        finite = {name: np.isfinite(pending.views[name][shown]) for name in ("action", "state")}
+        if all(every.all() for every in finite.values()):
+            return
+        odd = {name: ~every.all(axis=tuple(range(1, every.ndim))) for name, every in finite.items()}
         rows = np.flatnonzero(odd["action"] | odd["state"]).tolist()
         pending.batch.non_finite = rows
         how = self._quarantine.non_finite

@@ -70,7 +70,9 @@ def held_rows(
 
 def stretches(whole: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """[start, stop) of rows that follow each other and are all held, a few at a time."""
-    edges = np.flatnonzero(np.diff(whole, prepend=False, append=False)).tolist()
+    edges = [0, len(whole)]
+    if not whole.all():
+        edges = np.flatnonzero(np.diff(whole, prepend=False, append=False)).tolist()
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         for begin in range(start, stop, _ROWS):
             yield begin, min(begin + _ROWS, stop)

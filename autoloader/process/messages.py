@@ -235,9 +235,22 @@ class Bad(Message):
     reason: str
 
 
-def _kinds() -> dict[str, type[Message]]:
-    """By name; those of ``helper_messages`` are there where that is imported."""
-    return {kind.__name__: kind for kind in Message.__subclasses__()}
+_KINDS: dict[str, type[Message]] = {}
+_NAMES: dict[type[Message], tuple[str, ...]] = {}
+
+
+def _kind(name: str) -> type[Message]:
+    """By name; those of ``helper_messages`` are there once that is imported."""
+    if name not in _KINDS:
+        _KINDS.update((kind.__name__, kind) for kind in Message.__subclasses__())
+    return _KINDS[name]
+
+
+def _names(kind: type[Message]) -> tuple[str, ...]:
+    """Of a message's values."""
+    if kind not in _NAMES:  # to find them takes as long as to send the message
+        _NAMES[kind] = tuple(one.name for one in fields(kind))
+    return _NAMES[kind]
 
 
 @dataclass(slots=True)
@@ -325,8 +338,8 @@ class Wire:
         del self._buffer[:end]
         try:
             plain = json.loads(body)
-            kind = _kinds()[plain.pop("type")]
-            known = {one.name for one in fields(kind)}
+            kind = _kind(plain.pop("type"))
+            known = _names(kind)
             return kind(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise _no_message(str(body[:60])) from error
@@ -356,7 +369,7 @@ def _no_message(what: str) -> WorkerError:
 
 
 def _packed(message: Message) -> bytes:
-    values = {one.name: getattr(message, one.name) for one in fields(message)}
+    values = {name: getattr(message, name) for name in _names(type(message))}
     body = json.dumps({"type": type(message).__name__, **values}).encode()
     return _LENGTH.pack(len(body)) + body
 

@@ -134,9 +134,10 @@ class SampleBlock:
         """Where the episode of sample k lies."""
         return Place(*self.columns["ledger"][k, :4].tolist())
 
-    def text(self, k: int) -> bytes:
-        """UTF-8 language of sample k."""
-        return self.texts[k if len(self.texts) > 1 else 0]
+    def texts_of(self, first: int, count: int) -> Sequence[bytes]:
+        """UTF-8 languages of so many samples."""
+        one_for_all = len(self.texts) == 1
+        return [self.texts[0]] * count if one_for_all else self.texts[first : first + count]
 
 
 def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:

@@ -278,7 +278,7 @@ def test_language_comes_from_steps_or_episode_as_text_or_code_points(
     features = {**PLAIN, place: declared}
     written = write_dataset(tmp_path, [[episode(0, 3, **{place: items})]], features=features)
     found = only(mixture_of(dataset_of(written, language=place)))[0, 0]
-    by_t = {int(t): found.text(k).decode() for k, t in enumerate(found.t)}
+    by_t = {int(t): found.texts_of(k, 1)[0].decode() for k, t in enumerate(found.t)}
     assert [by_t[t] for t in range(3)] == texts
 
 

@@ -48,7 +48,7 @@ def assert_same(a: SampleBlock, b: SampleBlock) -> None:
         other = b.columns[name]
         assert one.dtype == other.dtype, name
         np.testing.assert_array_equal(one, other, err_msg=name)
-    assert [a.text(k) for k in range(len(a))] == [b.text(k) for k in range(len(b))]
+    assert list(a.texts_of(0, len(a))) == list(b.texts_of(0, len(b)))
     assert a.frames.keys() == b.frames.keys()
     for camera in a.frames:
         for k in range(len(a)):
@@ -115,7 +115,7 @@ def test_every_sample_of_the_demo_mixture_holds_what_plain_tfds_reads(
                     samples.columns["state"][k, s, : state.shape[1]].tolist() == expected.tolist()
                 )
             words = text_at(wanted[t], dataset.language[0].path) if dataset.language else ""
-            assert samples.text(k).decode() == words
+            assert samples.texts_of(k, 1)[0].decode() == words
         (feature,) = dataset.cameras["primary"]
         frame_of = {}
         for k, t in enumerate(samples.t.tolist()):
