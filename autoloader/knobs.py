@@ -149,7 +149,7 @@ class Knobs(BaseModel):
         0, ge=0, le=1_000_000, description="encoded samples each dataset's draw chooses from"
     )
     io_threads: int = Field(4, ge=1, le=64, description="read threads of the indexed reader")
-    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 512 samples read ahead")
+    read_ahead: int = Field(2, ge=1, le=64, description="runs of 96 to 1024 samples read ahead")
     cache_bytes: _Size = Field(
         0, ge=0, le=2**44, description="decoded frames held in memory; 0 is none (indexed)"
     )

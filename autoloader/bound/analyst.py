@@ -12,7 +12,7 @@ from typing import Any
 from autoloader.bound.model import Bound, bound_of, disk_rate
 from autoloader.bound.programme import CacheStep, Supplies
 from autoloader.bound.trace import Trace
-from autoloader.cache.forecast import SAMPLE_S
+from autoloader.cache.forecast import HELD_SAMPLE_S
 
 NOISE_RATIO = 0.05
 """Two measurements of one set differ by about this much; nearer the bound nothing can be told."""
@@ -66,13 +66,13 @@ class Analyst:
             return None
         supplies = replace(self.supplies, disk_bytes_per_s=disk_rate(self._asking))
         steps: Sequence[CacheStep] = ()
-        if held_by and trace.cpu_s > SAMPLE_S:  # which no held frame saves
-            steps = self.cache(trace.cpu_s - SAMPLE_S)
+        if held_by and trace.cpu_s > HELD_SAMPLE_S:  # which no held frame saves
+            steps = self.cache(trace.cpu_s - HELD_SAMPLE_S)
         return bound_of(
             self._traces,
             supplies,
             steps,
-            held_sample_s=SAMPLE_S / max(1, held_by),
+            held_sample_s=HELD_SAMPLE_S / max(1, held_by),
             chain_saves=self.chain_saves,
         )
 

@@ -58,6 +58,11 @@ class CacheProof:
         return f"measured after {PASSES} passes: {self.samples_per_s:.0f} samples/s{hits}"
 
 
+def measured(warmup: int, batches: int) -> int:
+    """Batches that are measured after a warm-up: those of a pass, and ``batches`` at least."""
+    return max(batches, warmup // PASSES)
+
+
 def prove(
     primed: Primed,
     *,
@@ -75,12 +80,12 @@ def prove(
         cache_bytes: of decoded frames that may be held.
         pass_samples: samples of all datasets together.
         batch_size: samples of a batch.
-        batches: measured ones.
+        batches: measured ones, at least.
         samples_per_s: rate with no frame held; priming is not slower.
         left_s: seconds that are left for it; infinite: it may take what it takes.
     """
     warmup = math.ceil(PASSES * pass_samples / batch_size)
-    takes_s = (warmup + batches) * batch_size / max(samples_per_s, 1e-9)
+    takes_s = (warmup + measured(warmup, batches)) * batch_size / max(samples_per_s, 1e-9)
     if takes_s > left_s:
         why = (
             f"{PASSES} passes take about {format_seconds(takes_s)}; --prove-cache takes them, and "

@@ -17,7 +17,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.cache.forecast import SAMPLE_S, Forecast, FrameSet, Holding, forecast, hit_ratio
+from autoloader.cache.forecast import (
+    HELD_SAMPLE_S,
+    SAMPLE_S,
+    Forecast,
+    FrameSet,
+    Holding,
+    forecast,
+    hit_ratio,
+)
 from autoloader.order.next_use import LOOKS
 
 
@@ -75,7 +83,8 @@ def _forecast(
     told = by_rule["next use"]
     shown_bytes = sum(one.frames.uses_per_position * one.frames.frame_bytes for one in told.sets)
     # A node shows the sample of one position in so many as there are nodes.
-    sample_s = nodes * (told.missed_s + shown_bytes / copy_bytes_per_s) + SAMPLE_S
+    interpreter_s = SAMPLE_S + (HELD_SAMPLE_S - SAMPLE_S) * told.hit_ratio
+    sample_s = nodes * (told.missed_s + shown_bytes / copy_bytes_per_s) + interpreter_s
     limits = sorted(told.longest_positions(one.frames) for one in told.sets)
     datasets: dict[str, list[Holding]] = {}
     for one in told.sets:
@@ -88,7 +97,7 @@ def _forecast(
         "held_bytes": round(told.held_bytes),
         "threshold": told.threshold if told.threshold < math.inf else None,
         "shown_again_within": [limits[0], limits[-1]] if told.threshold < math.inf else None,
-        "samples_per_s": min(threads / sample_s, interpreters / SAMPLE_S),
+        "samples_per_s": min(threads / sample_s, interpreters / interpreter_s),
         "datasets": {
             name: {"hit_ratio": hit_ratio(own), "held_bytes": round(sum(x.held_bytes for x in own))}
             for name, own in datasets.items()

@@ -103,14 +103,14 @@ def probe_decode(
 
 
 def probe_copy(clock: Clock) -> float:
-    """Bytes a second at which one thread copies decoded frames from anywhere in memory."""
+    """Bytes a second at which one thread copies decoded frames, from and to anywhere in memory."""
     frames = np.zeros((_COPIED, _COPIED_BYTES), np.uint8)
     frames[:] = 1  # pages of its own
-    out = np.ones(_COPIED_BYTES, np.uint8)
+    slots = np.ones_like(frames)
     took = []
     for number in range(_COPIED):
         began = clock.now_s()
-        np.copyto(out, frames[number * _COPY_STEP % _COPIED])
+        np.copyto(slots[number], frames[number * _COPY_STEP % _COPIED])
         took.append(clock.now_s() - began)
     return _COPIED_BYTES / max(statistics.median(took), 1e-9)
 

@@ -22,7 +22,7 @@ import platformdirs
 from autoloader.bound.analyst import Analyst
 from autoloader.bound.held_frames import cache_model
 from autoloader.bound.programme import Supplies
-from autoloader.bound.proof import prove
+from autoloader.bound.proof import measured, prove
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
@@ -295,7 +295,7 @@ class _Place:
     batch_size: int
     measure: Measurer
     measure_primed: Callable[[int], Measurer]
-    """The same with so many batches of warm-up."""
+    """The same after so many batches of warm-up, over a pass."""
     measure_mixed: Callable[[Mapping[str, Any]], Measurer]
     """The same with other fields of the spec's ``mixing``."""
 
@@ -325,7 +325,7 @@ def _place(
         readers=("indexed", "stream") if open_reader else (),
     )
 
-    def warmed(batches: int, mixing: Mapping[str, Any] | None = None) -> Measurer:
+    def warmed(warmup: int, mixing: Mapping[str, Any] | None = None, batches: int = 0) -> Measurer:
         if measure is not None:
             return measure
         runner = TrialRunner(
@@ -333,8 +333,8 @@ def _place(
                 spec_path,
                 profile=options.host_profile,
                 split=options.split,
-                warmup=batches,
-                batches=_batches(options),
+                warmup=warmup,
+                batches=batches or _batches(options),
                 floor_bytes=plan.ram_floor_bytes,
                 step_time_s=options.step_time_s or 0.0,
                 mixing=mixing,
@@ -350,7 +350,7 @@ def _place(
         space,
         spec.batch.size,
         measure=warmed(options.warmup),
-        measure_primed=warmed,
+        measure_primed=lambda warmup: warmed(warmup, batches=measured(warmup, _batches(options))),
         measure_mixed=partial(warmed, options.warmup),
     )
 
