@@ -39,7 +39,7 @@ from autoloader.order.next_use import LOOKS, NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
 from autoloader.order.schedule import NEVER
-from autoloader.pipeline.run_length import RUN_SAMPLES, run_samples
+from autoloader.pipeline.indexed import RUN_SAMPLES, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec

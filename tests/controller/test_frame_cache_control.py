@@ -23,7 +23,7 @@ from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.pipeline.run_length import RUN_SAMPLES
+from autoloader.pipeline.indexed import RUN_SAMPLES
 from autoloader.probes.storage_reads import StorageReads
 from autoloader.units import GIB, MIB
 

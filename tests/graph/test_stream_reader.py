@@ -252,9 +252,9 @@ def test_any_of_draws_a_camera_and_words_per_episode_and_pass(tmp_path: Path) ->
             wanted = samples_of_record(mixture.datasets[0], mixture.layout, place, one.payload)
             assert wanted is not None
             assert shown(item.frames["primary"][0]) == shown(wanted.frames["primary"][0])
-            assert item.text(0) == wanted.text(0)
+            assert item.texts_of(0, 1) == wanted.texts_of(0, 1)
             sides.add((pass_, place.record, shown(item.frames["primary"][0])[0]))
-            words.add(item.text(0) == b"other")
+            words.add(item.texts_of(0, 1)[0] == b"other")
     assert {side for _, _, side in sides} == {1, 2}
     assert words == {True, False}
     first = [side for pass_, _, side in sorted(sides) if pass_ == 0]
@@ -304,7 +304,7 @@ def test_what_a_dataset_lacks_is_zero_and_masked(tmp_path: Path) -> None:
     assert not found.columns["state"].any()
     assert not found.columns["state_mask"].any()
     assert found.columns["action_mask"][0, 0].tolist() == [True, True, False, False]
-    assert found.text(0) == found.text(1) == b""
+    assert list(found.texts_of(0, 2)) == [b"", b""]
 
 
 def test_an_episode_shorter_than_the_offsets_need_gives_no_sample_and_no_quarantine(

@@ -9,7 +9,7 @@ from rlds_files import episode, jpeg, write_dataset
 from streams import spec_of
 
 from autoloader import AutoLoader
-from autoloader.pipeline.run_length import (
+from autoloader.pipeline.indexed import (
     HELD_RUN_SAMPLES,
     LEAST_RUN_SAMPLES,
     RUN_BYTES,
