@@ -24,8 +24,8 @@ PASSES = 2
 _PATIENCE, _OPENING_S = 5.0, 60.0
 """A measurement that takes so many times what it should, and a minute more, has failed."""
 
-Primed = Callable[[int, int, float], tuple[Mapping[str, Any] | None, str]]
-"""(bytes of the cache, warm-up batches, timeout in seconds) → measurement, or why there is none."""
+Primed = Callable[[int, int, int, float], tuple[Mapping[str, Any] | None, str]]
+"""(bytes of the cache, warm-up and measured batches, timeout in s) → measurement, or why not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,6 @@ class CacheProof:
         return f"measured after {PASSES} passes: {self.samples_per_s:.0f} samples/s{hits}"
 
 
-def measured(warmup: int, batches: int) -> int:
-    """Batches that are measured after a warm-up: those of a pass, and ``batches`` at least."""
-    return max(batches, warmup // PASSES)
-
-
 def prove(
     primed: Primed,
     *,
@@ -80,19 +75,22 @@ def prove(
         cache_bytes: of decoded frames that may be held.
         pass_samples: samples of all datasets together.
         batch_size: samples of a batch.
-        batches: measured ones, at least.
+        batches: measured ones, at least: those of a pass, where that is more.
         samples_per_s: rate with no frame held; priming is not slower.
         left_s: seconds that are left for it; infinite: it may take what it takes.
     """
     warmup = math.ceil(PASSES * pass_samples / batch_size)
-    takes_s = (warmup + measured(warmup, batches)) * batch_size / max(samples_per_s, 1e-9)
+    measured = max(batches, warmup // PASSES)
+    takes_s = (warmup + measured) * batch_size / max(samples_per_s, 1e-9)
     if takes_s > left_s:
         why = (
             f"{PASSES} passes take about {format_seconds(takes_s)}; --prove-cache takes them, and "
             f"`autoloader measure --set cache_bytes={cache_bytes} --warmup {warmup}`"
         )
         return CacheProof(cache_bytes, warmup, why_not=why)
-    found, why = primed(cache_bytes, warmup, min(left_s, _PATIENCE * takes_s + _OPENING_S))
+    found, why = primed(
+        cache_bytes, warmup, measured, min(left_s, _PATIENCE * takes_s + _OPENING_S)
+    )
     if found is None:
         return CacheProof(cache_bytes, warmup, why_not=why)
     hits = (found.get("cache") or {}).get("hit_ratio")

@@ -22,7 +22,7 @@ import platformdirs
 from autoloader.bound.analyst import Analyst
 from autoloader.bound.held_frames import cache_model
 from autoloader.bound.programme import Supplies
-from autoloader.bound.proof import measured, prove
+from autoloader.bound.proof import prove
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
@@ -191,7 +191,7 @@ def tune(
             cache_bytes=analysis.cache_bytes,
             pass_samples=sum(count.samples for count in plan.counts.values()),
             batch_size=batch_size,
-            batches=options.batches,
+            batches=_batches(options),
             samples_per_s=rate,
             left_s=_left_for_proof(options, result.ended, clock.now_s() - began_s),
         )
@@ -294,8 +294,8 @@ class _Place:
     space: SearchSpace
     batch_size: int
     measure: Measurer
-    measure_primed: Callable[[int], Measurer]
-    """The same after so many batches of warm-up, over a pass."""
+    measure_primed: Callable[[int, int], Measurer]
+    """The same after so many batches of warm-up, over so many."""
     measure_mixed: Callable[[Mapping[str, Any]], Measurer]
     """The same with other fields of the spec's ``mixing``."""
 
@@ -325,16 +325,14 @@ def _place(
         readers=("indexed", "stream") if open_reader else (),
     )
 
-    def warmed(warmup: int, mixing: Mapping[str, Any] | None = None, batches: int = 0) -> Measurer:
-        if measure is not None:
-            return measure
+    def warmed(warmup: int, batches: int, mixing: Mapping[str, Any] | None = None) -> Measurer:
         runner = TrialRunner(
             measure_command(
                 spec_path,
                 profile=options.host_profile,
                 split=options.split,
                 warmup=warmup,
-                batches=batches or _batches(options),
+                batches=batches,
                 floor_bytes=plan.ram_floor_bytes,
                 step_time_s=options.step_time_s or 0.0,
                 mixing=mixing,
@@ -343,15 +341,16 @@ def _place(
             headroom=lambda: _bytes_or_none(headroom),
             clock=clock,
         )
-        return HostTurns(runner, clock)
+        return measure or HostTurns(runner, clock)
 
+    usual = _batches(options)
     return _Place(
         plan,
         space,
         spec.batch.size,
-        measure=warmed(options.warmup),
-        measure_primed=lambda warmup: warmed(warmup, batches=measured(warmup, _batches(options))),
-        measure_mixed=partial(warmed, options.warmup),
+        measure=warmed(options.warmup, usual),
+        measure_primed=warmed,
+        measure_mixed=partial(warmed, options.warmup, usual),
     )
 
 
@@ -368,6 +367,7 @@ def _primed(
     watcher: StudyWatcher,
     cache_bytes: int,
     warmup: int,
+    batches: int,
     timeout_s: float,
 ) -> tuple[Mapping[str, Any] | None, str]:
     """Measure ``knobs`` with frames held, after so many batches."""
@@ -378,7 +378,7 @@ def _primed(
         watcher.progressed(progress, headroom_bytes, 0.0)
         return True
 
-    result = place.measure_primed(warmup)(holding, timeout_s=timeout_s, watch=watch)
+    result = place.measure_primed(warmup, batches)(holding, timeout_s=timeout_s, watch=watch)
     watcher.trial_ended(1, result, result.samples_per_s or 0.0)
     return result.measurement, result.reason
 
