@@ -8,6 +8,7 @@ Not here: what is run (``bench.runner``).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -115,6 +116,17 @@ def touched_bytes(pid: int) -> int:
 def thread_count(pid: int) -> int:
     """Threads that a process has now."""
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def wants_processor(pid: int) -> bool:
+    """Whether a thread of a process, other than the one that asks, runs, is to run, or reads."""
+    me = threading.get_native_id()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state in "RD" and int(task.name) != me:
+                return True
+    return False
 
 
 def own_bytes(pid: int) -> int:

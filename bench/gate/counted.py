@@ -32,7 +32,7 @@ from bench.gate.settling import calm, touched_per_batch
 from bench.processes import Reads, in_memfd, own_bytes, reads_by_thread, thread_count
 
 _PR_SET_THP_DISABLE = 41
-LARGER = 3
+LARGER = 12
 WARMUP = 128
 BATCHES = 512
 LOOKS = 64
@@ -141,7 +141,7 @@ def _endless(loader: AutoLoader) -> Iterator[Batch]:
 
 def _settled(pids: Sequence[int]) -> Counters:
     """What threads have read once all is read that may be read ahead."""
-    return calm(lambda: _reads(pids), lambda before, now: not _data(before, now))
+    return calm(lambda: _reads(pids), lambda before, now: not _data(before, now), pids)
 
 
 def _reads(pids: Sequence[int]) -> Counters:

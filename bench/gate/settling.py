@@ -1,11 +1,12 @@
 """Waits until processes have nothing left to do, and sees what memory one batch touches.
 
 Theory of operation. Between two batches everybody is let come to rest: the ring is full, and all is
-read that may be read ahead. Then the kernel is asked to forget which pages were touched
+read that may be read ahead. Nothing changes while a busy machine lets nobody run, so that no thread
+may be about to run either. Then the kernel is asked to forget which pages were touched
 (``clear_refs``), one batch is taken, so that one is made, and what was touched since is summed, the
 ring left out. A copy of a batch, to wherever, touches its bytes (malloc has been told to map no
-block for itself, so that none is gone again). The lower quartile of several batches leaves out
-those for which a run of samples was read as well, or in which the loader said what it does. What
+block for itself, so that none is gone again). The second lowest of several batches leaves out those
+for which a run of samples was read as well, or in which the loader said what it does (3 MB). What
 else is touched (an interpreter's heap) does not depend on the size of a batch, so copies are what
 grows with it.
 
@@ -19,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from bench.processes import forget_touched, page_faults, touched_bytes
+from bench.processes import forget_touched, page_faults, touched_bytes, wants_processor
 
 WINDOWS = 9
 CALM_LOOKS = 5
@@ -29,27 +30,29 @@ MOST_LOOKS = 500
 _Look = TypeVar("_Look")
 
 
-def calm(look: Callable[[], _Look], same: Callable[[_Look, _Look], bool]) -> _Look:
-    """What one sees when nothing has changed for a while."""
+def calm(
+    look: Callable[[], _Look], same: Callable[[_Look, _Look], bool], pids: Sequence[int]
+) -> _Look:
+    """What one sees when nothing has changed for a while, and no thread of ``pids`` would run."""
     times, before = 0, look()
     for _ in range(MOST_LOOKS):
         if times == CALM_LOOKS:
             break
         time.sleep(LOOK_S)
         now = look()
-        times = times + 1 if same(before, now) else 0
+        times = times + 1 if same(before, now) and not any(map(wants_processor, pids)) else 0
         before = now
     return before
 
 
 def touched_per_batch(batches: Iterator[Any], pids: Sequence[int]) -> float:
     """Bytes of their own memory that processes touch while one batch is taken and one is made."""
-    return sorted(_touched(batches, pids) for _ in range(WINDOWS))[WINDOWS // 4]
+    return sorted(_touched(batches, pids) for _ in range(WINDOWS))[1]
 
 
 def _touched(batches: Iterator[Any], pids: Sequence[int]) -> int:
-    calm(lambda: sum(map(page_faults, pids)), operator.eq)
+    calm(lambda: sum(map(page_faults, pids)), operator.eq, pids)
     for pid in pids:
         forget_touched(pid)
     next(batches)
-    return calm(lambda: sum(map(touched_bytes, pids)), operator.eq)
+    return calm(lambda: sum(map(touched_bytes, pids)), operator.eq, pids)
