@@ -88,7 +88,7 @@ def tune(
         bool,
         typer.Option(
             "--prove-cache",
-            help="Measure what decoded frames held in memory give, after two passes of the data, "
+            help="Measure what decoded frames held in memory give, after four passes of the data, "
             "whatever time that takes.",
         ),
     ] = False,

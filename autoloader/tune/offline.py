@@ -82,7 +82,7 @@ class TuneOptions:
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
         allow_order: try other orders of samples too; the best is proposed, and never kept.
-        prove_cache: measure what held frames give, whatever time two passes take.
+        prove_cache: measure what held frames give, whatever time four passes take.
         report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
     """
 
@@ -193,6 +193,7 @@ def tune(
             batch_size=batch_size,
             batches=_batches(options),
             samples_per_s=rate,
+            cached_samples_per_s=analysis.cached_samples_per_s,
             left_s=_left_for_proof(options, result.ended, clock.now_s() - began_s),
         )
     bound = None if analysis is None else analysis.samples_per_s
