@@ -30,6 +30,8 @@ class RayCluster:
             "RAY_TMPDIR": self._folder,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_DISABLE_IMPORT_WARNING": "1",
+            # By default 15: beside busy tests its workers would take minutes to start.
+            "RAY_worker_niceness": "0",
         }
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(store_bytes)],

@@ -21,7 +21,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.telemetry.statistics import HelperStatistics
 
 KNOBS = {"reader": "indexed", "helper_slots": 3, "decode_threads": 1, "ring_slots": 6}
-LONGEST_S = 120.0
+LONGEST_S = 90.0
 
 
 class Compared:
