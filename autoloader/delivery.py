@@ -48,7 +48,7 @@ from autoloader.telemetry.statistics import (
 )
 
 if TYPE_CHECKING:
-    from autoloader.control.in_thread import ThreadPipeline
+    from autoloader.actuation.in_thread import ThreadPipeline
     from autoloader.device.transfer import Transfer
 
 

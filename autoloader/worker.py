@@ -26,9 +26,9 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from autoloader.actuation.pipeline import Control, give_memory_back
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
-from autoloader.control.pipeline import Control, give_memory_back
 from autoloader.controller.request import ControlRequest
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become
@@ -286,7 +286,7 @@ class Worker:
     def end(self, reason: str) -> None:
         """End the process now."""
         logger.info("ending: %s", reason)
-        from autoloader.control.sinks import end_all  # in use by now
+        from autoloader.actuation.sinks import end_all  # in use by now
 
         end_all()
         logging.shutdown()

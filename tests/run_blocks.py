@@ -49,7 +49,7 @@ def _gpu() -> bool:
 
 NEEDS: Mapping[str, Callable[[], bool]] = {
     "a GPU": _gpu,
-    "a Ray cluster": lambda: False,  # tests/hosts has one
+    "a Ray cluster": lambda: False,  # tests/cluster has one
     "32 processes with a GPU each": lambda: False,
 }
 """What is no package → whether it is here."""

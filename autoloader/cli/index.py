@@ -62,7 +62,7 @@ def index(
             advance(done, total)
 
         if over_hosts:
-            from autoloader.hosts.catalogue import index_over_hosts
+            from autoloader.cluster.catalogue import index_over_hosts
             from autoloader.planning.helpers import cluster_address
 
             address = cluster_address("--ray")

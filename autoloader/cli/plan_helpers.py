@@ -2,7 +2,7 @@
 
 A batch crosses the link decoded, so a link has a rate of its own, whatever the number of helpers.
 
-Not here: asking them (``autoloader.hosts``), the other figures of the plan (``cli.plan_report``).
+Not here: asking them (``autoloader.cluster``), the other figures of the plan (``cli.plan_report``).
 """
 
 from __future__ import annotations

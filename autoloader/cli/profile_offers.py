@@ -1,6 +1,6 @@
 """What ``autoloader profile accept`` offers: a teammate's profile, or what of a run lasted.
 
-Not here: asking and keeping (``profile``), what lasts (``control.lasting``, ``report.lasting``).
+Not here: asking and keeping (``profile``), what lasts (``actuation.lasting``, ``report.lasting``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from autoloader.cli.report import run_folder
 from autoloader.errors import UsageError
 
 if TYPE_CHECKING:
-    from autoloader.control.lasting import Lasting
+    from autoloader.actuation.lasting import Lasting
     from autoloader.profile import HostFacts, Profile
 
 
@@ -49,7 +49,7 @@ def from_run(
     """
     from datetime import date
 
-    from autoloader.control.lasting import proposed
+    from autoloader.actuation.lasting import proposed
     from autoloader.probes.headroom import HeadroomProbe
     from autoloader.profile import (
         Provenance,
@@ -94,7 +94,7 @@ def from_run(
 
 def _found_in(source: str) -> Lasting:
     """What lasted, as the run's decision log says it or else its record."""
-    from autoloader.control.lasting import lasting
+    from autoloader.actuation.lasting import lasting
     from autoloader.report.lasting import lasting_of
     from autoloader.report.run import read_run
 

@@ -55,7 +55,7 @@ def stats(
         _say_size([dataset for dataset in mixture.datasets if dataset.remote])
     with progress_bar("computing statistics") as advance:
         if over_hosts:
-            from autoloader.hosts.catalogue import statistics_over_hosts
+            from autoloader.cluster.catalogue import statistics_over_hosts
             from autoloader.planning.helpers import cluster_address
 
             address = cluster_address("--ray")

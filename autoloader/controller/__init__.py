@@ -1,4 +1,4 @@
 """Watches the loader and the machine, and decides what to change.
 
-Not here: applying a change (``control``), searching offline (``tune``).
+Not here: applying a change (``actuation``), searching offline (``tune``).
 """

@@ -1,6 +1,6 @@
 """What a trainer asks of the controller that governs its pipeline, and what it lends it.
 
-Not here: governing (``autoloader.control.pipeline``).
+Not here: governing (``autoloader.actuation.pipeline``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ What it displaces is the page cache. Where files have to be read again for it, a
 than decoding would, a part is given back, until the rest saves more than it costs; then it does not
 grow for a while.
 
-Not here: which frames are held (``cache``), when to ask (``policy``, ``autoloader.control``).
+Not here: which frames are held (``cache``), when to ask (``policy``, ``autoloader.actuation``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Opens the pipeline that was planned: in the loader's child, or in this process for debugging.
 
-Not here: the plan (``planning.start``), the two kinds (``process.client``, ``control.in_thread``).
+Not here: the plan (``planning.start``), the two kinds (``process.client`` and
+``actuation.in_thread``).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from autoloader.remote.places import cache_root
 from autoloader.telemetry.lines import log_path, run_name, script_name
 
 if TYPE_CHECKING:
-    from autoloader.control.in_thread import ThreadPipeline
+    from autoloader.actuation.in_thread import ThreadPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def open_planned(
     """
     if child is not None:
         return ChildPipeline(setup, child)
-    from autoloader.control.in_thread import ThreadPipeline
+    from autoloader.actuation.in_thread import ThreadPipeline
 
     return ThreadPipeline(replace(setup, ranks_here=1), headroom, number)
 

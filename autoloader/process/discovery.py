@@ -246,7 +246,7 @@ def _environment() -> Mapping[str, str]:
 
     Runs of frames are allocated and freed all the time; without the threshold malloc would give
     their pages back and fault them in anew, a fifth of what reading costs. What is really to go
-    back is given back by hand (``control``). No linear algebra is done there: NumPy's BLAS would
+    back is given back by hand (``actuation``). No linear algebra is done there: NumPy's BLAS would
     only start a thread and a buffer for every core.
     """
     return {

@@ -2,7 +2,7 @@
 
 The record is kept of every run, where a decision log is asked for; its rates are the trainer's.
 
-Not here: what lasting means (``control.lasting``), asking the person (``cli.profile``).
+Not here: what lasting means (``actuation.lasting``), asking the person (``cli.profile``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 
-from autoloader.control.lasting import Lasting, Paid, at_least, gathered
+from autoloader.actuation.lasting import Lasting, Paid, at_least, gathered
 from autoloader.profile import MixtureKind
 from autoloader.report.run import Run
 from autoloader.telemetry.snapshot import Move, Snapshot

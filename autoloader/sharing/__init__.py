@@ -1,4 +1,4 @@
 """Shares a pipeline's batches between builders of this host and helpers on other hosts.
 
-Not here: what helpers are and how they are reached (``hosts``), building a batch (``decode``).
+Not here: what helpers are and how they are reached (``cluster``), building a batch (``decode``).
 """

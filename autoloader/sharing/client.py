@@ -9,7 +9,7 @@ process is killed, and waited for, before anybody else fills the slot.
 A process that dies is started again. Where it cannot reach the cluster, or dies again and again,
 that is said once, and the loader goes on with the builders here.
 
-Not here: who fills which batch (``sharing.builder``), the process's side (``hosts.driver``).
+Not here: who fills which batch (``sharing.builder``), the process's side (``cluster.driver``).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class HelperClient:
         self.present = 0
         self.possible = 0
         self._supervisor = Supervisor(
-            "the process that asks helpers", "autoloader.hosts.driver", remedy="leave helpers out"
+            "the process that asks helpers", "autoloader.cluster.driver", remedy="leave helpers out"
         )
         self._thread = LoaderThread(target=self._run, name="autoloader-helpers")
         self._thread.start()

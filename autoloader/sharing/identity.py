@@ -1,9 +1,9 @@
 """What two hosts must have in common to fill the same batch: code, libraries, spec and data.
 
-A helper on another host says the same of itself when it joins (``hosts.actor``), and every field
+A helper on another host says the same of itself when it joins (``cluster.actor``), and every field
 that differs is named. Modification times are no part of it: a copy of the data is as good.
 
-Not here: values of frames, which are compared batch by batch (``hosts.comparison``).
+Not here: values of frames, which are compared batch by batch (``cluster.comparison``).
 """
 
 from __future__ import annotations

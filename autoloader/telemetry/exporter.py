@@ -8,7 +8,7 @@ for, at most once for a moment; nobody who asks can hold up a loader. Each pipel
 The text is written here and not by a client library: the values are there already, and a library's
 registry takes ten times as long to print them (29 datasets: 1.4 ms against 0.17).
 
-Not here: the metrics (``metrics``), taking moments (``control.moments``).
+Not here: the metrics (``metrics``), taking moments (``actuation.moments``).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Exporter:
-    """Shows one pipeline's metrics; see ``control.sinks.Sink``.
+    """Shows one pipeline's metrics; see ``actuation.sinks.Sink``.
 
     Args:
         run: the trainer's process.

@@ -3,7 +3,7 @@
 The same names stand in the Prometheus text (below ``autoloader_``), in Lightning's loggers (below
 ``loader/``), in ``AutoLoader.metrics`` and in docs/reference/metrics.md, which is made from here.
 
-Not here: where they go (``exporter``, ``lightning.monitor``), measuring (``control.moments``,
+Not here: where they go (``exporter``, ``lightning.monitor``), measuring (``actuation.moments``,
 ``delivery``).
 """
 

@@ -9,7 +9,7 @@ The files lie in ``/dev/shm``, where there is no disk to wait for. They do not l
 ``XDG_RUNTIME_DIR``: a batch job has none, and it goes with the last login of a user whose training
 goes on.
 
-Not here: what a snapshot says (``telemetry.snapshot``), taking one (``control.moments``), showing
+Not here: what a snapshot says (``telemetry.snapshot``), taking one (``actuation.moments``), showing
 it (``cli.top``).
 """
 

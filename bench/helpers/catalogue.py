@@ -3,7 +3,7 @@
 The shards are links to a few files, under names of their own; each holds the records of a shard of
 a demo dataset several times, so that the work outlasts the start of Ray's workers.
 
-Not here: how parts are spread (``hosts.spread``), that a job goes on (``tests/hosts``).
+Not here: how parts are spread (``cluster.spread``), that a job goes on (``tests/cluster``).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.hosts import cluster
+from autoloader.cluster import ray_client
 
 _PIECE_BYTES = 2 * 2**20
 
@@ -40,7 +40,7 @@ class Hoard:
 
 def main(address: str, store_bytes: int) -> None:
     """Do what stdin says."""
-    ray = cluster.join(address)
+    ray = ray_client.join(address)
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     holding: list[Any] = []
     filled: list[Any] = []

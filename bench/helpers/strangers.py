@@ -3,7 +3,7 @@
 Each node sees its own things: a changed package through PYTHONPATH, changed shards through mounts
 in a mount namespace. Index files are its own too.
 
-Not here: what is compared (``sharing.identity``, ``hosts.comparison``).
+Not here: what is compared (``sharing.identity``, ``cluster.comparison``).
 """
 
 from __future__ import annotations

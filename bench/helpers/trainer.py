@@ -105,7 +105,7 @@ def _asking() -> bool:
     """Whether the process that asks helpers runs."""
     own = [psutil.Process(), *psutil.Process().children(recursive=True)]
     with contextlib.suppress(psutil.Error):
-        return any("autoloader.hosts.driver" in part for one in own for part in one.cmdline())
+        return any("autoloader.cluster.driver" in part for one in own for part in one.cmdline())
     return True
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from autoloader.actuation.lasting import LEAST_S, lasting
 from autoloader.cli.app import main
-from autoloader.control.lasting import LEAST_S, lasting
 from autoloader.controller.decisions import DecisionLog
 from autoloader.profile import Profile, find_profile, host_facts, user_profiles_dir
 from autoloader.testing import SCENARIOS, simulate

@@ -156,7 +156,7 @@ def test_the_front_door_imports_nothing_that_only_the_child_runs(
 ) -> None:
     assert "autoloader.loader" in imported["import"]
     for module in ("cv2", "simplejpeg", "autoloader.controller.policy", "autoloader.decode.pool",
-                   "autoloader.control.pipeline"):  # fmt: skip
+                   "autoloader.actuation.pipeline"):  # fmt: skip
         assert module not in imported["import"], module
 
 

@@ -15,7 +15,7 @@ from rlds_files import Written, episode, jpeg, write_dataset
 from situations import FLOOR
 from streams import spec_of
 
-import autoloader.control.pipeline
+import autoloader.actuation.pipeline
 import autoloader.loader
 from autoloader import AutoLoader
 from autoloader.cli.app import main
@@ -209,7 +209,7 @@ def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 1)
-        monkeypatch.setattr(autoloader.control.pipeline, "decide", lambda *_: hang("policy"))
+        monkeypatch.setattr(autoloader.actuation.pipeline, "decide", lambda *_: hang("policy"))
         policy = threading.Thread(target=loop.govern_once)
         policy.start()
         hanging["policy"].wait()

@@ -13,7 +13,7 @@ import pytest
 from rlds_files import Written, episode, write_dataset
 from streams import Running, mixture_of, stream_reader
 
-from autoloader.control.moments import waited_for
+from autoloader.actuation.moments import waited_for
 from autoloader.decode.activity import DatasetActivity
 from autoloader.errors import SourceError
 from autoloader.index import build_time, opening

@@ -3,7 +3,7 @@
 The pipeline has running totals, the control page has the consumer's, the probes read the host.
 Here they become the fields of an ``Observation``. Only the policy's thread calls ``readings``.
 
-Not here: deciding from it (``controller.policy``), acting on it (``control.pipeline``).
+Not here: deciding from it (``controller.policy``), acting on it (``actuation.pipeline``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoloader.control.displaced import Displaced, bytes_of_files
+from autoloader.actuation.displaced import Displaced, bytes_of_files
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.observation import CacheReading, Reading

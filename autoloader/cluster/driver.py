@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
+from autoloader.cluster import ray_client
+from autoloader.cluster.actor import CALLS_AT_A_TIME, Helper
+from autoloader.cluster.comparison import dataset_of, difference
+from autoloader.cluster.ray_client import ClusterNode
 from autoloader.errors import AutoloaderError
 from autoloader.host.threads import LoaderThread, become, end_with
-from autoloader.hosts import cluster
-from autoloader.hosts.actor import CALLS_AT_A_TIME, Helper
-from autoloader.hosts.cluster import ClusterNode
-from autoloader.hosts.comparison import dataset_of, difference
 from autoloader.knobs import BATCHES_OF_A_HELPER
 from autoloader.process import helper_messages, messages
 from autoloader.process.messages import Message, Wire
@@ -112,14 +112,14 @@ class Driver:
         start = self._wire.receive(None)
         assert isinstance(start, helper_messages.HelpersStart)
         try:
-            self._ray = cluster.join(start.address)
+            self._ray = ray_client.join(start.address)
         except AutoloaderError as error:
             self._send(messages.Failed.of(0, error))
             return
         self._start = start
         self._mixture = resolve_plain(start.mixture)
         self._memory = RingMemory(self._mixture.layout, descriptor=self._descriptor)
-        self._own = cluster.own_node(self._ray)
+        self._own = ray_client.own_node(self._ray)
         LoaderThread(target=self._read, name="autoloader-read").start()
         LoaderThread(target=self._watch_nodes, name="autoloader-nodes").start()
         while True:
@@ -148,7 +148,7 @@ class Driver:
     def _watch_nodes(self) -> None:
         while True:
             try:
-                found = cluster.other_nodes(self._ray, [self._own])
+                found = ray_client.other_nodes(self._ray, [self._own])
             except Exception:  # noqa: BLE001 where the head is gone Ray ends this process by itself
                 found = []
             self._events.put(partial(self._see, found))
@@ -183,7 +183,7 @@ class Driver:
         try:
             found = future.result()
         except Exception as error:  # noqa: BLE001 whatever Ray raises, this helper is none
-            self._let_go(helper, cluster.plain_reason(error), say=True)
+            self._let_go(helper, ray_client.plain_reason(error), say=True)
             return
         if "failed" in found:
             kind, what, remedy = found["failed"]
@@ -207,7 +207,7 @@ class Driver:
         except Exception as error:  # noqa: BLE001 whatever Ray raises, the batch is lost
             self._send(helper_messages.HelpersLost(0, [number]))
             own = isinstance(error, AutoloaderError)
-            self._let_go(helper, cluster.plain_reason(error), say=own)
+            self._let_go(helper, ray_client.plain_reason(error), say=own)
             return
         helper.heard_s = time.monotonic()
         self._answered += 1
@@ -298,7 +298,7 @@ class Driver:
 
     def _begin(self, node: ClusterNode) -> None:
         kind = self._ray.remote(max_restarts=0, max_concurrency=CALLS_AT_A_TIME)(Helper)
-        handle = kind.options(**cluster.placed_on(self._ray, node)).remote(asdict(self._start))
+        handle = kind.options(**ray_client.placed_on(self._ray, node)).remote(asdict(self._start))
         helper = _Helper(handle, node)
         self._helpers.append(helper)
         self._when_done(handle.join.remote(), partial(self._joined, helper))
@@ -323,7 +323,7 @@ class Driver:
             if text not in self._said:
                 self._said.add(text)
                 level = logging.ERROR if for_good else logging.WARNING
-                self._send(messages.Logged(0, level, "autoloader.hosts", text))
+                self._send(messages.Logged(0, level, "autoloader.cluster", text))
         with contextlib.suppress(Exception):
             self._ray.kill(helper.handle)
         self._tell()
@@ -346,7 +346,7 @@ class Driver:
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the child that started this process."""
-    parser = argparse.ArgumentParser(prog="autoloader.hosts.driver")
+    parser = argparse.ArgumentParser(prog="autoloader.cluster.driver")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--ring", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

@@ -1,6 +1,6 @@
 """Holds a batch that a helper has filled against the same batch, filled here. Pure.
 
-Not here: which batches are compared (``hosts.driver``).
+Not here: which batches are compared (``cluster.driver``).
 """
 
 from __future__ import annotations

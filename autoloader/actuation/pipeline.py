@@ -8,7 +8,7 @@ promised to it in the budget that all pipelines of the process share.
 A pipeline's gate is closed when its trainer has parked it or the reflex admits no reads. The two
 are kept apart here, so that neither opens what the other has closed.
 
-Not here: reading the pipeline and its host (``control.observer``), deciding (``controller``),
+Not here: reading the pipeline and its host (``actuation.observer``), deciding (``controller``),
 running (``pipeline``), messages (``worker``).
 """
 
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from autoloader.control.observer import Observer, Probes
+from autoloader.actuation.observer import Observer, Probes
 from autoloader.controller.admission import price_change
 from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
 from autoloader.controller.decisions import DecisionLog
@@ -44,7 +44,7 @@ from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
 
 if TYPE_CHECKING:
-    from autoloader.control.moments import Moments
+    from autoloader.actuation.moments import Moments
     from autoloader.pipeline.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
@@ -138,8 +138,8 @@ class ControlledPipeline:
         """Made when there is something to say: its classes cost milliseconds that batches want."""
         with self._lately:
             if self._made is None:
-                from autoloader.control.moments import Moments
-                from autoloader.control.sinks import open_sinks
+                from autoloader.actuation.moments import Moments
+                from autoloader.actuation.sinks import open_sinks
 
                 sinks = open_sinks(self._setup, self._number, self.pipeline.quarantined)
                 self._made = Moments(self._setup, self._number, sinks)

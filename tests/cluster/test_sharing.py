@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.cluster.comparison import dataset_of, difference
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
-from autoloader.hosts.comparison import dataset_of, difference
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.pipeline.indexed import IndexedReader

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autoloader.cluster import ray_client
+from autoloader.cluster.spread import spread
 from autoloader.errors import UsageError
-from autoloader.hosts import cluster
-from autoloader.hosts.spread import spread
 from autoloader.index.index_paths import index_directory
 from autoloader.index.opening import missing_files, open_indexes
 from autoloader.samples.resolve import ResolvedDataset, resolve
@@ -79,7 +79,7 @@ def index_over_hosts(
         str(index_directory()),
         tuple(packages().items()),
     )
-    return len(missing), _indexed(cluster.join(address), whole, progress)
+    return len(missing), _indexed(ray_client.join(address), whole, progress)
 
 
 def _indexed(ray: Any, whole: _IndexPart, progress: Progress) -> int:
@@ -127,7 +127,7 @@ def statistics_over_hosts(
     groups = missing_groups(spec, split)
     if not groups:
         return 0
-    ray, plain, same = cluster.join(address), spec.model_dump(mode="json"), packages()
+    ray, plain, same = ray_client.join(address), spec.model_dump(mode="json"), packages()
     missing = missing_files([one for one in measured(spec, split).datasets if not one.remote])
     identity = tuple(same.items())
     if missing:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec, extras
+from autoloader.cluster.ray_client import other_nodes
 from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
-from autoloader.hosts.cluster import other_nodes
 from autoloader.index import open_indexes
 from autoloader.knobs import Knobs
 from autoloader.planning.helpers import with_helpers

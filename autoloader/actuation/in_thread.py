@@ -2,14 +2,14 @@
 
 For debugging: TensorFlow, where it is needed, and torch share a process.
 
-Not here: the pipeline (``pipeline.pipeline``), governing it (``control.pipeline``).
+Not here: the pipeline (``pipeline.pipeline``), governing it (``actuation.pipeline``).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from autoloader.control.pipeline import Control
+from autoloader.actuation.pipeline import Control
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.knobs import Knobs

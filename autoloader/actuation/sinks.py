@@ -1,6 +1,6 @@
 """Where the snapshots of a pipeline go: to those who look now, into the record, to metrics.
 
-Not here: what a snapshot says (``telemetry.snapshot``), taking it (``control.moments``).
+Not here: what a snapshot says (``telemetry.snapshot``), taking it (``actuation.moments``).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Called by the policy's thread about once a second, with what it has read anyway:
 no probe and no part of the pipeline again.
 
 Not here: what a snapshot says (``telemetry.snapshot``), reading the pipeline
-(``control.observer``), deciding (``controller``).
+(``actuation.observer``), deciding (``controller``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoloader.control.pressure import Pressure
-from autoloader.control.sinks import Sink
+from autoloader.actuation.pressure import Pressure
+from autoloader.actuation.sinks import Sink
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import SATISFIED_RATIO

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from autoloader.cluster import ray_client
+from autoloader.cluster.ray_client import ClusterNode
 from autoloader.errors import AutoloaderError, PipelineError
-from autoloader.hosts import cluster
-from autoloader.hosts.cluster import ClusterNode
 
 Part = TypeVar("Part")
 _LOOK_S = 2.0
@@ -54,7 +54,7 @@ def spread(
     looked_s = float("-inf")
     while left or running:
         if time.monotonic() - looked_s >= _LOOK_S:
-            nodes, looked_s = cluster.other_nodes(ray, []), time.monotonic()
+            nodes, looked_s = ray_client.other_nodes(ray, []), time.monotonic()
         if not nodes and not running:
             raise PipelineError(
                 "no node of the cluster has a processor to give",
@@ -64,7 +64,7 @@ def spread(
         for node in (one for one in nodes for _ in range(one.cpus - busy[one.name])):
             if left:
                 part = left.popleft()
-                reference = remote.options(**cluster.placed_on(ray, node)).remote(part)
+                reference = remote.options(**ray_client.placed_on(ray, node)).remote(part)
                 running[reference] = part, node
         ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
         for reference in ready:
@@ -75,7 +75,7 @@ def spread(
                 raise getattr(error, "cause", error) from error
             except Exception as error:  # whatever ended a process of another host
                 losses[repr(part)] += 1
-                reason = cluster.plain_reason(error)
+                reason = ray_client.plain_reason(error)
                 if losses[repr(part)] >= _MOST_LOSSES:
                     raise PipelineError(
                         f"a part of the job is lost each time; last on {node.host}: {reason}",

@@ -5,7 +5,7 @@ because memory is short, and ends when the controller is neither in SHRINK nor i
 line says that it began, with who took the memory, another one that it is over; what else shrinks
 meanwhile is told at INFO, and so is an episode soon after another one.
 
-Not here: shrinking (``control.pipeline``), when pressure is over (``controller.policy``).
+Not here: shrinking (``actuation.pipeline``), when pressure is over (``controller.policy``).
 """
 
 from __future__ import annotations
