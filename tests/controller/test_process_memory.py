@@ -88,7 +88,8 @@ def test_the_kernels_counters_know_what_is_private(
     exact = tree_pss_bytes(holder, shared_memory=False)
     own = tree_own_bytes(holder)
     assert (own > 64 * MIB) == (kind == "private")
-    assert exact <= own < exact + 32 * MIB  # beyond it: code that others map too
+    # Above it: code that others map too. Below it: while others start that map it as well.
+    assert exact - MIB < own < exact + 32 * MIB
 
 
 def test_what_descendants_map_of_files_counts_once(tmp_path: Path) -> None:
