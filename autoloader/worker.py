@@ -71,7 +71,7 @@ class _DeclaredMixture:
             from autoloader.order.parts import mixture_part  # by index a rank knows the whole
 
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
-        self.compiled = CompiledMixture()
+        self.compiled = CompiledMixture(own_process=True)
 
     def is_of(self, start: messages.Start) -> bool:
         """Whether ``start`` declares the same one."""

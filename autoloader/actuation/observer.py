@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.actuation.displaced import Displaced, bytes_of_files
+from autoloader.cache.slab import private_bytes
 from autoloader.controller.admission import Prices, RollingPrices, price_knobs, price_start
 from autoloader.controller.flow import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.observation import CacheReading, Reading
@@ -34,7 +35,7 @@ _MEMORY_COST_RATIO = 0.002
 
 
 class ProcessMemory:
-    """What this process and its children hold: one reading for all pipelines of the process.
+    """What this process and its children hold beside ring and frames, for all its pipelines.
 
     Attributes:
         held_bytes: as read last; ``None``: not read yet.
@@ -52,7 +53,7 @@ class ProcessMemory:
         if at_s < self.at_s + self.every_s:
             return
         began = time.thread_time()
-        self.held_bytes = tree_own_bytes(os.getpid())
+        self.held_bytes = max(0, tree_own_bytes(os.getpid()) - private_bytes())
         cost_s = time.thread_time() - began
         self.at_s, self.every_s = at_s, max(_MEMORY_EVERY_S, cost_s / _MEMORY_COST_RATIO)
 

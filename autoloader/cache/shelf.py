@@ -123,6 +123,10 @@ class Shelf:
         """Slots whose frames are held, and that nobody has pinned."""
         return np.flatnonzero((self._state == _HELD) & (self._pins == 0))
 
+    def unused(self) -> Ints:
+        """Slots with pages that nobody needs where no frame is to be held any more, ascending."""
+        return np.sort(np.concatenate([self.idle(), np.asarray(self.free, np.int64)]))
+
     def unpin(self, slots: Ints) -> None:
         """Count one holder less of each of these slots [n]; one may come twice.
 

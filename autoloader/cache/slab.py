@@ -1,26 +1,31 @@
-"""The memory of the frame cache: one file in memory, in which every camera has slots of its size.
+"""The memory of the frame cache, in which every camera has slots of its size.
 
-Theory of operation. The file is sparse: it is as large as the machine's memory for each camera, and
-has pages only where a slot was written. What is given back is punched out of it and is the kernel's
-at once. The child makes the file and decode processes map it as well; the trainer never does. It
-goes with the last process that has it open.
+Theory of operation. The memory is sparse: it is as large as the machine's for each camera, and has
+pages only where a slot was written. What is given back is the kernel's at once. The trainer never
+maps it.
+
+It is the child's own where no other process needs it: the kernel takes a third less time to give it
+pages and a third of the time to take them back (`docs/adr/0026-private-frames.md`). Where decode
+processes map it as well it is a file in memory, which goes with the last process that has it open.
 
 Slots of a camera lie side by side, so that a slot's first and last page may be its neighbours' as
 well: such a page goes back with the last of the slots on it, when all of them go together.
 
 Invariants:
     1. Slot 0 of every camera is black: it is never written, and never handed out.
-    2. The file never shrinks (a seal forbids it): no access to a slot ever fails.
+    2. Its size never changes (a seal forbids it to the file): no access to a slot ever fails.
 
 Not here: which frame lies in which slot (``cache.table``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -35,14 +40,22 @@ BLACK = 0
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK = 0x0002
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
+_MAP_NORESERVE = 0x4000
 _PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_private: weakref.WeakSet[FrameSlab] = weakref.WeakSet()
 
 
 def machine_bytes() -> int:
     """Bytes of the machine's memory: what a camera has room for."""
     return os.sysconf("SC_PHYS_PAGES") * _PAGE
+
+
+def private_bytes() -> int:
+    """Bytes of this process's own memory that hold frames."""
+    return sum(slab.private_bytes for slab in list(_private))
 
 
 class FrameSlab:
@@ -52,8 +65,11 @@ class FrameSlab:
         frame_bytes: camera → bytes of a decoded frame.
         room_bytes: address space of each camera, whole slots of it.
         descriptor: an existing slab's file; without one a new one is made.
+        private: have it in this process's own memory, where the kernel gives that much of it.
 
     Attributes:
+        descriptor: of the file; −1 where it is private, or closed.
+        private: no other process can map it.
         written: camera → [slots] bool, which slots hold a frame, as far as this process knows.
 
     Raises:
@@ -66,6 +82,7 @@ class FrameSlab:
         *,
         room_bytes: int,
         descriptor: int | None = None,
+        private: bool = False,
     ) -> None:
         self.room_bytes = room_bytes
         self.frame_bytes = dict(frame_bytes)
@@ -74,13 +91,16 @@ class FrameSlab:
         for camera, size in self.frame_bytes.items():
             self._begins[camera] = end
             end += -(-(room_bytes // size + 2) * size // _PAGE) * _PAGE
-        if descriptor is None:
-            descriptor = memory_file("autoloader-frames", end, os.MFD_ALLOW_SEALING)
-            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
-        self.descriptor = descriptor
-        self._close = weakref.finalize(self, os.close, descriptor)
-        self._close.atexit = False
-        pages = mmap.mmap(descriptor, end, mmap.MAP_SHARED)
+        pages = _own_pages(end) if private else None
+        self.private, self.descriptor = pages is not None, -1
+        if pages is None:
+            if descriptor is None:
+                descriptor = memory_file("autoloader-frames", end, os.MFD_ALLOW_SEALING)
+                fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+            self.descriptor = descriptor
+            self._close = weakref.finalize(self, os.close, descriptor)
+            self._close.atexit = False
+            pages = mmap.mmap(descriptor, end, mmap.MAP_SHARED)
         self._frames = {
             camera: np.frombuffer(
                 pages, np.uint8, (room_bytes // size + 1) * size, self._begins[camera]
@@ -93,10 +113,11 @@ class FrameSlab:
         }
         for written in self.written.values():
             written[BLACK] = True
-
-    def frames(self, camera: str) -> NDArray[np.uint8]:
-        """[slots, bytes of a frame] uint8: all of a camera; only what was written has pages."""
-        return self._frames[camera]
+        self._counting = threading.Lock()
+        self._is_there = np.zeros(end // _PAGE if self.private else 0, np.bool_)  # [pages]
+        self._pages = 0
+        if self.private:
+            _private.add(self)
 
     def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, values of a frame], contiguous; others may work on."""
@@ -105,6 +126,10 @@ class FrameSlab:
 
     def put(self, camera: str, slot: int, picture: NDArray[Any]) -> None:
         """Copy a frame [H, W, C], contiguous, into a slot, which is written then."""
+        if self.private:
+            start = self._begins[camera] + slot * self.frame_bytes[camera]
+            stop = start + self.frame_bytes[camera]
+            self._count(start // _PAGE, -(-stop // _PAGE), there=True)
         self._frames[camera][slot] = picture.reshape(-1).view(np.uint8)
         self.written[camera][slot] = True
 
@@ -119,14 +144,54 @@ class FrameSlab:
         starts = -(-(begin + firsts * size) // _PAGE) * _PAGE
         stops = (begin + (lasts + 1) * size) // _PAGE * _PAGE
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            if start < stop:
+            if start >= stop:
+                continue
+            if self.private:
+                address = self._frames[camera].ctypes.data - begin
+                _libc.madvise(address + start, stop - start, mmap.MADV_DONTNEED)
+                self._count(start // _PAGE, stop // _PAGE, there=False)
+            else:
                 _libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
+
+    def _count(self, first: int, last: int, *, there: bool) -> None:
+        """Pages from ``first`` up to ``last`` are there from now on, or are not."""
+        with self._counting:
+            pages = self._is_there[first:last]
+            before = int(np.count_nonzero(pages))
+            pages[:] = there
+            self._pages += (last - first if there else 0) - before
 
     def allocated_bytes(self) -> int:
         """Bytes of pages that the kernel holds for it; 0 once it is closed."""
+        if self.private:
+            return self.private_bytes
         return os.fstat(self.descriptor).st_blocks * 512 if self.descriptor >= 0 else 0
 
+    @property
+    def private_bytes(self) -> int:
+        """Bytes of its pages in this process's own memory; 0 once it is closed."""
+        return self._pages * _PAGE if self in _private else 0
+
     def close(self) -> None:
-        """Close the descriptor; the mapping goes with this object and the last array over it."""
-        self._close()
-        self.descriptor = -1
+        """Close the file; the mapping goes with this object and the last array over it."""
+        _private.discard(self)
+        if self.descriptor >= 0:
+            self._close()
+            self.descriptor = -1
+
+
+def _own_pages(size: int) -> mmap.mmap | None:
+    """Sparse memory of this process's own; ``None`` where a limit on it forbids so much.
+
+    Its pages are small ones: of a large one no part goes back to the kernel. A process that is
+    forked from this one (and runs another program at once) has none of it.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+    try:
+        pages = mmap.mmap(-1, size, flags)
+    except (OSError, ValueError, OverflowError):
+        return None
+    pages.madvise(mmap.MADV_DONTFORK)
+    with contextlib.suppress(OSError):  # a kernel without large pages
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return pages

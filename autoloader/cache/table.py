@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
-from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
+from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes, private_bytes
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
 from autoloader.order.schedule import NEVER
@@ -75,6 +76,7 @@ class CacheCounts:
         from_disk: frames that were read from a disk, already decoded.
         late_bytes: of frames held that were to be shown by now, and were not.
         allocated_bytes: that the kernel holds for it: without slots that are yet to be filled.
+        private_bytes: that frames of whatever mixture take of the process's own memory.
     """
 
     budget_bytes: int = 0
@@ -86,11 +88,20 @@ class CacheCounts:
     from_disk: int = 0
     late_bytes: int = 0
     allocated_bytes: int = 0
+    private_bytes: int = 0
 
     def as_statistics(self) -> dict[str, Any]:
         """What people are told of it (``telemetry.CacheStatistics``)."""
         shown = self.hits + self.misses
-        names = ("budget_bytes", "held_bytes", "slots", "hits", "misses", "from_disk")
+        names = (
+            "budget_bytes",
+            "held_bytes",
+            "private_bytes",
+            "slots",
+            "hits",
+            "misses",
+            "from_disk",
+        )
         return {
             **{name: getattr(self, name) for name in names},
             "hit_ratio": self.hits / shown if shown else None,
@@ -105,6 +116,7 @@ class FrameTable:
         frame_bytes: camera → bytes of a decoded frame.
         datasets: how many.
         room_bytes: what it will ever hold of one camera; default: all of the machine's memory.
+        private: have the frames in this process's own memory until another process shares them.
 
     Attributes:
         costs: asked once a second at most, without a lock held.
@@ -117,11 +129,13 @@ class FrameTable:
         datasets: int,
         *,
         room_bytes: int | None = None,
+        private: bool = False,
     ) -> None:
         self.costs: FrameCosts | None = None
         self.lately_held = 0.0
         self._frame_bytes = frame_bytes
         self._room = room_bytes or machine_bytes()
+        self._private = private
         self._slab: FrameSlab | None = None
         self._shelves: dict[str, Shelf] = {}
         self._lock = threading.Lock()
@@ -142,7 +156,7 @@ class FrameTable:
             PipelineError: the kernel refuses it.
         """
         if self._slab is None:
-            self._slab = FrameSlab(self._frame_bytes, room_bytes=self._room)
+            self._slab = FrameSlab(self._frame_bytes, room_bytes=self._room, private=self._private)
             for camera, size in self._slab.frame_bytes.items():
                 self._shelves[camera] = Shelf(size, self._slab.written[camera])
         return self._slab
@@ -158,8 +172,9 @@ class FrameTable:
     ) -> Lease:
         """See ``FrameCache.ask``; ``elsewhere``: another process will show and fill them."""
         self._refresh_costs()
-        lease, wanted = Lease(self.slab, rows, self._settle, self), dict[str, Ints]()
+        wanted = dict[str, Ints]()
         with self._lock:
+            lease = Lease(self.slab, rows, partial(self._settle, self._shelves), self)
             self._now = max(self._now, now)
             frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
             for camera, one in frames.items():
@@ -196,14 +211,14 @@ class FrameTable:
         self._misses += decoded
         self.lately_held += (1 - decoded / max(1, uses) - self.lately_held) * _LATELY
 
-    def _settle(self, lease: Lease) -> None:
+    def _settle(self, shelves: Mapping[str, Shelf], lease: Lease) -> None:
         """All batches of a run are filled, or given up: what was put into slots can be shown."""
         with self._lock:
             if lease.over:
                 return
             lease.over = True
             for camera, slots in lease.slots.items():
-                self._shelves[camera].unpin(slots[slots > BLACK])
+                shelves[camera].unpin(slots[slots > BLACK])
             if self._used() > self._budget:
                 self._cut({})
         self._give_back()
@@ -282,11 +297,21 @@ class FrameTable:
                     for shelf in self._shelves.values()
                 ),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
+                private_bytes=private_bytes(),
             )
 
     def shared_slab(self) -> FrameSlab | None:
-        """The memory, for a process that shares it; ``None`` where the kernel refuses it."""
+        """The memory, for a process that shares it; ``None`` where the kernel refuses it.
+
+        Memory that was private is left behind, and what it held is decoded again. Leases that are
+        under way keep it for as long as they need it.
+        """
         with self._lock:
+            self._private = False
+            if self._slab is not None and self._slab.private:
+                for camera, shelf in self._shelves.items():
+                    self._slab.punch(camera, shelf.unused())
+                self._slab, self._shelves = None, {}
             return self.slab if self._has_memory() else None
 
     def _has_memory(self) -> bool:
@@ -390,7 +415,7 @@ class FrameTable:
         """Have the kernel take the pages of free slots that are beyond the budget; not locked."""
         with self._lock:
             surplus = sum(shelf.resident_bytes for shelf in self._shelves.values()) - self._budget
-            taken = []
+            slab, taken = self._slab, []
             for camera, shelf in self._shelves.items():
                 slots = shelf.take_free(max(0, -(-surplus // shelf.frame_bytes)))
                 surplus -= len(slots) * shelf.frame_bytes
@@ -398,10 +423,12 @@ class FrameTable:
                     # Where nothing is left one call does, and takes half as long.
                     whole = not shelf.used and not shelf.free
                     taken.append((camera, shelf, slots, shelf.ever_used if whole else slots))
+        if slab is None:
+            return
         for camera, _, _, punched in taken:
-            self.slab.punch(camera, punched)
+            slab.punch(camera, punched)
         with self._lock:  # pages that neighbours shared go with the last of them
             for camera, shelf, slots, _ in taken:
                 shelf.punched(slots)
                 if shelf.is_empty:
-                    self.slab.punch(camera, shelf.ever_used)
+                    slab.punch(camera, shelf.ever_used)

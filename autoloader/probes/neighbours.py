@@ -49,6 +49,7 @@ class Neighbours:
         self._next_s = float("-inf")
         self._latest: dict[int, int] = {}
         self._latest_until_s = float("-inf")
+        self._kernels: set[str] = set()
 
     def look(self, at_s: float) -> None:
         """Memory is calm: see who holds what, where the last look was long enough ago.
@@ -86,10 +87,19 @@ class Neighbours:
     def _held(self) -> tuple[dict[int, int], float]:
         """Process → bytes of its own; processor seconds that it took to see them."""
         began, found = time.thread_time(), {}
-        for entry in os.scandir(self._proc):
-            if entry.name.isdecimal():
+        for name in os.listdir(self._proc):  # noqa: PTH208  (hot)
+            if name.isdecimal() and name not in self._kernels:
                 with contextlib.suppress(OSError, ValueError):
-                    with open(f"{entry.path}/statm", "rb") as file:  # noqa: PTH123  (hot)
-                        _, resident, shared, *_ = file.read().split()
-                    found[int(entry.name)] = (int(resident) - int(shared)) * _PAGE_BYTES
+                    size, resident, shared, *_ = _content(f"{self._proc}/{name}/statm").split()
+                    if size == b"0":  # a thread of the kernel's: it never holds any
+                        self._kernels.add(name)
+                    found[int(name)] = (int(resident) - int(shared)) * _PAGE_BYTES
         return found, time.thread_time() - began
+
+
+def _content(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 256)
+    finally:
+        os.close(descriptor)

@@ -33,6 +33,8 @@ from autoloader.probes.process_memory import descendants
 
 _WORTH_A_LOOK = 0.2
 """Processors of others, from which on the children are asked what they had of it."""
+_QUOTA_EVERY_S = 5.0
+"""Where there is no quota, one is looked for so seldom: it takes six files."""
 _SOME_AVG10 = re.compile(rb"^some avg10=(\d+(?:\.\d+)?)", re.MULTILINE)
 
 
@@ -95,13 +97,15 @@ class ProcessorProbe:
         self._source = source or CgroupProcessors()
         self._before = self._times()
         self._children_before: Mapping[int, float] | None = None
-        self._used_before = self._used(self._source.read())
+        self._processors = self._source.read()
+        self._looked_s = time.monotonic()
+        self._used_before = self._used(self._processors)
 
     def read(self) -> ProcessorReading | None:
         """Who used them; ``None`` where no time has passed."""
         now = self._times()
         before, self._before = self._before, now
-        processors = self._source.read()
+        processors = self._current()
         used = self._used(processors)
         used_before, self._used_before = self._used_before, used
         # All processors' time passes side by side: a count-th of it is the clock's.
@@ -117,6 +121,13 @@ class ProcessorProbe:
             return ProcessorReading(free)
         taken = max(0.0, used[1] - used_before[1]) / passed_s
         return ProcessorReading(max(0.0, min(free, processors.quota - taken)))
+
+    def _current(self) -> Processors:
+        """What may be used; of a quota that is there, what was used of it by now."""
+        at_s = time.monotonic()
+        if self._processors.quota is not None or at_s - self._looked_s >= _QUOTA_EVERY_S:
+            self._processors, self._looked_s = self._source.read(), at_s
+        return self._processors
 
     def _without_children(self, others: float, passed_s: float) -> float | None:
         before, self._children_before = self._children_before, None

@@ -55,7 +55,7 @@ class OpenMixture:
         self.frames: FrameTable
         self.blocks: Blocks | None = None
 
-    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
+    def open(self, mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool) -> None:
         """Open what is not open; waits where another thread is opening it."""
         with self._lock:
             if not self._is_open:
@@ -63,7 +63,9 @@ class OpenMixture:
                 tables = tables_of(mixture, order, self.indexes)
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
-                self.frames = FrameTable(mixture.layout.frame_bytes, len(mixture.datasets))
+                self.frames = FrameTable(
+                    mixture.layout.frame_bytes, len(mixture.datasets), private=own_process
+                )
                 if order.locality is not None:
                     self.blocks = self._blocks_of(mixture, order)
                 self._is_open = True
@@ -97,14 +99,16 @@ class CompiledMixture:
     Attributes:
         readers: the stream reader of each dataset, by name.
         open_mixture: the indexes and the plan over them.
+        own_process: whether the process is the loader's alone.
     """
 
     readers: dict[str, EpisodeStream] = field(default_factory=dict)
     open_mixture: OpenMixture | None = None
+    own_process: bool = False
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
         """See ``open_mixture``; another one that was open is let go of."""
-        opened = open_mixture(mixture, order)
+        opened = open_mixture(mixture, order, own_process=self.own_process)
         if self.open_mixture is not opened:
             self.let_go()
         self.open_mixture = opened
@@ -120,8 +124,16 @@ _lock = threading.Lock()
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 
 
-def open_mixture(mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
+def open_mixture(
+    mixture: ResolvedMixture, order: MixtureOrder, *, own_process: bool = False
+) -> OpenMixture:
     """The indexes and the plan of a mixture, built where they are missing.
+
+    Args:
+        mixture: of which.
+        order: in which its samples come.
+        own_process: whether the process is the loader's alone. A trainer that forks would copy
+            what is in memory of its own.
 
     Raises:
         SourceError: as ``open_indexes``.
@@ -131,5 +143,5 @@ def open_mixture(mixture: ResolvedMixture, order: MixtureOrder) -> OpenMixture:
         opened = _open_mixtures.get(key)
         if opened is None:
             opened = _open_mixtures[key] = OpenMixture()
-    opened.open(mixture, order)
+    opened.open(mixture, order, own_process=own_process)
     return opened

@@ -77,7 +77,11 @@ class LineLog:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Append a line; after the first that could not be written, none."""
-        data = (json.dumps({**self._whose, **line}, allow_nan=False) + "\n").encode()
+        self.write_text(json.dumps({**self._whose, **line}, allow_nan=False))
+
+    def write_text(self, text: str) -> None:
+        """Append a line that is JSON already and says whose it is; see ``write``."""
+        data = (text + "\n").encode()
         with self._lock:
             if self._descriptor < 0 or self.failed is not None:
                 return

@@ -26,12 +26,12 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autoloader.telemetry.lines import LineLog
-from autoloader.telemetry.snapshot import LatelyMoment, Snapshot
+from autoloader.telemetry.snapshot import SCHEMA_VERSION as SNAPSHOT_VERSION
+from autoloader.telemetry.snapshot import Snapshot, encoded
 
 logger = logging.getLogger(__name__)
 
@@ -145,15 +145,15 @@ class RunLog:
         self._datasets_in = _DATASETS_EVERY if datasets else self._datasets_in
         self._datasets_in -= 1
         # What was lately is in the lines before.
-        told = replace(moment, lately=LatelyMoment(), datasets=moment.datasets if datasets else {})
-        plain = told.as_dict()
-        for name in ("lately", *(() if datasets else ("datasets",))):
-            del plain[name]
+        left_out = ("lately",) if datasets else ("lately", "datasets")
+        told = {
+            name: getattr(moment, name) for name in moment.__slots__ if name not in left_out
+        } | {"schema_version": SNAPSHOT_VERSION}
         changed = {
-            name: value for name, value in plain.items() if self._said.get(name, _NOTHING) != value
+            name: value for name, value in told.items() if self._said.get(name, _NOTHING) != value
         }
         self._said.update(changed)
-        self._lines.write({"kind": "moment", **changed})
+        self._lines.write_text(encoded({"kind": "moment", **changed}))
         if self._lines.failed is not None:
             logger.warning("the record of this run ends: %s: %s", self._path, self._lines.failed)
             self._failed = True

@@ -16,6 +16,7 @@ it (``cli.top``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -83,11 +84,11 @@ class RunFile:
             _make(self.path.parent)
             self._made = True
         try:
-            self._new.write_bytes(text)
+            _write(self._new, text)
         except FileNotFoundError:  # a log-out has removed the folder
             _make(self.path.parent)
-            self._new.write_bytes(text)
-        self._new.replace(self.path)
+            _write(self._new, text)
+        os.replace(self._new, self.path)  # noqa: PTH105  (hot)
 
     def close(self) -> None:
         """Take it away; the pipeline has ended. May be called twice."""
@@ -165,6 +166,15 @@ def _was_there(pid: int, at_s: float) -> bool:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < at_s + _CLOCK_S
     return False
+
+
+def _write(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        if os.write(descriptor, content) < len(content):
+            raise OSError(errno.ENOSPC, "no room for a whole snapshot", str(path))
+    finally:
+        os.close(descriptor)
 
 
 def _make(directory: Path) -> None:

@@ -257,11 +257,7 @@ class Snapshot:
 
     def to_json(self) -> str:
         """One line."""
-        whole = {"schema_version": SCHEMA_VERSION, **_fields(self)}
-        try:  # the encoder itself asks for the dataclasses only; a walk over all values is dear
-            return json.dumps(whole, default=_fields, allow_nan=False)
-        except ValueError:
-            return json.dumps(_finite(whole), allow_nan=False)
+        return encoded({"schema_version": SCHEMA_VERSION, **_fields(self)})
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Snapshot:
@@ -308,6 +304,14 @@ class Snapshot:
                 remedy="read what a loader of this library wrote",
             ) from error
         return cls.from_dict(plain)
+
+
+def encoded(values: Mapping[str, Any]) -> str:
+    """One line of JSON of some fields of snapshots; what is not finite is ``None``."""
+    try:  # the encoder itself asks for the dataclasses only; a walk over all values is dear
+        return json.dumps(values, default=_fields, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(values), allow_nan=False)
 
 
 def _fields(value: Any) -> dict[str, Any]:

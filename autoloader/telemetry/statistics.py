@@ -71,6 +71,8 @@ class CacheStatistics:
     Attributes:
         budget_bytes: what it may hold (``cache_bytes``).
         held_bytes, slots: what it holds, and how many frames that is.
+        private_bytes: what frames of all its loaders take of the child's own memory; what decode
+            processes share is not in it.
         hits, misses: frames shown from it, and frames that were decoded instead.
         hit_ratio: hits of both; ``None`` before any. Where it is low and memory is free, raise
             ``cache_bytes``.
@@ -88,6 +90,7 @@ class CacheStatistics:
     hit_ratio: float | None
     threshold: float | None
     from_disk: int = 0
+    private_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,13 +306,13 @@ def _summary(
     statistics = loader.statistics().as_dict()
     elapsed_s = max(consumer.measured_s, 1e-9)
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
-    names = list(loader.dataset_names)
+    names, cache = list(loader.dataset_names), statistics["cache"]
     return Measurement(
         samples_per_s=consumer.samples / elapsed_s,
         batches_per_s=len(consumer.latencies_s) / elapsed_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes + statistics.get("cache", {}).get("held_bytes", 0),
+        peak_rss_bytes=memory.peak_rss_bytes + cache["held_bytes"] - cache["private_bytes"],
         min_headroom_bytes=memory.min_headroom_bytes,
         wait_ratio=min(1.0, sum(consumer.latencies_s) / elapsed_s),
         mixture=_mixture(consumer, loader, names),
@@ -323,7 +323,7 @@ def _summary(
         distinct_episodes_per_batch=(
             consumer.episodes / consumer.with_episodes if consumer.with_episodes else None
         ),
-        cache=statistics.get("cache"),
+        cache=cache,
         batch_call_s=statistics.get("batch_call_s"),
         trace=trace.with_datasets(_decoded(before, statistics["datasets"])).as_dict(),
     )

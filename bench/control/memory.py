@@ -3,7 +3,9 @@
 Headroom is the least of the host's ``MemAvailable`` and, for a cgroup and its ancestors, limit −
 (usage − file pages); v2 also takes reclaimable slab off. What the loader holds is counted page by
 page: anonymous memory of every process of its tree (resident − shared), the blocks of its ring and
-of its frame cache.
+of its frame cache. Frames that are the child's own lie in its only anonymous mapping that is as
+large as the machine's memory; the kernel says which of its pages are there (``PAGEMAP_SCAN``, Linux
+6.7).
 
 Only the standard library, so that a sampler starts at once and stays small.
 
@@ -13,7 +15,10 @@ Not here: when it is read (``bench.control.sampler``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
+import struct
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -128,6 +133,49 @@ def blocks_bytes(path: str) -> int:
         return Path(path).stat().st_blocks * 512
     except OSError:
         return 0
+
+
+_PAGEMAP_SCAN = 0xC0606610
+_PRESENT = 1 << 3
+_REGIONS = 4096
+
+
+def sparse_mapping(pid: int) -> tuple[int, int]:
+    """Where a process's anonymous mapping that is as large as main memory begins and ends."""
+    least = os.sysconf("SC_PHYS_PAGES") * PAGE
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            begin, _, end = line.split()[0].partition("-")
+            if line.split()[4] == "0" and int(end, 16) - int(begin, 16) >= least:
+                return int(begin, 16), int(end, 16)
+    return 0, 0
+
+
+def present_bytes(pid: int, begin: int, end: int) -> int:
+    """Pages of a process that are there between two addresses, in bytes; 0 when it is gone."""
+    try:
+        pages = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY)
+    except OSError:
+        return 0
+    found, at = 0, begin
+    regions = bytearray(24 * _REGIONS)
+    vector = (ctypes.c_char * len(regions)).from_buffer(regions)
+    try:
+        while at < end:
+            # size, flags, start, end, walk_end, vec, vec_len, max_pages, and the four masks.
+            where = (96, 0, at, end, 0, ctypes.addressof(vector), _REGIONS, 0)
+            asked = bytearray(struct.pack("12Q", *where, 0, _PRESENT, 0, _PRESENT))
+            try:
+                count = fcntl.ioctl(pages, _PAGEMAP_SCAN, asked)
+            except ProcessLookupError:
+                break
+            spans = [struct.unpack_from("2Q", regions, 24 * number) for number in range(count)]
+            found += sum(last - first for first, last in spans)
+            # ``walk_end`` may lie before regions that were told.
+            at = spans[-1][1] if count == _REGIONS else end
+    finally:
+        os.close(pages)
+    return found
 
 
 def threads_cpu_s(pid: int, names: tuple[str, ...]) -> dict[str, float]:

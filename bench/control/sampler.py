@@ -26,6 +26,8 @@ from bench.control.memory import (
     blocks_bytes,
     headroom_bytes,
     memory_files,
+    present_bytes,
+    sparse_mapping,
     threads_cpu_s,
 )
 from bench.processes import tree
@@ -42,6 +44,7 @@ def main() -> None:
     children: list[int] = []
     rings: list[str] = []
     slabs: list[str] = []
+    own = (0, 0)
     looked_s = spent_s = float("-inf")
     due = time.monotonic()
     with Path(job["out"]).open("w", buffering=1) as out:
@@ -53,12 +56,14 @@ def main() -> None:
                 children = [pid for pid in tree(trainer) if pid != trainer]
                 rings = memory_files(trainer, RING_FILE)
                 slabs = [one for pid in children[:1] for one in memory_files(pid, FRAMES_FILE)]
+                own = sparse_mapping(children[0]) if children else (0, 0)
+            private = present_bytes(children[0], *own) if children and own[1] else 0
             line: dict[str, Any] = {
                 "at": round(now, 4),
                 "room": headroom_bytes(job["group"]),
-                "loader": sum(map(anonymous_bytes, children)),
+                "loader": max(0, sum(map(anonymous_bytes, children)) - private),
                 "ring": sum(map(blocks_bytes, rings)),
-                "frames": sum(map(blocks_bytes, slabs)),
+                "frames": sum(map(blocks_bytes, slabs)) + private,
                 "trainer": anonymous_bytes(trainer),
                 "neighbour": anonymous_bytes(neighbour) if neighbour else 0,
                 "pid": children[0] if children else 0,

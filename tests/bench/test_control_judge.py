@@ -6,11 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autoloader.cache.slab import FrameSlab
 from autoloader.knobs import KnobLimits, Knobs
 from bench.control.judge import below_floor, reversals, settle_s, waiting
 from bench.control.memory import (
+    PAGE,
     RING_FILE,
     anonymous_bytes,
     available_bytes,
@@ -18,6 +21,8 @@ from bench.control.memory import (
     headroom_bytes,
     memory_files,
     number_after,
+    present_bytes,
+    sparse_mapping,
 )
 from bench.control.scenario import READERS, Event, load_scenarios, size
 from bench.control.static import SETTINGS, settings_for
@@ -161,6 +166,21 @@ def test_static_settings_are_many_legal_and_the_same_every_time(reader: Any) -> 
     for one in found:
         knobs = Knobs.build({"reader": reader, **one})
         knobs.check(KnobLimits(cpus=64, shards={"a": 4}))
+
+
+def test_private_frames_are_seen_in_the_kernels_tables_of_pages() -> None:
+    room = os.sysconf("SC_PHYS_PAGES") * PAGE
+    slab = FrameSlab({"primary": 5 * PAGE}, room_bytes=room, private=True)
+    shown = np.ones((5 * PAGE, 1, 1), np.uint8)
+    for slot in range(1, 9001):  # more stretches than one question is answered with
+        slab.put("primary", slot, shown)
+    slab.punch("primary", np.arange(1, 9001, 2))
+    begin, end = sparse_mapping(os.getpid())
+    try:
+        found = present_bytes(os.getpid(), begin, end)
+    except OSError as error:
+        pytest.skip(f"this kernel has no PAGEMAP_SCAN: {error}")
+    assert found == slab.private_bytes == 4500 * 5 * PAGE
 
 
 def test_memory_is_read_without_the_loader(tmp_path: Path) -> None:

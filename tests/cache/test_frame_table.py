@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
+import resource
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Lease
-from autoloader.cache.slab import FrameSlab
+from autoloader.cache.slab import FrameSlab, private_bytes
 from autoloader.cache.table import FrameTable
 from autoloader.order.schedule import NEVER
 
@@ -28,9 +32,9 @@ def picture(key: int, camera: str = "primary") -> np.ndarray:
     return shown
 
 
-@pytest.fixture
-def table() -> Iterator[FrameTable]:
-    made = FrameTable(FRAME_BYTES, 2, room_bytes=2**26)
+@pytest.fixture(params=[False, True], ids=["shared", "private"])
+def table(request: pytest.FixtureRequest) -> Iterator[FrameTable]:
+    made = FrameTable(FRAME_BYTES, 2, room_bytes=2**26, private=request.param)
     yield made
     made.close()
 
@@ -76,7 +80,7 @@ class Player:
 
     def fill(self, *, lost: bool = False, check: bool = True) -> None:
         lease, keys = self.under_way.pop(0)
-        slab = self.table.slab
+        slab = lease.slab
         for k, key in enumerate(keys.tolist()):
             slot = int(lease.slots["primary"][k])
             if slot < 0:
@@ -248,16 +252,23 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
 def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
     data: st.DataObject,
 ) -> None:
-    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24)
+    private = data.draw(st.booleans())
+    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24, private=private)
     player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
     try:
         while player.at + 6 <= len(player.order) or player.under_way:
             moves = ["fill", "lose"] if player.under_way else []
             if player.at + 6 <= len(player.order) and len(player.under_way) < 3:
                 moves += ["begin", "begin"]
+            moves += ["share"] if private else []
             move = data.draw(st.sampled_from([*moves, "resize"]))
             if move == "begin":
                 player.begin()
+            elif move == "share":
+                private = False
+                slab = table.shared_slab()
+                assert slab is not None
+                assert not slab.private
             elif move == "resize":
                 table.resize(data.draw(st.integers(0, 35)) * FRAME)
             else:
@@ -310,13 +321,92 @@ def test_two_cameras_share_one_budget(table: FrameTable) -> None:
 def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     table: FrameTable,
 ) -> None:
-    slab = table.slab
+    slab = table.shared_slab()
+    assert slab is not None
     other = FrameSlab(FRAME_BYTES, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
     slab.put("wrist", 7, picture(3, "wrist"))
     out = np.empty((2, 24 * 32 * 3), np.uint8)
     other.gather("wrist", np.asarray([7, 0]), out)
     np.testing.assert_array_equal(out[0], picture(3, "wrist").reshape(-1))
     assert not out[1].any()
+
+
+def own_bytes() -> int:
+    """What this process holds beside files and shared memory, as the kernel counts it."""
+    (kib,) = re.findall(r"^RssAnon:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    return int(kib) * 1024
+
+
+def test_pages_of_private_frames_are_counted_as_the_kernel_counts_them() -> None:
+    size = 96 * 128 * 3 + 1000  # slots share their first and last pages
+    before = private_bytes()
+    slab = FrameSlab({"primary": size}, room_bytes=2**31, private=True)
+    assert slab.private
+    shown = np.full((size, 1, 1), 7, np.uint8)
+    slab.put("primary", 1, shown)
+    slab.punch("primary", np.asarray([1]))
+    empty, counted = own_bytes(), slab.private_bytes
+    for slot in range(1, 2001):
+        slab.put("primary", slot, shown)
+    held = own_bytes() - empty
+    assert slab.allocated_bytes() - counted == pytest.approx(held, rel=0.02)
+    kept = np.setdiff1d(np.arange(1, 2001), np.arange(100, 2001, 7))
+    slab.punch("primary", np.arange(100, 2001, 7))
+    slab.punch("primary", np.arange(1000, 2001))
+    less = own_bytes() - empty
+    assert less < 0.6 * held
+    assert slab.allocated_bytes() - counted == pytest.approx(less, rel=0.02)
+    out = np.empty((1, size), np.uint8)
+    for slot in kept[kept < 1000].tolist():
+        slab.gather("primary", np.asarray([slot]), out)
+        assert (out == 7).all()
+    assert private_bytes() - before == slab.private_bytes
+    slab.close()
+    assert private_bytes() == before
+
+
+def test_leases_under_way_keep_the_memory_that_is_left_behind() -> None:
+    table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24, private=True)
+    table.resize(50 * FRAME)
+    keys, later = np.arange(10), np.full(10, 500)
+    first = table.ask(["file"], {"primary": frames(keys, later)}, 0, 1)
+    for key, slot in zip(keys.tolist(), first.slots["primary"].tolist(), strict=True):
+        first.put("primary", slot, picture(key))
+    first.give_up()
+    reading = table.ask(["file"], {"primary": frames(keys[:5], later[:5])}, 1, 1)
+    assert reading.held["primary"].all()
+    slab = table.shared_slab()
+    assert slab is not None
+    assert (slab.private, slab is table.shared_slab()) == (False, True)
+    assert table.counts().slots == 0
+    assert 5 * FRAME <= table.counts().private_bytes < 7 * FRAME  # what nobody shows is gone
+    new = table.ask(["file"], {"primary": frames(keys, later)}, 2, 1)
+    assert not new.held["primary"].any()
+    for slot in new.slots["primary"].tolist():
+        new.put("primary", slot, picture(99))
+    out = np.empty((5, FRAME), np.uint8)
+    reading.gather("primary", reading.slots["primary"], out)
+    for key in range(5):
+        np.testing.assert_array_equal(out[key], picture(key).reshape(-1))
+    reading.give_up()
+    new.give_up()
+    assert table.counts().slots == 10
+    del first, reading
+    gc.collect()
+    assert table.counts().private_bytes == 0
+    table.close()
+
+
+def test_where_a_process_may_have_no_such_memory_of_its_own_it_is_a_file() -> None:
+    least = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (2**34, least[1]))
+    try:
+        slab = FrameSlab(FRAME_BYTES, room_bytes=2**36, private=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, least)
+    assert not slab.private
+    slab.put("wrist", 3, picture(3, "wrist"))
+    assert slab.allocated_bytes() > 0
 
 
 def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
