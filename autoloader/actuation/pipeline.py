@@ -33,9 +33,16 @@ from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.proposals import margin
-from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_calm, react
+from autoloader.controller.reflex import (
+    Action,
+    ReflexLimits,
+    ReflexState,
+    is_calm,
+    may_restart,
+    react,
+)
 from autoloader.controller.states import ControllerState, State
-from autoloader.controller.surplus import lowered_cache, missing_bytes
+from autoloader.controller.surplus import lowered_cache, missing_bytes, returned_bytes
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.pipeline.launch import open_pipeline
@@ -194,7 +201,7 @@ class ControlledPipeline:
             ready_batches=0 if wanting else self.pipeline.ready_batches,
             surplus_bytes=(
                 self._observer.surplus_bytes(at_s, self._limits.least(self.pipeline.knobs))
-                if below
+                if below and may_restart(before, at_s)
                 else None
             ),
             limits=limits,
@@ -222,7 +229,7 @@ class ControlledPipeline:
             return 0
         with self._applying:
             held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
-            self.pipeline.retune(lowered_cache(before, held, missing))
+            self.pipeline.retune(lowered_cache(before, held, returned_bytes(missing, held)))
             self._tell()
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
         self._shrunk("reflex", at_s, headroom_bytes, before)

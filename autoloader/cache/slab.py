@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import memory_file
+from autoloader.units import MIB
 
 BLACK = 0
 """The slot of every camera that shows nothing."""
@@ -42,9 +43,12 @@ _F_SEAL_SHRINK = 0x0002
 _KEEP_SIZE_AND_PUNCH = 0x01 | 0x02
 _MAP_NORESERVE = 0x4000
 _PAGE = mmap.PAGESIZE
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_LONG_BYTES = 8 * MIB
+"""For less a call keeps the interpreter: getting it back would take longer."""
+_libc, _libc_at_once = ctypes.CDLL(None), ctypes.PyDLL(None)
+for _library in (_libc, _libc_at_once):
+    _library.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    _library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _private: weakref.WeakSet[FrameSlab] = weakref.WeakSet()
 
 
@@ -143,15 +147,16 @@ class FrameSlab:
         lasts = slots[np.concatenate([cuts, [len(slots) - 1]])]
         starts = -(-(begin + firsts * size) // _PAGE) * _PAGE
         stops = (begin + (lasts + 1) * size) // _PAGE * _PAGE
+        address = self._frames[camera].ctypes.data - begin
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             if start >= stop:
                 continue
+            libc = _libc if stop - start >= _LONG_BYTES else _libc_at_once
             if self.private:
-                address = self._frames[camera].ctypes.data - begin
-                _libc.madvise(address + start, stop - start, mmap.MADV_DONTNEED)
+                libc.madvise(address + start, stop - start, mmap.MADV_DONTNEED)
                 self._count(start // _PAGE, stop // _PAGE, there=False)
             else:
-                _libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
+                libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
 
     def _count(self, first: int, last: int, *, there: bool) -> None:
         """Pages from ``first`` up to ``last`` are there from now on, or are not."""

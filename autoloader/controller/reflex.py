@@ -101,7 +101,8 @@ def react(
         headroom_bytes: the reading; ``None`` where it failed.
         growth_bytes: what 300 ms have taken at worst.
         ready_batches: in the ring.
-        surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown.
+        surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown, or
+            not asked for (``may_restart``).
         limits: floor and margin.
     """
     starving = ready_batches < KEPT_BATCHES
@@ -116,11 +117,17 @@ def react(
     below = at_s if state.below_s is None else state.below_s
     state = replace(state, closed=True, below_s=below)
     large = surplus_bytes is not None and surplus_bytes > limits.surplus_bytes
-    if at_s - below >= RESTART_AFTER_S and large and not state.restarts:
+    if large and may_restart(state, at_s):
         return Reaction(replace(state, restarts=1), Action.RESTART, starving)
     if at_s - state.dropped_s >= REPEAT_S:
         return Reaction(replace(state, dropped_s=at_s), Action.DROP, starving)
     return Reaction(state, Action.GATE, starving)
+
+
+def may_restart(state: ReflexState, at_s: float) -> bool:
+    """Whether a reading below the floor may be answered by a restart."""
+    lasted = state.below_s is not None and at_s - state.below_s >= RESTART_AFTER_S
+    return lasted and not state.restarts
 
 
 def is_calm(
