@@ -33,16 +33,9 @@ from autoloader.controller.loop import ControlLoop
 from autoloader.controller.observation import Observation, Reading
 from autoloader.controller.policy import Decision, admitted, decide
 from autoloader.controller.proposals import margin
-from autoloader.controller.reflex import (
-    Action,
-    ReflexLimits,
-    ReflexState,
-    is_calm,
-    may_restart,
-    react,
-)
+from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_calm, react
 from autoloader.controller.states import ControllerState, State
-from autoloader.controller.surplus import lowered_cache, missing_bytes, returned_bytes
+from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
 from autoloader.knobs import Knobs
 from autoloader.pipeline.launch import open_pipeline
@@ -190,7 +183,6 @@ class ControlledPipeline:
             return
         if headroom_bytes is not None:
             headroom_bytes += self._give_frames_back(at_s, headroom_bytes, growth_bytes)
-        below = headroom_bytes is not None and headroom_bytes < self._limits.ram_floor_bytes
         # A consumer that keeps many batches and wants one more has none, whatever lies with it.
         wanting = self._observer.wanting and not self._parked
         reaction = react(
@@ -201,7 +193,7 @@ class ControlledPipeline:
             ready_batches=0 if wanting else self.pipeline.ready_batches,
             surplus_bytes=(
                 self._observer.surplus_bytes(at_s, self._limits.least(self.pipeline.knobs))
-                if below and may_restart(before, at_s)
+                if before.may_restart(at_s)
                 else None
             ),
             limits=limits,
@@ -229,7 +221,7 @@ class ControlledPipeline:
             return 0
         with self._applying:
             held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
-            self.pipeline.retune(lowered_cache(before, held, returned_bytes(missing, held)))
+            self.pipeline.retune(lowered_cache(before, held, missing))
             self._tell()
             given = max(0, held - self.pipeline.frames_held().allocated_bytes)
         self._shrunk("reflex", at_s, headroom_bytes, before)

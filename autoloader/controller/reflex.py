@@ -73,6 +73,11 @@ class ReflexState:
     dropped_s: float = -1e9
     restarts: int = 0
 
+    def may_restart(self, at_s: float) -> bool:
+        """Whether a reading below the floor may be answered by a restart."""
+        lasted = self.below_s is not None and at_s - self.below_s >= RESTART_AFTER_S
+        return lasted and not self.restarts
+
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
@@ -102,7 +107,7 @@ def react(
         growth_bytes: what 300 ms have taken at worst.
         ready_batches: in the ring.
         surplus_bytes: what the loader holds above the price of its minimum; ``None``: unknown, or
-            not asked for (``may_restart``).
+            not asked for (``ReflexState.may_restart``).
         limits: floor and margin.
     """
     starving = ready_batches < KEPT_BATCHES
@@ -117,17 +122,11 @@ def react(
     below = at_s if state.below_s is None else state.below_s
     state = replace(state, closed=True, below_s=below)
     large = surplus_bytes is not None and surplus_bytes > limits.surplus_bytes
-    if large and may_restart(state, at_s):
+    if large and state.may_restart(at_s):
         return Reaction(replace(state, restarts=1), Action.RESTART, starving)
     if at_s - state.dropped_s >= REPEAT_S:
         return Reaction(replace(state, dropped_s=at_s), Action.DROP, starving)
     return Reaction(state, Action.GATE, starving)
-
-
-def may_restart(state: ReflexState, at_s: float) -> bool:
-    """Whether a reading below the floor may be answered by a restart."""
-    lasted = state.below_s is not None and at_s - state.below_s >= RESTART_AFTER_S
-    return lasted and not state.restarts
 
 
 def is_calm(

@@ -1,14 +1,13 @@
 """The frame cache under control: the first to go, and grown while training waits. Pure.
 
 Theory of operation. Decoded frames that are held are surplus: without them the same batches come,
-later. So below floor + margin they are given back before anything else is touched, at least as many
-bytes as are missing, and nobody has to wait for it. They grow by steps while training waits, as
-long as what they may hold is full and more frames are worth holding. Such a step is not judged by
-the rate that follows, as other changes are, since a frame pays when it is shown again, a pass
-later. It is judged by the hits that were foretold: every frame is held for a position at which it
-will be shown. Where many of these positions are past and their frames were not shown, what is held
-does not do what it was held for, and holds no more. It is not taken back because training has
-stopped waiting.
+later. So below floor + margin they are given back before anything else is touched, as many bytes
+as are missing, and nobody has to wait for it. They grow by steps while training waits, as long as
+what they may hold is full and more frames are worth holding. Such a step is not judged by the rate
+that follows, as other changes are, since a frame pays when it is shown again, a pass later. It is
+judged by the hits that were foretold: every frame is held for a position at which it will be shown.
+Where many of these positions are past and their frames were not shown, what is held does not do
+what it was held for, and holds no more. It is not taken back because training has stopped waiting.
 
 What it displaces is the page cache. Where files have to be read again for it, and that takes longer
 than decoding would, a part is given back, until the rest saves more than it costs; then it does not
@@ -41,15 +40,6 @@ def missing_bytes(headroom_bytes: int, ram_floor_bytes: int, margin_bytes: int) 
     if headroom_bytes >= ram_floor_bytes + margin_bytes:
         return 0
     return ram_floor_bytes + int(margin_bytes * REOPEN_RATIO) - headroom_bytes
-
-
-def returned_bytes(missing: int, held_bytes: int) -> int:
-    """What is given back of ``held_bytes`` where so much is missing.
-
-    Who takes memory mostly goes on, and each time costs milliseconds of a processor: so a quarter
-    goes at least, or one step of growth.
-    """
-    return max(missing, min(STEP_BYTES, held_bytes // 4))
 
 
 def lowered_cache(knobs: Knobs, held_bytes: int, missing: int) -> Knobs:
