@@ -306,13 +306,14 @@ def _summary(
     statistics = loader.statistics().as_dict()
     elapsed_s = max(consumer.measured_s, 1e-9)
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
-    names, cache = list(loader.dataset_names), statistics["cache"]
+    names, cache = list(loader.dataset_names), statistics.get("cache")
+    shared = cache["held_bytes"] - cache["private_bytes"] if cache else 0
     return Measurement(
         samples_per_s=consumer.samples / elapsed_s,
         batches_per_s=len(consumer.latencies_s) / elapsed_s,
         batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
         time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes + cache["held_bytes"] - cache["private_bytes"],
+        peak_rss_bytes=memory.peak_rss_bytes + shared,
         min_headroom_bytes=memory.min_headroom_bytes,
         wait_ratio=min(1.0, sum(consumer.latencies_s) / elapsed_s),
         mixture=_mixture(consumer, loader, names),
