@@ -309,9 +309,7 @@ class Delivery:
             wait_ratio=meter.wait_ratio,
             batch_latency_s=meter.latency_s(),
             headroom_bytes=headroom_bytes,
-            loader_bytes=(
-                0 if closed else max(0, pipeline.held_bytes() - activity.cache.private_bytes)
-            ),
+            loader_bytes=0 if closed else pipeline.held_bytes(),
             decodes_per_sample=activity.decodes_per_sample,
             batch_call_s=activity.call_s / activity.calls if activity.calls else None,
             ring=RingStatistics(

@@ -27,6 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from autoloader.actuation.pipeline import Control, give_memory_back
+from autoloader.cache.slab import private_bytes
 from autoloader.catalog.descriptors import raise_descriptor_limit
 from autoloader.catalog.files import is_remote
 from autoloader.controller.request import ControlRequest
@@ -203,6 +204,7 @@ class _Trainer:
         if page is not None:
             with contextlib.suppress(ValueError):  # closed in between
                 page.beat(now_ns)
+                page.note_frames(private_bytes())
                 self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:

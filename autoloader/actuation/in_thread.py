@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoloader.actuation.pipeline import Control
+from autoloader.cache.slab import private_bytes
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.knobs import Knobs
@@ -37,7 +38,7 @@ class ThreadPipeline:
         self.number = self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)
-        self._baseline_bytes = loader_bytes()
+        self._baseline_bytes = _held_bytes()
         self._open()
 
     def _open(self) -> None:
@@ -126,10 +127,14 @@ class ThreadPipeline:
         return ()
 
     def held_bytes(self) -> int:
-        """What this process holds beyond what it held when the pipeline was made."""
-        return max(0, loader_bytes() - self._baseline_bytes)
+        """What this process holds, without frames, beyond what it did when this was made."""
+        return max(0, _held_bytes() - self._baseline_bytes)
 
     def close(self) -> None:
         """End all threads."""
         self._leave()
         self._compiled.let_go()
+
+
+def _held_bytes() -> int:
+    return loader_bytes() - private_bytes()

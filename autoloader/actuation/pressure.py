@@ -15,7 +15,7 @@ import logging
 from autoloader.controller.states import State
 from autoloader.errors import printable
 from autoloader.knobs import Knobs
-from autoloader.probes.neighbours import Neighbours
+from autoloader.probes.other_processes import OtherProcesses
 from autoloader.telemetry.verdict import changes_words
 from autoloader.units import MIB, format_bytes
 
@@ -36,9 +36,9 @@ class Pressure:
         neighbours: who may have taken memory.
     """
 
-    def __init__(self, floor_bytes: int, neighbours: Neighbours | None = None) -> None:
+    def __init__(self, floor_bytes: int, neighbours: OtherProcesses | None = None) -> None:
         self._floor_bytes = floor_bytes
-        self._neighbours = neighbours or Neighbours()
+        self._neighbours = neighbours or OtherProcesses()
         self._level: int | None = None
         self._over_s = float("-inf")
 

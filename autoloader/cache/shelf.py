@@ -162,9 +162,16 @@ class Shelf:
         self._slot_of.clear()
 
     def take_free(self, most: int) -> Ints:
-        """Up to so many free slots, ascending, to be punched; ``punched`` brings them back."""
+        """Up to so many free slots, ascending, to be punched; ``punched`` brings them back.
+
+        Where that leaves nothing those come too that have no pages any more: slots that lie side by
+        side go in one call, which takes half as long.
+        """
         taken = self.free[:most]
         del self.free[:most]
+        if taken and not self.used and not self.free:
+            taken += self._punched
+            self._punched.clear()
         return np.asarray(sorted(taken), np.int64)
 
     def punched(self, slots: Ints) -> None:

@@ -25,16 +25,19 @@ import ctypes
 import fcntl
 import mmap
 import os
+import resource
 import threading
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
-from autoloader.units import MIB
+from autoloader.units import MIB, format_bytes
 
 BLACK = 0
 """The slot of every camera that shows nothing."""
@@ -46,10 +49,11 @@ _PAGE = mmap.PAGESIZE
 _LONG_BYTES = 8 * MIB
 """For less a call keeps the interpreter: getting it back would take longer."""
 _libc, _libc_at_once = ctypes.CDLL(None), ctypes.PyDLL(None)
+_libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 for _library in (_libc, _libc_at_once):
-    _library.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     _library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _private: weakref.WeakSet[FrameSlab] = weakref.WeakSet()
+_private_changes = threading.Lock()
 
 
 def machine_bytes() -> int:
@@ -59,7 +63,9 @@ def machine_bytes() -> int:
 
 def private_bytes() -> int:
     """Bytes of this process's own memory that hold frames."""
-    return sum(slab.private_bytes for slab in list(_private))
+    with _private_changes:
+        slabs = list(_private)
+    return sum(slab.private_bytes for slab in slabs)
 
 
 class FrameSlab:
@@ -104,7 +110,7 @@ class FrameSlab:
             self.descriptor = descriptor
             self._close = weakref.finalize(self, os.close, descriptor)
             self._close.atexit = False
-            pages = mmap.mmap(descriptor, end, mmap.MAP_SHARED)
+            pages = _pages_of(descriptor, end)
         self._frames = {
             camera: np.frombuffer(
                 pages, np.uint8, (room_bytes // size + 1) * size, self._begins[camera]
@@ -121,7 +127,8 @@ class FrameSlab:
         self._is_there = np.zeros(end // _PAGE if self.private else 0, np.bool_)  # [pages]
         self._pages = 0
         if self.private:
-            _private.add(self)
+            with _private_changes:
+                _private.add(self)
 
     def gather(self, camera: str, slots: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy slots [n] into ``out`` [n, values of a frame], contiguous; others may work on."""
@@ -151,12 +158,12 @@ class FrameSlab:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
             if start >= stop:
                 continue
-            libc = _libc if stop - start >= _LONG_BYTES else _libc_at_once
             if self.private:
+                libc = _libc if stop - start >= _LONG_BYTES else _libc_at_once
                 libc.madvise(address + start, stop - start, mmap.MADV_DONTNEED)
                 self._count(start // _PAGE, stop // _PAGE, there=False)
-            else:
-                libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
+            else:  # it may wait for another process that does the same
+                _libc.fallocate64(self.descriptor, _KEEP_SIZE_AND_PUNCH, start, stop - start)
 
     def _count(self, first: int, last: int, *, there: bool) -> None:
         """Pages from ``first`` up to ``last`` are there from now on, or are not."""
@@ -179,7 +186,8 @@ class FrameSlab:
 
     def close(self) -> None:
         """Close the file; the mapping goes with this object and the last array over it."""
-        _private.discard(self)
+        with _private_changes:
+            _private.discard(self)
         if self.descriptor >= 0:
             self._close()
             self.descriptor = -1
@@ -191,6 +199,8 @@ def _own_pages(size: int) -> mmap.mmap | None:
     Its pages are small ones: of a large one no part goes back to the kernel. A process that is
     forked from this one (and runs another program at once) has none of it.
     """
+    if resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY or _is_promised():
+        return None  # all of it would count, and not what has pages only
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
     try:
         pages = mmap.mmap(-1, size, flags)
@@ -200,3 +210,21 @@ def _own_pages(size: int) -> mmap.mmap | None:
     with contextlib.suppress(OSError):  # a kernel without large pages
         pages.madvise(mmap.MADV_NOHUGEPAGE)
     return pages
+
+
+def _is_promised() -> bool:
+    """Whether the kernel counts memory where it is asked for (``vm.overcommit_memory = 2``)."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    return False
+
+
+def _pages_of(descriptor: int, size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, size, mmap.MAP_SHARED)
+    except (OSError, ValueError, OverflowError) as error:
+        raise PipelineError(
+            f"{format_bytes(size)} of address space for decoded frames cannot be had: {error}",
+            remedy="allow this process more of it (ulimit -v); what it takes of the memory is "
+            "what cache_bytes says",
+        ) from error

@@ -31,7 +31,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
-from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes, private_bytes
+from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
 from autoloader.order.schedule import NEVER
@@ -76,7 +76,8 @@ class CacheCounts:
         from_disk: frames that were read from a disk, already decoded.
         late_bytes: of frames held that were to be shown by now, and were not.
         allocated_bytes: that the kernel holds for it: without slots that are yet to be filled.
-        private_bytes: that frames of whatever mixture take of the process's own memory.
+        private_bytes: that frames of whatever mixture take of the process's own memory; the table
+            does not know.
     """
 
     budget_bytes: int = 0
@@ -93,17 +94,11 @@ class CacheCounts:
     def as_statistics(self) -> dict[str, Any]:
         """What people are told of it (``telemetry.CacheStatistics``)."""
         shown = self.hits + self.misses
-        names = (
-            "budget_bytes",
-            "held_bytes",
-            "private_bytes",
-            "slots",
-            "hits",
-            "misses",
-            "from_disk",
-        )
+        told = asdict(self)
+        for name in ("burden", "late_bytes", "allocated_bytes"):
+            del told[name]
         return {
-            **{name: getattr(self, name) for name in names},
+            **told,
             "hit_ratio": self.hits / shown if shown else None,
             "threshold": self.burden,
         }
@@ -155,11 +150,19 @@ class FrameTable:
         Raises:
             PipelineError: the kernel refuses it.
         """
-        if self._slab is None:
-            self._slab = FrameSlab(self._frame_bytes, room_bytes=self._room, private=self._private)
-            for camera, size in self._slab.frame_bytes.items():
-                self._shelves[camera] = Shelf(size, self._slab.written[camera])
-        return self._slab
+        return self._slab or self._begin(private=self._private)
+
+    def _begin(self, *, private: bool) -> FrameSlab:
+        """Have memory in which no frame lies yet."""
+        slab = FrameSlab(self._frame_bytes, room_bytes=self._room, private=private)
+        self._slab, self._shelves = (
+            slab,
+            {
+                camera: Shelf(size, slab.written[camera])
+                for camera, size in self._frame_bytes.items()
+            },
+        )
+        return slab
 
     def ask(
         self,
@@ -219,6 +222,8 @@ class FrameTable:
             lease.over = True
             for camera, slots in lease.slots.items():
                 shelves[camera].unpin(slots[slots > BLACK])
+            if shelves is not self._shelves:
+                _leave(lease.slab, shelves)
             if self._used() > self._budget:
                 self._cut({})
         self._give_back()
@@ -253,7 +258,7 @@ class FrameTable:
         Where the kernel refuses the memory nothing is held, and the log says so.
         """
         with self._lock:
-            if budget_bytes and not self._has_memory():
+            if budget_bytes and not self._has_memory(private=self._private):
                 return
             if not budget_bytes:
                 self.lately_held = 0.0
@@ -297,30 +302,32 @@ class FrameTable:
                     for shelf in self._shelves.values()
                 ),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
-                private_bytes=private_bytes(),
             )
 
     def shared_slab(self) -> FrameSlab | None:
         """The memory, for a process that shares it; ``None`` where the kernel refuses it.
 
         Memory that was private is left behind, and what it held is decoded again. Leases that are
-        under way keep it for as long as they need it.
+        under way keep what they need of it.
         """
         with self._lock:
-            self._private = False
-            if self._slab is not None and self._slab.private:
-                for camera, shelf in self._shelves.items():
-                    self._slab.punch(camera, shelf.unused())
-                self._slab, self._shelves = None, {}
-            return self.slab if self._has_memory() else None
+            left, shelves = self._slab, self._shelves
+            if not self._has_memory(private=False):
+                return None
+            if left is not None and left is not self._slab:
+                _leave(left, shelves)
+            return self._slab
 
-    def _has_memory(self) -> bool:
-        """Whether there is a slab; it is made where there is none; under the lock."""
+    def _has_memory(self, *, private: bool) -> bool:
+        """Whether there is memory, private or not; under the lock."""
+        if self._slab is not None and (private or not self._slab.private):
+            return True
         try:
-            return self.slab is not None
-        except (PipelineError, OSError, ValueError) as error:
+            self._begin(private=private)
+        except PipelineError as error:
             logger.warning("decoded frames are not held: %s", error)
             return False
+        return True
 
     def _numbered(self, files: Sequence[str], one: CameraFrames) -> CameraFrames:
         """With the files numbered as they are for all who ask; under the lock."""
@@ -408,27 +415,33 @@ class FrameTable:
     def _used(self) -> int:
         return sum(shelf.used_bytes for shelf in self._shelves.values())
 
+    def _resident(self) -> int:
+        return sum(shelf.resident_bytes for shelf in self._shelves.values())
+
     def _pending(self) -> int:
         return sum(shelf.pending * shelf.frame_bytes for shelf in self._shelves.values())
 
     def _give_back(self) -> None:
         """Have the kernel take the pages of free slots that are beyond the budget; not locked."""
         with self._lock:
-            surplus = sum(shelf.resident_bytes for shelf in self._shelves.values()) - self._budget
             slab, taken = self._slab, []
             for camera, shelf in self._shelves.items():
+                surplus = self._resident() - self._budget
                 slots = shelf.take_free(max(0, -(-surplus // shelf.frame_bytes)))
-                surplus -= len(slots) * shelf.frame_bytes
                 if len(slots):
-                    # Where nothing is left one call does, and takes half as long.
-                    whole = not shelf.used and not shelf.free
-                    taken.append((camera, shelf, slots, shelf.ever_used if whole else slots))
+                    taken.append((camera, shelf, slots))
         if slab is None:
             return
-        for camera, _, _, punched in taken:
-            slab.punch(camera, punched)
+        for camera, _, slots in taken:
+            slab.punch(camera, slots)
         with self._lock:  # pages that neighbours shared go with the last of them
-            for camera, shelf, slots, _ in taken:
+            for camera, shelf, slots in taken:
                 shelf.punched(slots)
                 if shelf.is_empty:
                     slab.punch(camera, shelf.ever_used)
+
+
+def _leave(slab: FrameSlab, shelves: Mapping[str, Shelf]) -> None:
+    """Give back what nobody needs of memory in which no frame is looked for any more."""
+    for camera, shelf in shelves.items():
+        slab.punch(camera, shelf.unused())

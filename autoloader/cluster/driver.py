@@ -48,6 +48,8 @@ from autoloader.sharing.identity import differences
 _LOOK_S = 1.0
 _SILENT_S = 10.0
 """A helper that has work and answers nothing for so long is let go."""
+_HEAD_SILENT_S = 20.0
+"""After which a head that does not answer is gone."""
 _REST_S = 30.0
 """A node whose helper failed is left alone for so long."""
 _COMPARED = 1000
@@ -103,6 +105,7 @@ class Driver:
         self._left_alone: dict[str, float] = {}
         self._said: set[str] = set()
         self._told = (-1, -1)
+        self._looks = 0
         self._ray: Any = None
         self._mixture: ResolvedMixture
         self._memory: RingMemory
@@ -122,6 +125,7 @@ class Driver:
         self._own = ray_client.own_node(self._ray)
         LoaderThread(target=self._read, name="autoloader-read").start()
         LoaderThread(target=self._watch_nodes, name="autoloader-nodes").start()
+        LoaderThread(target=self._watch_head, name="autoloader-head").start()
         while True:
             event = self._events.get()
             if event is None:
@@ -149,10 +153,19 @@ class Driver:
         while True:
             try:
                 found = ray_client.other_nodes(self._ray, [self._own])
-            except Exception:  # noqa: BLE001 where the head is gone Ray ends this process by itself
-                found = []
-            self._events.put(partial(self._see, found))
+            except Exception:  # noqa: BLE001 whatever Ray raises, the head has not answered
+                self._events.put(partial(self._see, []))
+            else:
+                self._events.put(partial(self._see, found, answered=True))
             time.sleep(_LOOK_S)
+
+    def _watch_head(self) -> None:
+        """End this process where the head is gone; mostly Ray does, but it may wait for it."""
+        silent_s, looks = 0.0, self._looks
+        while silent_s < _HEAD_SILENT_S:
+            time.sleep(_LOOK_S)
+            silent_s, looks = (silent_s + _LOOK_S if looks == self._looks else 0.0), self._looks
+        os._exit(1)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -169,8 +182,9 @@ class Driver:
         elif isinstance(message, helper_messages.HelperDrop):
             self._forget(message.number)
 
-    def _see(self, nodes: list[ClusterNode]) -> None:
+    def _see(self, nodes: list[ClusterNode], *, answered: bool = False) -> None:
         self._nodes = nodes
+        self._looks += answered
         now = time.monotonic()
         for helper in list(self._helpers):
             if helper.asked and helper.present and now - helper.heard_s > _SILENT_S:

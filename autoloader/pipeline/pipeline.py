@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.disk import FramesOnDisk
+from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import CacheCounts, FrameCosts
 from autoloader.clock import Clock
 from autoloader.decode.activity import BuilderActivity, PipelineActivity
@@ -399,7 +400,9 @@ class Pipeline:
             processes=[pid for one in builders for pid in one.pids],
             gather_s=done.gather_s,
             gathered=done.gathered,
-            cache=dataclasses.replace(self.frames_held(), from_disk=done.from_disk),
+            cache=dataclasses.replace(
+                self.frames_held(), from_disk=done.from_disk, private_bytes=private_bytes()
+            ),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
             helpers=done.helpers,

@@ -87,8 +87,11 @@ class ChildPipeline:
         return (self._child.pid,) if self._child.pid else ()
 
     def held_bytes(self) -> int:
-        """What the child and its decode processes hold, shared memory left out."""
-        return tree_pss_bytes(self._child.pid, shared_memory=False) if self._child.pid else 0
+        """What the child and its decode processes hold beside shared memory and frames."""
+        if not self._child.pid:
+            return 0
+        held = tree_pss_bytes(self._child.pid, shared_memory=False)
+        return max(0, held - self._child.page.frame_bytes)
 
     @property
     def reader(self) -> str:

@@ -1,4 +1,4 @@
-"""One page shared by trainer and child: the heartbeat one way, the consumer's counts the other.
+"""One page shared by trainer and child: signs of life one way, the consumer's counts the other.
 
 Each number has one writer; a torn read cannot happen (aligned 64-bit words).
 
@@ -16,6 +16,7 @@ from autoloader.host.files import memory_file
 PAGE_BYTES = 4096
 _HEARTBEAT_NS = 0
 _OOM_KILLS_AT_START = 1
+_FRAME_BYTES = 2
 _BATCHES = 8
 _WAIT_NS = 9
 _WAITING_SINCE_NS = 10
@@ -45,6 +46,15 @@ class ControlPage:
     def heartbeat_ns(self) -> int:
         """When the child was last alive; 0 before it was."""
         return self._get(_HEARTBEAT_NS)
+
+    def note_frames(self, held_bytes: int) -> None:
+        """Child: decoded frames take so many bytes of its own memory."""
+        self._set(_FRAME_BYTES, held_bytes)
+
+    @property
+    def frame_bytes(self) -> int:
+        """What decoded frames take of the child's own memory."""
+        return self._get(_FRAME_BYTES)
 
     def note_cgroup(self, path: str, oom_kills: int) -> None:
         """Child: its memory cgroup, and the kills counted there when it first looked."""
@@ -82,6 +92,7 @@ class ControlPage:
         """Trainer: before another child begins."""
         self._set(_RESTARTS, self.restarts + 1)
         self._set(_HEARTBEAT_NS, 0)
+        self._set(_FRAME_BYTES, 0)
         self._map[_TEXT_AT] = 0
 
     def close(self) -> None:

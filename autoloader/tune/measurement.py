@@ -307,7 +307,7 @@ def _summary(
     elapsed_s = max(consumer.measured_s, 1e-9)
     p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
     names, cache = list(loader.dataset_names), statistics.get("cache")
-    shared = cache["held_bytes"] - cache["private_bytes"] if cache else 0
+    shared = max(0, cache["held_bytes"] - cache["private_bytes"]) if cache else 0
     return Measurement(
         samples_per_s=consumer.samples / elapsed_s,
         batches_per_s=len(consumer.latencies_s) / elapsed_s,

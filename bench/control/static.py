@@ -20,6 +20,8 @@ from bench.control.runner import turns
 from bench.control.scenario import Reader, Scenario
 
 SETTINGS = 16
+_WARM_S: Mapping[Reader, float] = {"indexed": 20.0, "stream": 3.0}
+"""Before the first setting: frames that are held are decoded once."""
 
 _GRID: Mapping[Reader, tuple[Mapping[str, int], ...]] = {
     "indexed": (
@@ -96,12 +98,14 @@ class Searches:
         """
         if scenario.search is None:
             return None
-        key = json.dumps([reader, scenario.data, _conditions(scenario)], sort_keys=True)
+        held = {"cache_bytes": _held_bytes(scenario)} if reader == "indexed" else {}
+        key = json.dumps([reader, scenario.data, held, _conditions(scenario)], sort_keys=True)
         if key not in self.found:
             asked = {
                 "turns": "search",
-                "knobs": {},  # the profile's; every setting begins from there
-                "settings": settings_for(reader, self._count),
+                "knobs": held,  # over the profile's; every setting begins from there
+                "settings": [{**one, **held} for one in settings_for(reader, self._count)],
+                "warm_s": _WARM_S[reader],
                 "settle_s": scenario.search.settle_s,
                 "window_s": scenario.search.window_s * self._factor,
             }
@@ -112,6 +116,13 @@ class Searches:
         return min(
             known, key=lambda one: (one["wait_a_batch_s"], -one["samples_per_s"]), default=None
         )
+
+
+def _held_bytes(scenario: Scenario) -> int:
+    """What static knobs hold of decoded frames: a third of what is above the floor."""
+    if scenario.limit_bytes is None or "of" in _conditions(scenario):
+        return 0
+    return (scenario.limit_bytes - scenario.floor_bytes) // 3
 
 
 def _conditions(scenario: Scenario) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def search(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
         if job["validate_every"]:
             aside = stack.enter_context(open_loader(job, controller=False, split="val"))
             stream = _validating(stream, aside, job, orders)
-        _turn(stream, 3.0, orders, job)
+        _turn(stream, job["warm_s"], orders, job)
         say({"first": time.monotonic()})
         orders.going.wait()  # the conditions come about first
         for setting in job["settings"]:

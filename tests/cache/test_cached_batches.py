@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from autoloader.pipeline.pipeline import Pipeline
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.statistics import Statistics
+from autoloader.tune.measurement import measure_loader
 
 FRAME = 24 * 32 * 3
 Batch = dict[str, np.ndarray]
@@ -351,6 +353,32 @@ def test_frames_are_the_childs_own_until_decode_processes_share_them(
     assert shared.cache.held_bytes > 2**25
     assert shared.cache.private_bytes == 0
     assert shared.cache.hits > own.cache.hits
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_peak_of_a_measurement_has_the_frames_once(
+    written: list[Written], processes: int
+) -> None:
+    spec = spec_of(
+        *(dataset_of(one) for one in written),
+        cameras={"primary": {"size": [384, 512]}},
+        batch={"size": 7},
+        reader="indexed",
+    )
+    knobs = {"ring_slots": 4, "decode_threads": 2, "decode_processes": processes}
+    common = {"ram_floor": "1MiB", "output": "numpy", "controller": False}
+    plain, held = (
+        measure_loader(
+            partial(AutoLoader, spec, knobs={**knobs, "cache_bytes": cache_bytes}, **common),
+            warmup=120,
+            batches=10,
+        )
+        for cache_bytes in (0, 2**29)
+    )
+    assert held.cache is not None
+    frames = held.cache["held_bytes"]
+    assert frames > 2**25
+    assert held.peak_rss_bytes - plain.peak_rss_bytes == pytest.approx(frames, rel=0.4)
 
 
 def test_runs_read_ahead_hold_no_frames_back_from_who_needs_the_memory(

@@ -6,12 +6,14 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cluster.comparison import dataset_of, difference
+from autoloader.cluster.driver import Driver
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.knobs import Knobs
@@ -212,13 +214,14 @@ def _played(
         for number in range(count):
             if drawn is not None and number % 8 == 4:
                 changes = {
-                    "helper_slots": drawn.choice([0, 2, 2]),
+                    # They are asked for batches some twenty ahead: they stay for longer than that.
+                    "helper_slots": 0 if number // 8 % 5 == 4 else 2,
                     "ring_slots": drawn.randint(4, 9),
                     "decode_processes": 1 if number < 40 else drawn.randint(1, 2),
                 }
                 pipeline.retune(Knobs.build(changes, base=knobs))
             if number % 8 == 7 and hasattr(reader, "helpers"):
-                reader.helpers.wait_idle()  # however busy the host is, they have won some
+                reader.helpers.wait_idle()  # however busy the host is, they answer in time
             while (batch := pipeline.next(1.0)) is None:
                 pass
             assert batch.number == number
@@ -366,3 +369,20 @@ def test_patience_follows_the_answers_and_one_that_hung_does_not_stretch_it() ->
 def _noted(patience: Patience, times: Sequence[float]) -> None:
     for took_s in times:
         patience.note(took_s)
+
+
+def test_where_the_head_answers_no_more_the_process_that_asks_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver(Mock(), -1)
+    slept_s: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept_s.append(seconds)
+        driver._see([], answered=len(slept_s) <= 30)
+
+    monkeypatch.setattr("autoloader.cluster.driver.time.sleep", sleep)
+    monkeypatch.setattr("autoloader.cluster.driver.os._exit", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        driver._watch_head()
+    assert sum(slept_s) == pytest.approx(30 + 20)

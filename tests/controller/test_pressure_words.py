@@ -13,7 +13,7 @@ import pytest
 from autoloader.actuation.pressure import Pressure
 from autoloader.controller.states import State
 from autoloader.knobs import Knobs
-from autoloader.probes.neighbours import Neighbours
+from autoloader.probes.other_processes import OtherProcesses
 from autoloader.units import GIB, MIB
 
 FLOOR = 5 * GIB
@@ -42,7 +42,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 def test_a_shrink_says_what_is_missing_who_took_it_and_what_was_given_up(
     said: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path, p7=100, p4711=500)))
+    pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path, p7=100, p4711=500)))
     pressure.look(0.0, 6 * GIB, State.HOLD)
     a_host(tmp_path, p7=120, p4711=500 + 2458)
     pressure.shrunk(1.0, FLOOR - 1946 * MIB, LARGE, SMALL)
@@ -55,7 +55,7 @@ def test_a_shrink_says_what_is_missing_who_took_it_and_what_was_given_up(
 
 
 def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path)))
+    pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path)))
     pressure.look(0.0, 6 * GIB, State.GROW)
     pressure.shrunk(1.0, FLOOR + 100 * MIB, LARGE, SMALL)
     pressure.look(1.5, FLOOR + 100 * MIB, State.SHRINK)
@@ -77,7 +77,7 @@ def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_pat
 def test_the_same_trouble_again_is_told_quietly(
     said: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    pressure = Pressure(FLOOR, Neighbours(a_host(tmp_path)))
+    pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path)))
     for at_s in (0.0, 20.0, 200.0):
         pressure.shrunk(at_s, FLOOR, LARGE, SMALL)
         pressure.look(at_s + 1, 6 * GIB, State.HOLD)
@@ -88,7 +88,7 @@ def test_the_same_trouble_again_is_told_quietly(
 def test_nobody_is_named_who_took_little_and_nothing_is_said_where_nobody_looked(
     tmp_path: Path,
 ) -> None:
-    neighbours = Neighbours(a_host(tmp_path, p7=100))
+    neighbours = OtherProcesses(a_host(tmp_path, p7=100))
     assert neighbours.most_grown(0.0) is None
     pressure = Pressure(FLOOR, neighbours)
     pressure.look(0.0, 6 * GIB, State.HOLD)
@@ -100,8 +100,8 @@ def test_while_memory_is_short_a_look_serves_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = iter([0.0, 0.0, 1.0, 1.002, 2.0, 2.002])  # processor time; a look takes 2 ms
-    monkeypatch.setattr("autoloader.probes.neighbours.time.thread_time", lambda: next(spent))
-    neighbours = Neighbours(a_host(tmp_path, p7=100))
+    monkeypatch.setattr("autoloader.probes.other_processes.time.thread_time", lambda: next(spent))
+    neighbours = OtherProcesses(a_host(tmp_path, p7=100))
     neighbours.look(0.0)
     found = []
     for at_s, held in ((10.0, 300), (11.9, 500), (12.1, 500)):
@@ -112,9 +112,10 @@ def test_while_memory_is_short_a_look_serves_for_a_while(
     assert found == [200, 200, 400]
 
 
-def test_a_real_process_that_takes_memory_is_found() -> None:
-    neighbours = Neighbours()
+def test_a_real_process_that_takes_memory_is_found_and_what_this_one_takes_is_its_own() -> None:
+    neighbours = OtherProcesses()
     neighbours.look(0.0)
+    own = bytearray(b"x") * (512 * MIB)
     code = "held = bytearray(b'x') * (256 << 20); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -124,4 +125,4 @@ def test_a_real_process_that_takes_memory_is_found() -> None:
         most = neighbours.most_grown(1.0)
         taker.communicate(b"\n")
     assert most is not None
-    assert most.grown_bytes > 200 * MIB
+    assert 200 * MIB < most.grown_bytes < len(own)

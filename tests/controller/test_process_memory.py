@@ -9,9 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from doubles import FakeHeadroom
 
+from autoloader.actuation.observer import ProcessMemory
+from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
 from autoloader.probes import process_memory
 from autoloader.probes.headroom import Headroom
@@ -138,6 +141,22 @@ def test_rss_grows_with_what_is_held() -> None:
     held = bytearray(b"x") * (64 * MIB)
     assert rss_bytes() - before > 60 * MIB
     del held
+
+
+def test_frames_in_the_process_own_memory_are_not_what_it_holds() -> None:
+    memory = ProcessMemory()
+    memory.read(0.0)
+    before = memory.held_bytes
+    slab = FrameSlab({"primary": MIB}, room_bytes=2**30, private=True)
+    for slot in range(1, 65):
+        slab.put("primary", slot, np.ones((MIB, 1, 1), np.uint8))
+    memory.read(1e6)
+    assert before is not None
+    assert memory.held_bytes is not None
+    assert abs(memory.held_bytes - before) < 8 * MIB
+    slab.punch("primary", np.arange(1, 33))
+    memory.read(2e6)
+    assert abs(memory.held_bytes - before) < 8 * MIB
 
 
 def test_the_peak_outlives_what_caused_it_and_excludes_the_baseline() -> None:

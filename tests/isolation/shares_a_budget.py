@@ -19,7 +19,7 @@ from autoloader.probes.process_memory import PeakSampler
 from autoloader.units import GIB, MIB
 
 SPARE_BYTES = 20 * MIB
-SLOTS = 40
+SLOTS = 20
 KNOBS = {"decode_threads": 1, "io_threads": 1, "read_ahead": 1, "cache_bytes": 0}
 """Without a frame cache, which would be what is given back first."""
 Rows = list[list[int]]

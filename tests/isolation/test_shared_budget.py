@@ -29,11 +29,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 @pytest.fixture(scope="module")
 def spec(written: Written) -> PipelineSpec:
-    """Batches of 4.5 MiB, so that a ring of many is what a process holds."""
+    """Batches of 9 MiB, so that a ring of many is what a process holds."""
     return spec_of(
         dataset_of(written, split=SPLITS),
         cameras={"primary": {"size": [192, 256]}},
-        batch={"size": 32, "drop_last": False},
+        batch={"size": 64, "drop_last": False},
         reader="indexed",
     )
 

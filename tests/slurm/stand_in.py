@@ -16,8 +16,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import IO
 
 _POLL_S = 0.02
 
@@ -64,7 +66,7 @@ def sbatch(script: str) -> int:
 
 
 def srun(*command: str) -> int:
-    """Runs the tasks of a step; a signal goes on to all of them."""
+    """Runs the tasks of a step, whose output comes by lines; a signal goes on to all of them."""
     here, nodes = (int(os.environ[f"SLURM_{name}"]) for name in ("NTASKS_PER_NODE", "NNODES"))
     tasks = []
     for task in range(here * nodes):
@@ -76,7 +78,12 @@ def srun(*command: str) -> int:
             "SLURM_STEP_NUM_TASKS": str(here * nodes),
             "SLURM_STEP_TASKS_PER_NODE": f"{here}(x{nodes})",
         }
-        tasks.append(subprocess.Popen(command, env={**os.environ, **own}))
+        environment = {**os.environ, **own}
+        tasks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE))
+
+    def copy(lines: IO[bytes]) -> None:
+        for line in lines:
+            os.write(1, line)
 
     def forward(number: int, _: object) -> None:
         for task in tasks:
@@ -84,6 +91,11 @@ def srun(*command: str) -> int:
 
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, forward)
+    copies = [threading.Thread(target=copy, args=(task.stdout,)) for task in tasks]
+    for one in copies:
+        one.start()
+    for one in copies:
+        one.join()
     return max(abs(task.wait()) for task in tasks)
 
 

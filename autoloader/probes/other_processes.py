@@ -1,4 +1,4 @@
-"""Which process took memory: the one that grew most since a while ago.
+"""Which other process took memory: the one that grew most since a while ago.
 
 Theory of operation. ``/proc/PID/statm`` tells in some microseconds what a process holds; what it
 shares (files, shared memory) is left out, for that is counted at each who maps it. While memory is
@@ -25,6 +25,9 @@ _COST_RATIO = 0.0005
 _SHORT_COST_RATIO = 0.001
 """The same while memory is short."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_FLAGS = 6
+"""Where a process's flags are in ``/proc/PID/stat``, behind its name (``man 5 proc``)."""
+_PF_KTHREAD = 0x00200000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,8 @@ class Grown:
     grown_bytes: int
 
 
-class Neighbours:
-    """Looks at all processes that can be seen; one thread at a time.
+class OtherProcesses:
+    """Looks at all processes that can be seen but this one; one thread at a time.
 
     Args:
         proc: where the kernel tells of them.
@@ -45,6 +48,7 @@ class Neighbours:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
+        self._own = str(os.getpid())
         self._looks: deque[dict[int, int]] = deque(maxlen=_KEPT)
         self._next_s = float("-inf")
         self._latest: dict[int, int] = {}
@@ -87,14 +91,21 @@ class Neighbours:
     def _held(self) -> tuple[dict[int, int], float]:
         """Process → bytes of its own; processor seconds that it took to see them."""
         began, found = time.thread_time(), {}
-        for name in os.listdir(self._proc):  # noqa: PTH208  (hot)
-            if name.isdecimal() and name not in self._kernels:
+        names = os.listdir(self._proc)  # noqa: PTH208  (hot)
+        self._kernels.intersection_update(names)
+        for name in names:
+            if name.isdecimal() and name not in self._kernels and name != self._own:
                 with contextlib.suppress(OSError, ValueError):
                     size, resident, shared, *_ = _content(f"{self._proc}/{name}/statm").split()
-                    if size == b"0":  # a thread of the kernel's: it never holds any
+                    if size == b"0" and self._is_kernel_thread(name):
                         self._kernels.add(name)
                     found[int(name)] = (int(resident) - int(shared)) * _PAGE_BYTES
         return found, time.thread_time() - began
+
+    def _is_kernel_thread(self, name: str) -> bool:
+        """Whether it never holds any memory; a process that has ended holds none either."""
+        flags = _content(f"{self._proc}/{name}/stat").rpartition(b")")[2].split()[_FLAGS]
+        return bool(int(flags) & _PF_KTHREAD)
 
 
 def _content(path: str) -> bytes:
