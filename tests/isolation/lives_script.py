@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,26 @@ def left() -> dict[str, Any]:
         "mappings": ours,
         "shared_kib": shared_kib,
         "descriptors": sorted(descriptors()),
-        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "threads": len(tasks()),
         "python_threads": threading.active_count(),
         "children": len(loader_children()),
     }
+
+
+def tasks() -> list[str]:
+    """Names that the kernel has for the threads of this process.
+
+    Python has joined a thread before the kernel has done with it: those of the loader get time to
+    go, and one that stays is counted.
+    """
+    deadline_s = time.monotonic() + 10
+    while True:
+        names = []
+        for task in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it has just ended
+                names.append((task / "comm").read_text())
+        if time.monotonic() > deadline_s or not any(name.startswith("loader-") for name in names):
+            return names
 
 
 def descriptors() -> Iterator[str]:
