@@ -45,6 +45,8 @@ class ClusterNode:
 def join(address: str) -> Any:
     """Connect this process to a cluster; the module ``ray``.
 
+    Where something listens there and says nothing, Ray waits without end.
+
     Raises:
         MissingExtraError: Ray is not installed.
         PipelineError: there is no such cluster, or it has another version of Ray or Python.
@@ -63,7 +65,7 @@ def join(address: str) -> Any:
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, RuntimeError, ValueError, OSError, AssertionError) as error:
+    except Exception as error:  # Ray lets out its own errors, gRPC's and bare ones
         text = " ".join(str(error).split())
         remedy = _REACHED_REMEDY
         if "ersion mismatch" in text:

@@ -250,7 +250,7 @@ class HelperClient:
         if process is not None and not (waited(process, _END_S) if not self._wanted else False):
             self._supervisor.end()
         with self._condition:
-            self.present = 0
+            self.present = self.possible = 0
             wire, self._wire = self._wire, None
         if wire is not None:
             wire.close()

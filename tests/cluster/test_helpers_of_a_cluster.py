@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -54,7 +55,13 @@ class Compared:
 
 
 def processes(of: psutil.Process, named: str) -> list[psutil.Process]:
-    return [one for one in of.children(recursive=True) if any(named in a for a in one.cmdline())]
+    """Those that live: one that has just ended has no command line any more."""
+    found = []
+    for one in of.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(named in argument for argument in one.cmdline()):
+                found.append(one)
+    return found
 
 
 def helper_pids(cluster: RayCluster) -> list[int]:
