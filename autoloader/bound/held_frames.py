@@ -35,6 +35,6 @@ def cache_model(plan: LoaderPlan, clock: Clock) -> Callable[[float], tuple[Cache
             return ()
         costs = probe_decode(plan.mixture, clock)
         sets = frame_sets(plan.mixture, plan.order, tables, reuse, costs)
-        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy(clock))
+        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy())
 
     return steps

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -26,17 +27,17 @@ from autoloader.clock import Clock
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.row_jobs import Decoder
+from autoloader.errors import WorkerError
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
+from autoloader.supervision.start import start
 from autoloader.transforms import user_function
 
 _TRIES = 4
 _LEAST_ROUNDS, _MOST_ROUNDS = 4, 8
 _SAMPLES = 128
 """Decoded in all, where that many rounds allow it."""
-_COPIED, _COPIED_BYTES, _COPY_STEP = 256, 192 * 1024, 97
-"""Frames of 256×256 that a copy is timed on: more than the processor's caches hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +103,21 @@ def probe_decode(
     return _summary(seen)
 
 
-def probe_copy(clock: Clock) -> float:
-    """Bytes a second at which one thread copies decoded frames, from and to anywhere in memory."""
-    frames = np.zeros((_COPIED, _COPIED_BYTES), np.uint8)
-    frames[:] = 1  # pages of its own
-    slots = np.ones_like(frames)
-    took = []
-    for number in range(_COPIED):
-        began = clock.now_s()
-        np.copyto(slots[number], frames[number * _COPY_STEP % _COPIED])
-        took.append(clock.now_s() - began)
-    return _COPIED_BYTES / max(statistics.median(took), 1e-9)
+def probe_copy() -> float:
+    """Bytes a second at which one thread of a loader's child copies decoded frames.
+
+    Raises:
+        WorkerError: the process that copies them ended without saying so.
+    """
+    copying = start("autoloader.host.copying", stdout=subprocess.PIPE)
+    told, _ = copying.communicate()
+    try:
+        return float(told)
+    except ValueError as error:
+        raise WorkerError(
+            f"the process that times a copy ended with {copying.returncode}",
+            remedy="look into the kernel's log (dmesg): it may have been killed",
+        ) from error
 
 
 def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> SampleBlock | None:

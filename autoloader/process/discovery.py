@@ -42,10 +42,6 @@ _RETRY_S = 0.02
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
-_PAST_CACHES = "glibc.cpu.x86_non_temporal_threshold"
-"""From so many bytes on a copy goes past the caches; where it is not known it is ignored."""
-_FRAME_BYTES = 128 * 2**10
-"""Frames from 224×224 on are larger. What TensorFlow copies and then reads mostly is not."""
 _WORKER = "autoloader.worker"
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
@@ -251,21 +247,12 @@ def _environment() -> Mapping[str, str]:
     Runs of frames are allocated and freed all the time; without the threshold malloc would give
     their pages back and fault them in anew, a fifth of what reading costs. What is really to go
     back is given back by hand (``actuation``). No linear algebra is done there: NumPy's BLAS would
-    only start a thread and a buffer for every core. A frame is copied past the processor's caches
-    (``docs/adr/0027-copies-past-the-caches.md``).
+    only start a thread and a buffer for every core.
     """
     return {
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
         "CUDA_VISIBLE_DEVICES": "",
         "MALLOC_ARENA_MAX": "2",
         "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
-        "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
         "PYTHONFAULTHANDLER": "1",
     }
-
-
-def _tunables(own: str) -> str:
-    """The user's settings of the C library, and ours, but for one that the user has set."""
-    if _PAST_CACHES in own:
-        return own
-    return ":".join(filter(None, (own, f"{_PAST_CACHES}={_FRAME_BYTES}")))

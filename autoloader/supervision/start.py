@@ -8,6 +8,9 @@ at the very end the working directory and the script's folder, where that proces
 Installed packages (a virtual environment's, the user's own) are found as in any Python; what else
 the user's ``PYTHONPATH`` names is meant, and stays (``-I`` would drop both).
 
+The C library copies what is as large as a frame past the processor's caches there
+(``docs/adr/0027-copies-past-the-caches.md``).
+
 Not here: what runs there, and watching it (``supervisor``).
 """
 
@@ -23,6 +26,10 @@ from pathlib import Path
 from typing import Any
 
 _BOOT = str(Path(__file__).with_name("boot.py"))
+_PAST_CACHES = "glibc.cpu.x86_non_temporal_threshold"
+"""From so many bytes on a copy goes past the caches; where it is not known it is ignored."""
+_FRAME_BYTES = 128 * 2**10
+"""Frames from 224×224 on are larger. What TensorFlow copies and then reads mostly is not."""
 _SAFE_PATH = ["-P"] if sys.version_info >= (3, 11) else []
 
 
@@ -75,6 +82,7 @@ def environment(**changes: str) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in named if entry not in last),
         "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()),
+        "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
         **changes,
     }
 
@@ -95,6 +103,13 @@ def start(
         popen: further arguments of ``subprocess.Popen``.
     """
     return subprocess.Popen(command(module, arguments), env=environment(**(changes or {})), **popen)
+
+
+def _tunables(own: str) -> str:
+    """The user's settings of the C library, and ours, but for one that the user has set."""
+    if _PAST_CACHES in own:
+        return own
+    return ":".join(filter(None, (own, f"{_PAST_CACHES}={_FRAME_BYTES}")))
 
 
 def _python_path() -> list[str]:

@@ -20,7 +20,8 @@ from autoloader import AutoLoader
 from autoloader.catalog.tfrecord import masked_crc32c
 from autoloader.cli.app import main
 from autoloader.clock import SystemClock
-from autoloader.decode.probe import probe_decode
+from autoloader.decode.probe import probe_copy, probe_decode
+from autoloader.errors import WorkerError
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import Knobs
 from autoloader.planning.start import plan_loader
@@ -469,3 +470,12 @@ def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path
 def test_a_probe_without_time_has_nothing_to_say(mix: Path) -> None:
     plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="1MB", probe_only=True)
     assert probe_decode(plan.mixture, ManualClock(), budget_s=0.0) == {}
+
+
+def test_a_copy_is_timed_in_a_process_and_one_that_ends_without_a_rate_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert probe_copy() > 1e6
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(WorkerError, match="the process that times a copy ended with 1"):
+        probe_copy()

@@ -8,12 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from autoloader.errors import WorkerError
-from autoloader.process.discovery import _tunables, find_or_start, is_up, socket_name
+from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.messages import Hello, Stop
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import Supervisor
@@ -47,25 +46,6 @@ def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
         silent.listen(4)
         with pytest.raises(WorkerError, match="serves the 2 ranks of this node does not answer"):
             find_or_start(PAIR, [], supervisors[0])
-
-
-def test_a_child_copies_frames_past_the_caches_beside_what_the_user_set_of_the_c_library(
-    supervisors: list[Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=5")
-    find_or_start(PAIR, [], supervisors[0])
-    told = Path(f"/proc/{supervisors[0].pid}/environ").read_bytes().split(b"\0")
-    assert (
-        b"GLIBC_TUNABLES=glibc.malloc.tcache_count=5:glibc.cpu.x86_non_temporal_threshold=131072"
-        in told
-    )
-
-
-@pytest.mark.parametrize(
-    "own", ["glibc.cpu.x86_non_temporal_threshold=16777216", "glibc.cpu.x86_non_temporal_threshold"]
-)
-def test_a_threshold_that_the_user_set_stays(own: str) -> None:
-    assert _tunables(own) == own
 
 
 def test_a_child_that_is_stopped_before_it_answers_is_replaced(

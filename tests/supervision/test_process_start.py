@@ -163,3 +163,19 @@ def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path) 
     assert arguments[1:] == ["one"]
     assert variables["X"] == "y"
     assert "AUTOLOADER_IMPORT_PATH" not in variables
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ("", "glibc.cpu.x86_non_temporal_threshold=131072"),
+        ("glibc.a=5", "glibc.a=5:glibc.cpu.x86_non_temporal_threshold=131072"),
+        ("glibc.cpu.x86_non_temporal_threshold=9", "glibc.cpu.x86_non_temporal_threshold=9"),
+    ],
+)
+def test_a_process_copies_frames_past_the_caches_and_as_the_user_says(
+    own: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLIBC_TUNABLES", own)
+    assert environment()["GLIBC_TUNABLES"] == expected
+    assert environment(GLIBC_TUNABLES="")["GLIBC_TUNABLES"] == ""
