@@ -70,6 +70,7 @@ class ShardPart:
     Attributes:
         path: of the sparse file; it stays open as ``descriptor`` when it is published.
         chunks: how many there are.
+        users: who of this process have it open; the last one closes it (``shard``).
 
     Raises:
         OSError: it cannot be made or written.
@@ -80,6 +81,7 @@ class ShardPart:
         self.path = folder / f"{key}.part"
         self.whole_path = folder / f"{key}.shard"
         self.chunks = -(-size // CHUNK_BYTES)
+        self.users = 0
         self._mine: set[int] = set()
         self._leads = False
         self._lock = threading.Lock()
@@ -128,6 +130,11 @@ class ShardPart:
         missing = self.chunks - flags.count(_THERE)
         short = self.chunks * CHUNK_BYTES - self.size
         return missing * CHUNK_BYTES - (short if missing and flags[-1] != _THERE else 0)
+
+    @property
+    def spent(self) -> bool:
+        """Whether it was published, by whomever; the shard may have made room for others since."""
+        return self.whole and (self.whole_path.exists() or not _is_at(self.path, self.descriptor))
 
     def has(self, chunk: int) -> bool:
         """Whether a chunk is there."""
@@ -240,7 +247,7 @@ class ShardPart:
             (self.path, self.descriptor),
         ):
             with contextlib.suppress(OSError):
-                if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                if _is_at(path, descriptor):
                     path.unlink()
 
     def close(self) -> None:
@@ -311,10 +318,16 @@ def _opened_alone(path: Path) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_ino == os.fstat(file).st_ino:
-                return file
+        if _is_at(path, file):
+            return file
         os.close(file)  # it was discarded before we had it
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this name."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    return False
 
 
 def set_lock(file: int, kind: int, at: int) -> None:

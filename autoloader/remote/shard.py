@@ -70,7 +70,6 @@ class RemoteShard:
         self._lock = threading.Lock()
         self._publishing = threading.Lock()
         self._part: ShardPart | None = None
-        self._users = 0
 
     def begin(self, stretches: Sequence[Stretch], wanted: Wanted) -> Callable[[], None]:
         """Ask for what is not here of some stretches.
@@ -102,7 +101,7 @@ class RemoteShard:
                     for at, view in stretches:
                         part.read_into(view, at)
             finally:
-                self._leave()
+                self._leave(part)
 
         return end
 
@@ -118,10 +117,8 @@ class RemoteShard:
             UnreachableError: the store does not answer, or nobody wants it any more.
             OSError: it may not be read, or is not there; ENOSPC: no room above the floor.
         """
-        for _ in range(_TRIES):
-            part = self._enter()
-            if part is None:
-                return self.whole_path
+        tries = _TRIES
+        while tries and (part := self._enter()) is not None:
             try:
                 if not self._room.make(part.missing_bytes, self._needed):
                     self._room.say_full()
@@ -132,10 +129,11 @@ class RemoteShard:
                 asked.wait()
                 self._publish(part)
             except DamagedError as error:
+                tries -= 1
                 logger.warning("%s: %s; it is fetched again", self.path, error.strerror)
             finally:
-                self._leave()
-        if self.whole_path.exists():
+                self._leave(part)
+        if tries or self.whole_path.exists():
             return self.whole_path
         raise changed(self.path)
 
@@ -155,7 +153,7 @@ class RemoteShard:
                 finally:
                     part.follow()
         finally:
-            self._leave()
+            self._leave(part)
 
     @property
     def missing_bytes(self) -> int:
@@ -171,7 +169,7 @@ class RemoteShard:
         try:
             return part.missing_bytes
         finally:
-            self._leave()
+            self._leave(part)
 
     @property
     def _needed(self) -> float:
@@ -180,6 +178,8 @@ class RemoteShard:
     def _enter(self) -> ShardPart | None:
         """The part, which stays open until ``_leave``; ``None`` where the shard is whole."""
         with self._lock:
+            if self._part is not None and self._part.spent:
+                self._let_go(self._part)
             if self._part is None:
                 if self._is_whole():
                     return None
@@ -189,17 +189,22 @@ class RemoteShard:
                     part.close()
                     return None
                 self._part = part
-            self._users += 1
+            self._part.users += 1
             return self._part
 
-    def _leave(self) -> None:
-        """A use of the part is over; a whole one is closed with its last use."""
+    def _leave(self, part: ShardPart) -> None:
+        """A use of the part is over; one that was published is closed with its last use."""
         with self._lock:
-            self._users -= 1
-            part = self._part
-            if not self._users and part is not None and part.whole and self.whole_path.exists():
-                self._part = None
-                part.close()
+            part.users -= 1
+            if part.spent:
+                self._let_go(part)
+
+    def _let_go(self, part: ShardPart) -> None:
+        """Nobody enters a part that was published any more; under the lock."""
+        if self._part is part:
+            self._part = None
+        if not part.users:
+            part.close()
 
     def _is_whole(self) -> bool:
         try:
@@ -257,7 +262,7 @@ class RemoteShard:
     def _publish(self, part: ShardPart) -> None:
         """Give the part its name where it is whole, once."""
         with self._publishing:
-            if not part.whole or self.whole_path.exists():
+            if not part.whole or part.spent:
                 return
             if not self.identity.tag and store.now(self.path) != self.identity:
                 raise changed(self.path)  # nothing pinned the version of what came

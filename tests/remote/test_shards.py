@@ -98,6 +98,32 @@ def test_a_whole_shard_is_published_and_asks_the_server_for_each_byte_once(
     assert far.sent == SIZE
 
 
+def test_a_shard_that_makes_room_as_soon_as_it_is_whole_is_fetched_again_and_nothing_stays_open(
+    far: FileServer,
+    address: str,
+    content: bytes,
+    cache: ShardCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    publish, evicted = ShardPart.publish, list[Path]()
+
+    def published(part: ShardPart, crc32c: int | None) -> None:
+        publish(part, crc32c)
+        if len(evicted) < 3:  # more often than what is damaged is tried again
+            part.whole_path.unlink()
+            evicted.append(part.whole_path)
+
+    monkeypatch.setattr(ShardPart, "publish", published)
+    assert cache.shard(address).fetch_whole().read_bytes() == content
+    assert far.sent == (len(evicted) + 1) * SIZE == 4 * SIZE
+    evicted[0].unlink()
+    assert read(cache, address, 0, 10) == content[:10]
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another thread's, closed meanwhile
+            name = str(one.readlink())
+            assert not (name.endswith("(deleted)") and str(evicted[0].parent) in name)
+
+
 def test_requests_under_way_are_bounded(
     far: FileServer, address: str, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
