@@ -196,7 +196,7 @@ class RemoteShard:
         """A use of the part is over; one that was published is closed with its last use."""
         with self._lock:
             part.users -= 1
-            if part.spent:
+            if part is not self._part or part.spent:
                 self._let_go(part)
 
     def _let_go(self, part: ShardPart) -> None:
