@@ -56,6 +56,7 @@ from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
 from autoloader.extras import require
+from autoloader.host.files import is_at
 from autoloader.remote.places import cache_root
 from autoloader.supervision.start import start
 
@@ -188,7 +189,7 @@ def _locked(directory: Path) -> Iterator[None]:
             lock = path.open("w")
             fcntl.flock(lock, fcntl.LOCK_EX)
             # The one before us may have taken the file away while we waited for it.
-            if path.exists() and path.stat().st_ino == os.fstat(lock.fileno()).st_ino:
+            if is_at(path, lock.fileno()):
                 break
             lock.close()
     except OSError as error:

@@ -6,6 +6,7 @@ Not here: what lies in them; index files, which several builders publish at a ti
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -39,6 +40,13 @@ def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
             "that size (ulimit -f)",
         ) from error
     return descriptor
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether an open file still has this name."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    return False
 
 
 def read_whole(descriptor: int, into: memoryview, at: int) -> None:

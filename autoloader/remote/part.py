@@ -39,7 +39,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.files import read_whole
+from autoloader.host.files import is_at, read_whole
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class ShardPart:
     @property
     def spent(self) -> bool:
         """Whether it was published, by whomever; the shard may have made room for others since."""
-        return self.whole and (self.whole_path.exists() or not _is_at(self.path, self.descriptor))
+        return self.whole and (self.whole_path.exists() or not is_at(self.path, self.descriptor))
 
     def has(self, chunk: int) -> bool:
         """Whether a chunk is there."""
@@ -247,7 +247,7 @@ class ShardPart:
             (self.path, self.descriptor),
         ):
             with contextlib.suppress(OSError):
-                if _is_at(path, descriptor):
+                if is_at(path, descriptor):
                     path.unlink()
 
     def close(self) -> None:
@@ -318,16 +318,9 @@ def _opened_alone(path: Path) -> int:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(file, fcntl.LOCK_EX)
-        if _is_at(path, file):
+        if is_at(path, file):
             return file
         os.close(file)  # it was discarded before we had it
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file still has this name."""
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    return False
 
 
 def set_lock(file: int, kind: int, at: int) -> None:
