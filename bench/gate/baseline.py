@@ -84,8 +84,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "read_calls_per_sample": {},
     # An array of a batch that lies outside the ring is a copy.
     "batch_bytes_copied": {},
-    # What a batch touches beside its slot grows a little with its size: numbers, compressed frames;
-    # by more where streams read whole episodes for it.
+    # What else a batch touches is up to a fifth of a copy more or less from one to the next.
     "copies_per_batch": {"slack": 0.5},
     "threads": {"worse": "other"},
     "held_bytes": {"tolerance": 0.3},

@@ -10,8 +10,10 @@ be read ahead. Memory is compared at its highest in the first and in the last qu
 in a planned run a reading falls matters little: at most a run is held or not, whose frames,
 compressed, are 1.4 MB; a frame kept of each batch is 10 MB.
 
-Copies are told by what memory a batch touches (``bench.gate.settling``), with batches as the spec
-has them and ``LARGER`` times as large: the difference, by the difference of their pictures' bytes.
+Copies are told by what memory a batch touches (``bench.gate.settling``), with pictures as the spec
+has them and with sides ``LARGER`` times as long: the difference, by the difference of their bytes.
+Nothing else that a batch touches depends on how large its pictures are, and by chance it is a fifth
+of them at most: 6 MB of 32, a run of samples that is read, with a look at the machine.
 
 Not here: what the counts are held against (``bench.gate.baseline``), running this
 (``bench.gate.turns``).
@@ -32,7 +34,7 @@ from bench.gate.settling import calm, touched_per_batch
 from bench.processes import Reads, in_memfd, own_bytes, reads_by_thread, thread_count
 
 _PR_SET_THP_DISABLE = 41
-LARGER = 12
+LARGER = 6
 WARMUP = 128
 BATCHES = 512
 LOOKS = 64
@@ -43,8 +45,6 @@ WATCHING_THREADS = ("loader-watch",)
 
 Counters = Mapping[int, Reads]
 """Thread → what it has read."""
-"""How often memory is read, and where a batch lies."""
-
 
 ENVIRONMENT = {
     "MALLOC_MMAP_MAX_": "0",
@@ -79,7 +79,8 @@ def _loader(
 ) -> AutoLoader:
     plain = PipelineSpec.from_yaml(spec).model_dump(mode="json")
     plain["mixing"] = {**plain["mixing"], **mixing}
-    plain["batch"]["size"] *= larger
+    for camera in plain["cameras"].values():
+        camera["size"] = [larger * side for side in camera["size"]]
     return AutoLoader(
         PipelineSpec.from_mapping(plain),
         profile="local_dev",

@@ -7,8 +7,8 @@ may be about to run either. Then the kernel is asked to forget which pages were 
 ring left out. A copy of a batch, to wherever, touches its bytes (malloc has been told to map no
 block for itself, so that none is gone again). The second lowest of several batches leaves out those
 for which a run of samples was read as well, or in which the loader said what it does (3 MB). What
-else is touched (an interpreter's heap) does not depend on the size of a batch, so copies are what
-grows with it.
+else is touched (an interpreter's heap) does not depend on the size of a batch's pictures, so copies
+are what grows with it.
 
 Not here: other counts (``bench.gate.counted``).
 """
