@@ -150,6 +150,7 @@ class Observer:
                 frames.late_bytes,
                 frames.allocated_bytes,
                 *self._displaced.seconds(),
+                private=frames.private,
             )
         if held is not None:
             found["loader_bytes"] = Reading(held, at_s - self._held_at_s)

@@ -78,6 +78,7 @@ class CacheCounts:
         allocated_bytes: that the kernel holds for it: without slots that are yet to be filled.
         private_bytes: that frames of whatever mixture take of the process's own memory; the table
             does not know.
+        private: decode processes would begin without what is held.
     """
 
     budget_bytes: int = 0
@@ -90,12 +91,13 @@ class CacheCounts:
     late_bytes: int = 0
     allocated_bytes: int = 0
     private_bytes: int = 0
+    private: bool = False
 
     def as_statistics(self) -> dict[str, Any]:
         """What people are told of it (``telemetry.CacheStatistics``)."""
         shown = self.hits + self.misses
         told = asdict(self)
-        for name in ("burden", "late_bytes", "allocated_bytes"):
+        for name in ("burden", "late_bytes", "allocated_bytes", "private"):
             del told[name]
         return {
             **told,
@@ -302,6 +304,7 @@ class FrameTable:
                     for shelf in self._shelves.values()
                 ),
                 allocated_bytes=0 if self._slab is None else self._slab.allocated_bytes(),
+                private=self._slab is not None and self._slab.private,
             )
 
     def shared_slab(self) -> FrameSlab | None:

@@ -67,6 +67,7 @@ class CacheReading:
         saved_ratio: seconds of a thread's decoding that hits save each second.
         reread_ratio: seconds of a thread's reading that it causes each second, since pages of files
             that it displaced are read again.
+        private: what is held is lost once a second process decodes.
     """
 
     held_bytes: int
@@ -75,6 +76,7 @@ class CacheReading:
     allocated_bytes: int | None = None
     saved_ratio: float = 0.0
     reread_ratio: float = 0.0
+    private: bool = False
 
 
 @dataclass(frozen=True, slots=True)

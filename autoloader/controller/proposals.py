@@ -15,6 +15,9 @@ scheduler shares time by runnable threads (as CFS and EEVDF do at equal weights)
 o of others get w / (w + o) of it. Then more decode threads than processors may pay, and are tried;
 once the others have gone, they are too many and are cut.
 
+A second decode process begins without the frames that are held. It is tried where it would decode
+more than they save.
+
 Where this host has none left, processors of other hosts may help: as many as Little's law asks for.
 
 Not here: when to ask (``policy``), whether it paid (``verification``).
@@ -259,9 +262,11 @@ def _of_stage(
     if stage.reading.stage == "decode":
         to = knobs.decode_threads + step
         yield "decode_threads", {"decode_threads": to}, 1 + min(step, 1.5 * idle) / workers
-        if knobs.reader == "indexed" and idle >= PROCESS_CPUS:
+        gained = min(1.0, idle)
+        lost = seen.cache.saved_ratio if seen.cache is not None and seen.cache.private else 0.0
+        if knobs.reader == "indexed" and idle >= PROCESS_CPUS and gained > lost:
             processes = {"decode_processes": knobs.decode_processes + 1}
-            yield "decode_processes", processes, 1 + min(1.0, idle) / workers
+            yield "decode_processes", processes, 1 + gained / workers
         return
     if knobs.reader == "indexed":
         yield "io_threads", {"io_threads": knobs.io_threads + step}, 1 + step / workers

@@ -19,7 +19,7 @@ from autoloader.cache.table import CacheCounts
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import CacheReading, Observation, Reading, StageReading
 from autoloader.controller.policy import decide
-from autoloader.controller.states import ControllerState, State
+from autoloader.controller.states import ControllerState, Failure, State
 from autoloader.controller.surplus import grown_cache, lowered_cache, missing_bytes
 from autoloader.decode.activity import DatasetActivity, PipelineActivity
 from autoloader.knobs import KnobLimits, Knobs
@@ -83,6 +83,25 @@ def test_it_does_not_grow_where_hits_that_were_foretold_did_not_come() -> None:
     for late, grows in ((0, True), (60, True), (70, False), (250, False)):
         full = hungry(CacheReading(250 * MIB, True, late * MIB), 256 * MIB)
         assert ("cache_bytes" in decide(GROWING, full, limits()).changes) == grows
+
+
+def tried_process(cache: CacheReading) -> bool:
+    """Whether a second decode process is tried, once more threads have not paid."""
+    seen = replace(hungry(cache, 256 * MIB), idle_cpus=Reading(1.0))
+    failures: tuple[Failure, ...] = ()
+    for _ in range(6):
+        tried = decide(replace(GROWING, failures=failures), seen, limits()).changes
+        failures = (*failures, *(Failure(f"{knob}+", 1e9, 1, ("decode", 0.02)) for knob in tried))
+        if "decode_processes" in tried:
+            return True
+    return False
+
+
+def test_held_frames_are_not_lost_for_a_process_that_decodes_less_than_they_save() -> None:
+    lost = CacheReading(200 * MIB, False, saved_ratio=3.0, private=True)
+    assert not tried_process(lost)
+    assert tried_process(replace(lost, saved_ratio=0.5))
+    assert tried_process(replace(lost, private=False))
 
 
 def priced(saved: float, reread: float) -> CacheReading:
