@@ -28,10 +28,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cache.flow import Ahead, shown_at_once
 from autoloader.cache.forecast import Forecast, FrameSet, Rule, forecast
 from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
 from autoloader.cache.table import FrameTable
+from autoloader.knobs import Knobs
 from autoloader.order.dealing import NodePart
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
@@ -39,11 +41,11 @@ from autoloader.order.next_use import LOOKS, NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
 from autoloader.order.schedule import NEVER
-from autoloader.pipeline.indexed import RUN_SAMPLES, run_samples
+from autoloader.pipeline.indexed import RUN_SAMPLES, positions_ahead, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec
-from bench.loader_hits import hits_of_loader, write_files
+from bench.loader_hits import KNOBS, hits_of_loader, write_files
 
 Ints = NDArray[np.int64]
 PARTS = (0.05, 0.10, 0.25, 0.5, 0.75, 1.0)
@@ -186,6 +188,7 @@ def compare_loader(
     parts: Sequence[float] = PARTS,
     *,
     isolation: Literal["process", "thread"] = "process",
+    read_ahead: int = 1,
 ) -> Iterator[dict[str, float]]:
     """The same of a running loader, over frames that are alike.
 
@@ -194,7 +197,10 @@ def compare_loader(
         place: a folder for its files, which are written where it has none.
         parts: of the mixture that the cache may hold.
         isolation: see ``AutoLoader``.
+        read_ahead: the knob.
     """
+    knobs = {**KNOBS, "read_ahead": read_ahead}
+    ahead = _planned_ahead(case, Knobs.build(knobs))
     tables = {NAME.format(number): one for number, one in enumerate(case.tables)}
     if not any(place.iterdir()):
         write_files(place, {name: one.steps.tolist() for name, one in tables.items()})
@@ -205,13 +211,19 @@ def compare_loader(
             dict(zip(tables, case.order.shares, strict=True)),
             sample={"frame_offsets": list(case.tables[0].sample.frame_offsets)},
             natural=case.order.pass_samples is not None,
-            cache_bytes=int(cache_bytes),
+            knobs={**knobs, "cache_bytes": int(cache_bytes)},
             longest_pass=case.longest_pass,
             isolation=isolation,
         )
-        told = foretold(case, cache_bytes)["next use"].hit_ratio
+        told = foretold(case, cache_bytes, ahead)["next use"].hit_ratio
         points = 100 * (measured - told)
         yield {"part": part, "foretold": told, "measured": measured, "points": points}
+
+
+def _planned_ahead(case: Case, knobs: Knobs) -> Ahead:
+    """How far ahead a running loader plans the samples of a case, whose frames are alike."""
+    sample_bytes = len(case.tables[0].sample.frame_offsets) * _frame_bytes("small")
+    return lambda hit_ratio, room: positions_ahead(knobs, hit_ratio, room / sample_bytes)
 
 
 def _frame_bytes(camera: str) -> int:
@@ -346,10 +358,11 @@ def ratio(counted: Ints) -> float:
     return float(hits / every)
 
 
-def foretold(case: Case, cache_bytes: float) -> dict[Rule, Forecast]:
+def foretold(case: Case, cache_bytes: float, ahead: Ahead = shown_at_once) -> dict[Rule, Forecast]:
     """What either rule will do."""
     known = math.inf if case.nodes == 1 else LOOKS
-    return {one.rule: one for one in forecast(case.sets, int(cache_bytes), known_uses=known)}
+    told = forecast(case.sets, int(cache_bytes), known_uses=known, ahead=ahead)
+    return {one.rule: one for one in told}
 
 
 def compare(case: Case, parts: Sequence[float] = PARTS) -> Iterator[dict[str, float | str]]:

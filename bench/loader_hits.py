@@ -23,6 +23,12 @@ from bench.versions import write_version
 SIDE = 20
 WARM, COUNTED = 2, 2
 """Of the longest passes: those that fill the cache, and those that count."""
+KNOBS: Mapping[str, int | str] = {
+    "reader": "indexed",
+    "ring_slots": 4,
+    "decode_threads": 2,
+    "read_ahead": 1,
+}
 
 
 def write_files(place: Path, steps: Mapping[str, Sequence[int]]) -> None:
@@ -56,7 +62,7 @@ def hits_of_loader(
     *,
     sample: Mapping[str, Any],
     natural: bool,
-    cache_bytes: int,
+    knobs: Mapping[str, int | str],
     longest_pass: int,
     isolation: Literal["process", "thread"] = "process",
 ) -> float:
@@ -67,7 +73,7 @@ def hits_of_loader(
         weights: of each dataset.
         sample: as in a spec.
         natural: whether an epoch is a pass of all.
-        cache_bytes: that it may hold.
+        knobs: that differ from the host's.
         longest_pass: positions.
         isolation: see ``AutoLoader``.
     """
@@ -90,9 +96,13 @@ def hits_of_loader(
         "mixing": {"epoch": "pass" if natural else "forever"},
         "batch": {"size": 8},
     }
-    knobs = {"cache_bytes": cache_bytes, "ring_slots": 4, "decode_threads": 2, "read_ahead": 1}
     with AutoLoader(
-        spec, knobs=knobs, controller=False, output="numpy", isolation=isolation, ram_floor="64MiB"
+        spec,
+        knobs=knobs,
+        controller=False,
+        output="numpy",
+        isolation=isolation,
+        ram_floor="64MiB",
     ) as loader:
         batches = _endless(loader)
         _take(batches, WARM * longest_pass)

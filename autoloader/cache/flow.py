@@ -12,6 +12,11 @@ is held anew, for the steps that the law says; and what is too much goes, that w
 burden from now on first (steps to go × bytes ÷ seconds). All is in means, so nothing is drawn. The
 passes of all kinds begin together, and two of the longest are followed before any is counted.
 
+The loader plans samples before it shows them, and a frame that is to be held has its room from
+then on. Of u uses a position of which h hit, u h (1 − h) frames for each position planned ahead
+have room and are yet to be shown. Their bytes are told anew at the end of every pass, and missing
+in the next. So are those that a cut leaves empty for the frames to come.
+
 Kinds whose passes are far shorter or longer than those that matter most, and such whose next use
 may lie many passes away, are told by their law alone, at the burden of the moment.
 
@@ -21,7 +26,7 @@ Not here: which kinds there are, and other rules (``forecast``).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -30,6 +35,8 @@ from numpy.typing import NDArray
 
 from autoloader.cache.intervals import IntervalLaw
 
+SLACK = 64
+"""A cut drops this part of the bytes more than it must, so that it is made seldom."""
 _STEPS = 64
 """Steps of the longest pass that is followed; fewer where there are many kinds."""
 _CELLS = 2**16
@@ -45,6 +52,14 @@ _NEAR = 1.5
 _EXACT = 1e-3
 
 Floats = NDArray[np.float64]
+Ahead = Callable[[float, float], float]
+"""(hit ratio, bytes that may be held) → positions from a sample's planning until it was shown."""
+
+
+def shown_at_once(hit_ratio: float, cache_bytes: float) -> float:
+    """Nothing is planned ahead."""
+    del hit_ratio, cache_bytes
+    return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +107,7 @@ class Flow:
     held_bytes: list[float]
 
 
-def full_cache(kinds: Sequence[Kind], cache_bytes: float) -> Flow:
+def full_cache(kinds: Sequence[Kind], cache_bytes: float, ahead: Ahead = shown_at_once) -> Flow:
     """What a cache of ``cache_bytes`` will hold and hit of all kinds of a mixture."""
     every = [
         float(kind.law.held_ratio(math.inf)) * kind.frames * kind.frame_bytes for kind in kinds
@@ -106,22 +121,61 @@ def full_cache(kinds: Sequence[Kind], cache_bytes: float) -> Flow:
     step = longest / steps
     followed = [n for n, kind in enumerate(kinds) if _is_followed(kind, longest)]
     followed.sort(key=lambda n: _group(kinds[n], step))
-    lawful = [n for n in range(len(kinds)) if n not in set(followed)]
-    steady = _Steady([kinds[n] for n in lawful])
+    order = followed + [n for n in range(len(kinds)) if n not in set(followed)]
+    steady = _Steady([kinds[n] for n in order[len(followed) :]], step)
     moving = _Moving([kinds[n] for n in followed], step)
-    burdens, hits, held = [], [], []
-    for now in range((_WARM_PASSES + _PASSES) * steps):
-        hit = moving.advance(now)
-        burden = moving.cut(cache_bytes, steady)
-        if now >= _WARM_PASSES * steps:
-            burdens.append(burden)
-            hits.append(hit)
-            held.append(moving.bytes_by_kind())
-    hit_ratio, held_bytes = np.zeros(len(kinds)), np.zeros(len(kinds))
-    hit_ratio[followed] = np.clip(np.mean(hits, axis=0) / moving.uses, 0, 1)
-    held_bytes[followed] = np.mean(held, axis=0)
-    hit_ratio[lawful], held_bytes[lawful] = steady.means(np.asarray(burdens))
-    return Flow(float(np.median(burdens)), hit_ratio.tolist(), held_bytes.tolist())
+    uses = np.asarray([kinds[n].uses_per_position for n in order])
+    usable, planned = cache_bytes * (1 - 1 / SLACK), np.zeros((steps, len(kinds)))
+    passes = []
+    for number in range(_WARM_PASSES + _PASSES):
+        room = usable - planned.sum(axis=1)
+        burdens, hit_ratio, held, new = _one_pass(moving, steady, number * steps, room)
+        passes.append((burdens, hit_ratio, (held + planned).mean(axis=0)))
+        positions = ahead(float(uses @ hit_ratio / uses.sum()), cache_bytes)
+        planned = _coming(new, positions / step)
+        planned *= np.minimum(1, usable / np.maximum(1, planned.sum(axis=1)))[:, None]
+    every_burden, hits, bytes_held = zip(*passes[_WARM_PASSES:], strict=True)
+    back = np.argsort(order)
+    return Flow(
+        float(np.median(every_burden)),
+        np.mean(hits, axis=0)[back].tolist(),
+        np.mean(bytes_held, axis=0)[back].tolist(),
+    )
+
+
+def _one_pass(
+    moving: _Moving, steady: _Steady, first: int, room: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Follow a cache of ``room`` [steps] bytes for as many steps, from the ``first`` on.
+
+    Returns:
+        [steps] burdens of the cuts; [kinds] hit ratio; [steps, kinds] bytes held, and those of
+        them that this step used, did not hit, and holds.
+    """
+    burdens = np.zeros(len(room))
+    hits, held, new = np.zeros((3, len(room), len(moving.uses)))
+    for k in range(len(room)):
+        hits[k] = moving.advance(first + k)
+        burdens[k] = moving.cut(room[k], steady)
+        held[k], new[k] = moving.bytes_by_kind(), moving.bytes_held_anew()
+    hit_ratio = np.clip(hits.mean(axis=0) / moving.uses, 0, 1)
+    by_law = steady.means(burdens)
+    held, new = (
+        np.hstack([own, np.tile(law, (len(room), 1))])
+        for own, law in ((held, by_law[1]), (new, steady.bytes_held_anew(by_law[0])))
+    )
+    return burdens, np.concatenate([hit_ratio, by_law[0]]), held, new
+
+
+def _coming(new: Floats, steps: float) -> Floats:
+    """[steps, kinds] what so many steps after each bring; they go round."""
+    rounds, part = divmod(steps, len(new))
+    whole = int(part)
+    twice = np.concatenate([np.zeros((1, new.shape[1])), np.cumsum(np.tile(new, (3, 1)), axis=0)])
+    first = np.arange(len(new)) + 1
+    low = twice[first + whole] - twice[first]
+    more = twice[first + whole + 1] - twice[first + whole]
+    return np.asarray(rounds * new.sum(axis=0) + low + (part - whole) * more)
 
 
 def _longest_pass(kinds: Sequence[Kind]) -> float:
@@ -150,8 +204,8 @@ class _Steady:
         least, largest: burdens at which hardly any of them is held, and all.
     """
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: Sequence[Kind], step: float) -> None:
+        self._used = np.asarray([k.uses_per_position * step * k.frame_bytes for k in kinds])
         scales = [kind.pass_positions * kind.burden for kind in kinds] or [1.0]
         low, high = min(scales) * 1e-4, max(scales) * max([k.law.longest for k in kinds] or [1.0])
         self.least, self.largest = (low, high) if kinds else (math.inf, 0.0)
@@ -167,6 +221,10 @@ class _Steady:
     def bytes(self, burden: Floats) -> Floats:
         """Of all of them, held with intervals up to each burden."""
         return np.asarray(np.interp(np.log(burden), self._log, self._total))
+
+    def bytes_held_anew(self, hit_ratio: Floats) -> Floats:
+        """[kinds] in a step: of what is not hit as large a part is held as is hit of all."""
+        return np.asarray(self._used * hit_ratio * (1 - hit_ratio))
 
     def means(self, burden: Floats) -> tuple[Floats, Floats]:
         """(hit ratio, held bytes) of each kind, in the mean over burdens."""
@@ -196,17 +254,25 @@ class _Moving:
         width = max((table.shape[1] for _, table in self._tables), default=1)
         # Column j is what is held for the step j + 1 after this one.
         self._held = np.zeros((len(kinds), width))
+        self._new = np.zeros_like(self._held)
+        self._hit = np.zeros(len(kinds))
         self._last = 0.0
 
     def advance(self, now: int) -> Floats:
         """One step: what is hit of each kind; what is used is held anew."""
-        hit = self._held[:, 0].copy()
+        self._hit = self._held[:, 0].copy()
         self._held[:, :-1] = self._held[:, 1:]
         self._held[:, -1] = 0
         for rows, table in self._tables:
             own = table[now % len(table)]
-            self._held[rows, : len(own)] += self.uses[rows, None] * own
-        return hit
+            self._new[rows, : len(own)] = self.uses[rows, None] * own
+        self._held += self._new
+        return self._hit
+
+    def bytes_held_anew(self) -> Floats:
+        """[kinds] of what this step used, had not hit, and holds."""
+        missed = np.clip(1 - self._hit / self.uses, 0, 1)
+        return np.asarray(self._new.sum(axis=1) * missed * self._bytes)
 
     def bytes_by_kind(self) -> Floats:
         """[kinds] bytes held."""
@@ -240,7 +306,9 @@ class _Moving:
             own = fits(burdens)
             low, high = burdens[max(own - 1, 0)], burdens[min(max(own, 1), _BURDENS - 1)]
         self._last = float(low)
-        self._held *= np.clip(self._columns(np.asarray([low])) - np.arange(columns_most), 0, 1)
+        stays = np.clip(self._columns(np.asarray([low])) - np.arange(columns_most), 0, 1)
+        self._held *= stays
+        self._new *= stays
         return self._last
 
     def _columns(self, burdens: Floats) -> Floats:

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from autoloader.cache.flow import Kind, full_cache
+from autoloader.cache.flow import Ahead, Kind, full_cache, shown_at_once
 from autoloader.cache.intervals import interval_law
 from autoloader.cache.shown import Shown
 
@@ -177,7 +177,11 @@ class Forecast:
 
 
 def forecast(
-    sets: Sequence[FrameSet], cache_bytes: int, *, known_uses: float = math.inf
+    sets: Sequence[FrameSet],
+    cache_bytes: int,
+    *,
+    known_uses: float = math.inf,
+    ahead: Ahead = shown_at_once,
 ) -> tuple[Forecast, Forecast]:
     """What a cache will do by either rule; the one that saves more seconds comes first.
 
@@ -185,17 +189,20 @@ def forecast(
         sets: of the whole mixture.
         cache_bytes: of decoded frames that it may hold.
         known_uses: of a frame, on any node, that are looked at for one of this node.
+        ahead: how far ahead samples are planned.
     """
-    by_next_use = _next_use(sets, cache_bytes, known_uses)
+    by_next_use = _next_use(sets, cache_bytes, known_uses, ahead)
     fixed = Forecast("never evict", cache_bytes, math.inf, _never_evict(sets, cache_bytes))
     if fixed.saved_s > by_next_use.saved_s * (1 + _ALIKE):
         return fixed, by_next_use
     return by_next_use, fixed
 
 
-def _next_use(sets: Sequence[FrameSet], cache_bytes: int, known_uses: float) -> Forecast:
+def _next_use(
+    sets: Sequence[FrameSet], cache_bytes: int, known_uses: float, ahead: Ahead
+) -> Forecast:
     kinds = _kinds(sets, known_uses)
-    flow = full_cache(kinds, cache_bytes)
+    flow = full_cache(kinds, cache_bytes, ahead)
     hits, held = list(flow.hit_ratio), list(flow.held_bytes)
     if known_uses < math.inf:
         left = [kind.frames * kind.frame_bytes - own for kind, own in zip(kinds, held, strict=True)]

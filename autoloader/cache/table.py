@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.cache.flow import SLACK
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
@@ -47,8 +48,6 @@ from autoloader.order.schedule import NEVER
 
 logger = logging.getLogger(__name__)
 
-_SLACK = 64
-"""A cut drops this part of the budget more than it must, so that it is made seldom."""
 _STALE = 65_536
 """Positions after which a frame that was to be shown and was not is taken for never shown again."""
 _LATE = 8192
@@ -358,8 +357,8 @@ class FrameTable:
     ) -> None:
         """Give slots to those of the wanted frames that are worth one; under the lock."""
         empty = 1 - self._used() / max(1, self._budget)
-        if empty > 2 / _SLACK:
-            self._limit = self._limit * (1 + 1 / _SLACK) if empty < _EMPTY else float("inf")
+        if empty > 2 / SLACK:
+            self._limit = self._limit * (1 + 1 / SLACK) if empty < _EMPTY else float("inf")
         later = {
             camera: self._later(frames[camera], camera, rows) for camera, rows in wanted.items()
         }
@@ -407,7 +406,7 @@ class FrameTable:
         asked = sum(len(one) * self._shelves[camera].frame_bytes for camera, one in new.items())
         order = np.argsort(-every)
         gone = np.cumsum(size[order])
-        last = int(np.searchsorted(gone, self._used() + asked - self._budget * (1 - 1 / _SLACK)))
+        last = int(np.searchsorted(gone, self._used() + asked - self._budget * (1 - 1 / SLACK)))
         if not len(every):
             return 0.0
         self._limit = float(every[order[min(last, len(order) - 1)]])

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from autoloader.cache.flow import Ahead
 from autoloader.cache.forecast import (
     HELD_SAMPLE_S,
     SAMPLE_S,
@@ -36,6 +37,7 @@ def cache_document(
     left_bytes: int,
     threads: int,
     copy_bytes_per_s: float,
+    ahead: Ahead,
     interpreters: int = 1,
     nodes: int = 1,
 ) -> dict[str, Any] | None:
@@ -47,6 +49,7 @@ def cache_document(
         left_bytes: what the floor leaves beside all else.
         threads: decode threads that run at once.
         copy_bytes_per_s: of one of them.
+        ahead: how far ahead samples are planned.
         interpreters: processes that build batches.
         nodes: over which the samples are dealt; ``sets`` are one node's.
     """
@@ -60,7 +63,7 @@ def cache_document(
         "forecasts": [
             {"memory": memory}
             | _forecast(
-                forecast(sets, size, known_uses=math.inf if nodes == 1 else LOOKS),
+                forecast(sets, size, known_uses=math.inf if nodes == 1 else LOOKS, ahead=ahead),
                 threads,
                 copy_bytes_per_s,
                 interpreters,

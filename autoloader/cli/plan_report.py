@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autoloader.cache.flow import Ahead
 from autoloader.cli.cache_forecast import cache_document
 from autoloader.cli.plan_helpers import helpers_document
 from autoloader.cli.plan_locality import locality_document
@@ -28,6 +29,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.reuse import Reuse
 from autoloader.pipeline.batch_call import try_call
+from autoloader.pipeline.indexed import positions_ahead
 from autoloader.planning.frame_sets import frame_sets, reuse_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
@@ -124,6 +126,7 @@ def plan_document(
             left_bytes=plan.limits.cache_bytes or 0,
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
+            ahead=_ahead(plan, nodes),
             interpreters=plan.knobs.decode_processes,
             nodes=nodes,
         ),
@@ -131,6 +134,16 @@ def plan_document(
         "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
+
+
+def _ahead(plan: LoaderPlan, nodes: int) -> Ahead:
+    layout = plan.mixture.layout
+    sample_bytes = layout.frames * sum(layout.frame_bytes.values())
+
+    def positions(hit_ratio: float, cache_bytes: float) -> float:
+        return nodes * positions_ahead(plan.knobs, hit_ratio, cache_bytes / sample_bytes)
+
+    return positions
 
 
 def _dataset(

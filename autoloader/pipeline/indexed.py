@@ -92,6 +92,18 @@ def run_samples(
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
 
 
+def positions_ahead(knobs: Knobs, hit_ratio: float, held_samples: float) -> float:
+    """Positions from a sample's planning until its run has been shown, on one node.
+
+    Args:
+        knobs: in force.
+        hit_ratio: of the frames.
+        held_samples: samples whose frames the cache has room for.
+    """
+    run = run_samples(knobs.decode_threads, 1, 1.0, hit_ratio, held_samples)
+    return float(knobs.decode_processes * (knobs.read_ahead + 1) * run)
+
+
 def sample_bytes(
     mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
 ) -> float:

@@ -67,13 +67,14 @@ def test_the_loaders_own_cache_hits_what_is_foretold(measured: Measured) -> None
     assert measured.foretold(0.25) == pytest.approx(ratio(counted), abs=POINTS)
 
 
+@pytest.mark.parametrize("read_ahead", [1, 6])
 def test_a_running_loader_hits_what_is_foretold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    read_ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What a decode costs is measured, and odd on a busy machine; here all cost the same.
     monkeypatch.setattr(FrameTable, "_refresh_costs", lambda _: None)
-    case = made_up("equal", (0, 5), samples=1500, datasets=2, alike=True, name=NAME)
-    (found,) = compare_loader(case, tmp_path, [0.5], isolation="thread")
+    case = made_up("equal", (0, 5), samples=1500 * read_ahead, datasets=2, alike=True, name=NAME)
+    (found,) = compare_loader(case, tmp_path, [0.5], isolation="thread", read_ahead=read_ahead)
     assert found["measured"] == pytest.approx(found["foretold"], abs=POINTS)
 
 
@@ -107,7 +108,7 @@ def test_with_one_frame_a_sample_and_passes_that_end_together_no_rule_hits_more_
     found = Measured(made_up("natural", (0,), samples=2000, datasets=6, alike=True))
     for part in (0.1, 0.25, 0.5):
         assert found.next_use(part) <= part + 0.005
-        assert found.foretold(part) == pytest.approx(part, abs=0.005)
+        assert found.foretold(part) == pytest.approx(part, abs=0.01)
 
 
 @pytest.mark.parametrize("options", [{"per_episode": 12}, {"chain": True}], ids=str)
