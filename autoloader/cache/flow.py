@@ -14,8 +14,8 @@ passes of all kinds begin together, and two of the longest are followed before a
 
 The loader plans samples before it shows them, and a frame that is to be held has its room from
 then on. Of u uses a position of which h hit, u h (1 − h) frames for each position planned ahead
-have room and are yet to be shown. Their bytes are told anew at the end of every pass, and missing
-in the next. So are those that a cut leaves empty for the frames to come.
+have room and are yet to be shown. Their bytes, half of all at most, are told anew at the end of
+every pass, and missing in the next. So are those that a cut leaves empty for the frames to come.
 
 Kinds whose passes are far shorter or longer than those that matter most, and such whose next use
 may lie many passes away, are told by their law alone, at the burden of the moment.
@@ -133,7 +133,7 @@ def full_cache(kinds: Sequence[Kind], cache_bytes: float, ahead: Ahead = shown_a
         passes.append((burdens, hit_ratio, (held + planned).mean(axis=0)))
         positions = ahead(float(uses @ hit_ratio / uses.sum()), cache_bytes)
         planned = _coming(new, positions / step)
-        planned *= np.minimum(1, usable / np.maximum(1, planned.sum(axis=1)))[:, None]
+        planned *= np.minimum(1, usable / 2 / np.maximum(1, planned.sum(axis=1)))[:, None]
     every_burden, hits, bytes_held = zip(*passes[_WARM_PASSES:], strict=True)
     back = np.argsort(order)
     return Flow(
@@ -171,10 +171,10 @@ def _coming(new: Floats, steps: float) -> Floats:
     """[steps, kinds] what so many steps after each bring; they go round."""
     rounds, part = divmod(steps, len(new))
     whole = int(part)
-    twice = np.concatenate([np.zeros((1, new.shape[1])), np.cumsum(np.tile(new, (3, 1)), axis=0)])
+    sums = np.concatenate([np.zeros((1, new.shape[1])), np.cumsum(np.tile(new, (3, 1)), axis=0)])
     first = np.arange(len(new)) + 1
-    low = twice[first + whole] - twice[first]
-    more = twice[first + whole + 1] - twice[first + whole]
+    low = sums[first + whole] - sums[first]
+    more = sums[first + whole + 1] - sums[first + whole]
     return np.asarray(rounds * new.sum(axis=0) + low + (part - whole) * more)
 
 

@@ -150,6 +150,19 @@ def test_more_memory_never_hits_less_and_never_holds_more_than_there_is() -> Non
     assert found[0].missed_s == pytest.approx(0, abs=1e-9)
 
 
+def test_frames_that_are_planned_ahead_take_room_from_those_that_hit() -> None:
+    plain = frame_set(shown=((2, 500.0),))
+    found = [
+        next(one for one in forecast([plain], 25_000, ahead=far) if one.rule == "next use")
+        for far in (lambda *_: 0.0, lambda *_: 50.0, lambda *_: 200.0, lambda *_: 1e9)
+    ]
+    hits = [one.hit_ratio for one in found]
+    assert hits == sorted(hits, reverse=True)
+    assert hits[0] > hits[2] + 0.05
+    assert hits[3] > hits[0] / 3, "half of the room is left to them"
+    assert all(one.held_bytes <= 25_000 for one in found)
+
+
 def test_nothing_is_held_in_no_bytes() -> None:
     for found in forecast([frame_set()], 0):
         assert found.hit_ratio == found.held_bytes == 0
