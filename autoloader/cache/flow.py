@@ -34,9 +34,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.cache.intervals import IntervalLaw
+from autoloader.cache.table import SLACK
 
-SLACK = 64
-"""A cut drops this part of the bytes more than it must, so that it is made seldom."""
 _STEPS = 64
 """Steps of the longest pass that is followed; fewer where there are many kinds."""
 _CELLS = 2**16

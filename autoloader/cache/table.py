@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.flow import SLACK
 from autoloader.cache.lease import FILE_BITS, CameraFrames, Ints, Lease
 from autoloader.cache.shelf import NOWHERE, Shelf
 from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
@@ -48,6 +47,8 @@ from autoloader.order.schedule import NEVER
 
 logger = logging.getLogger(__name__)
 
+SLACK = 64
+"""A cut drops this part of the budget more than it must, so that it is made seldom."""
 _STALE = 65_536
 """Positions after which a frame that was to be shown and was not is taken for never shown again."""
 _LATE = 8192
