@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cache.flow import Ahead, shown_at_once
+from autoloader.cache.flow import Ahead
 from autoloader.cache.forecast import Forecast, FrameSet, Rule, forecast
 from autoloader.cache.lease import CameraFrames
 from autoloader.cache.shown import frames_by_uses, of_blocks
@@ -41,7 +41,7 @@ from autoloader.order.next_use import LOOKS, NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.order.reuse import foretell_reuse
 from autoloader.order.schedule import NEVER
-from autoloader.pipeline.indexed import RUN_SAMPLES, positions_ahead, run_samples
+from autoloader.pipeline.indexed import RUN_SAMPLES, planned_ahead, run_samples
 from autoloader.samples.draws import PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec
@@ -200,7 +200,9 @@ def compare_loader(
         read_ahead: the knob.
     """
     knobs = {**KNOBS, "read_ahead": read_ahead}
-    ahead = _planned_ahead(case, Knobs.build(knobs))
+    sample = case.tables[0].sample
+    frames_bytes = len(sample.frame_offsets) * _frame_bytes("small")
+    ahead = planned_ahead(Knobs.build(knobs), frames_bytes)
     tables = {NAME.format(number): one for number, one in enumerate(case.tables)}
     if not any(place.iterdir()):
         write_files(place, {name: one.steps.tolist() for name, one in tables.items()})
@@ -209,7 +211,7 @@ def compare_loader(
         measured = hits_of_loader(
             place,
             dict(zip(tables, case.order.shares, strict=True)),
-            sample={"frame_offsets": list(case.tables[0].sample.frame_offsets)},
+            sample={"frame_offsets": list(sample.frame_offsets)},
             natural=case.order.pass_samples is not None,
             knobs={**knobs, "cache_bytes": int(cache_bytes)},
             longest_pass=case.longest_pass,
@@ -218,12 +220,6 @@ def compare_loader(
         told = foretold(case, cache_bytes, ahead)["next use"].hit_ratio
         points = 100 * (measured - told)
         yield {"part": part, "foretold": told, "measured": measured, "points": points}
-
-
-def _planned_ahead(case: Case, knobs: Knobs) -> Ahead:
-    """How far ahead a running loader plans the samples of a case, whose frames are alike."""
-    sample_bytes = len(case.tables[0].sample.frame_offsets) * _frame_bytes("small")
-    return lambda hit_ratio, room: positions_ahead(knobs, hit_ratio, room / sample_bytes)
 
 
 def _frame_bytes(camera: str) -> int:
@@ -358,7 +354,7 @@ def ratio(counted: Ints) -> float:
     return float(hits / every)
 
 
-def foretold(case: Case, cache_bytes: float, ahead: Ahead = shown_at_once) -> dict[Rule, Forecast]:
+def foretold(case: Case, cache_bytes: float, ahead: Ahead | None = None) -> dict[Rule, Forecast]:
     """What either rule will do."""
     known = math.inf if case.nodes == 1 else LOOKS
     told = forecast(case.sets, int(cache_bytes), known_uses=known, ahead=ahead)

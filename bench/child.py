@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-_COPIES = "glibc.cpu.x86_non_temporal_threshold=131072"
-"""What the loader's own processes have, for everybody: copies of frames are faster."""
+from autoloader.supervision.start import tunables
 
 
 def environment() -> dict[str, str]:
@@ -19,6 +18,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "CUDA_VISIBLE_DEVICES": "",
-        "GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", _COPIES),
+        # What the loader's own processes have, for everybody: copies of frames are faster.
+        "GLIBC_TUNABLES": tunables(os.environ.get("GLIBC_TUNABLES", "")),
         "PYTHONPATH": os.pathsep.join(filter(None, places)),
     }

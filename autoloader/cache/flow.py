@@ -55,12 +55,6 @@ Ahead = Callable[[float, float], float]
 """(hit ratio, bytes that may be held) → positions from a sample's planning until it was shown."""
 
 
-def shown_at_once(hit_ratio: float, cache_bytes: float) -> float:
-    """Nothing is planned ahead."""
-    del hit_ratio, cache_bytes
-    return 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Frames that behave alike.
@@ -106,8 +100,14 @@ class Flow:
     held_bytes: list[float]
 
 
-def full_cache(kinds: Sequence[Kind], cache_bytes: float, ahead: Ahead = shown_at_once) -> Flow:
-    """What a cache of ``cache_bytes`` will hold and hit of all kinds of a mixture."""
+def full_cache(kinds: Sequence[Kind], cache_bytes: float, ahead: Ahead | None = None) -> Flow:
+    """What a cache of ``cache_bytes`` will hold and hit of all kinds of a mixture.
+
+    Args:
+        kinds: of all its frames.
+        cache_bytes: of decoded frames that may be held.
+        ahead: how far ahead the loader plans; ``None``: what the rule alone would do.
+    """
     every = [
         float(kind.law.held_ratio(math.inf)) * kind.frames * kind.frame_bytes for kind in kinds
     ]
@@ -124,15 +124,17 @@ def full_cache(kinds: Sequence[Kind], cache_bytes: float, ahead: Ahead = shown_a
     steady = _Steady([kinds[n] for n in order[len(followed) :]], step)
     moving = _Moving([kinds[n] for n in followed], step)
     uses = np.asarray([kinds[n].uses_per_position for n in order])
-    usable, planned = cache_bytes * (1 - 1 / SLACK), np.zeros((steps, len(kinds)))
+    usable = cache_bytes if ahead is None else cache_bytes * (1 - 1 / SLACK)
+    planned = np.zeros((steps, len(kinds)))
     passes = []
     for number in range(_WARM_PASSES + _PASSES):
         room = usable - planned.sum(axis=1)
         burdens, hit_ratio, held, new = _one_pass(moving, steady, number * steps, room)
         passes.append((burdens, hit_ratio, (held + planned).mean(axis=0)))
-        positions = ahead(float(uses @ hit_ratio / uses.sum()), cache_bytes)
-        planned = _coming(new, positions / step)
-        planned *= np.minimum(1, usable / 2 / np.maximum(1, planned.sum(axis=1)))[:, None]
+        if ahead is not None:
+            positions = ahead(float(uses @ hit_ratio / uses.sum()), cache_bytes)
+            planned = _coming(new, positions / step)
+            planned *= np.minimum(1, usable / 2 / np.maximum(1, planned.sum(axis=1)))[:, None]
     every_burden, hits, bytes_held = zip(*passes[_WARM_PASSES:], strict=True)
     back = np.argsort(order)
     return Flow(
@@ -158,12 +160,11 @@ def _one_pass(
         burdens[k] = moving.cut(room[k], steady)
         held[k], new[k] = moving.bytes_by_kind(), moving.bytes_held_anew()
     hit_ratio = np.clip(hits.mean(axis=0) / moving.uses, 0, 1)
-    by_law = steady.means(burdens)
-    held, new = (
-        np.hstack([own, np.tile(law, (len(room), 1))])
-        for own, law in ((held, by_law[1]), (new, steady.bytes_held_anew(by_law[0])))
-    )
-    return burdens, np.concatenate([hit_ratio, by_law[0]]), held, new
+    hit_by_law, held_by_law = steady.means(burdens)
+    every_step = (len(room), 1)
+    held = np.hstack([held, np.tile(held_by_law, every_step)])
+    new = np.hstack([new, np.tile(steady.bytes_held_anew(hit_by_law), every_step)])
+    return burdens, np.concatenate([hit_ratio, hit_by_law]), held, new
 
 
 def _coming(new: Floats, steps: float) -> Floats:

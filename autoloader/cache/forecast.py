@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from autoloader.cache.flow import Ahead, Kind, full_cache, shown_at_once
+from autoloader.cache.flow import Ahead, Kind, full_cache
 from autoloader.cache.intervals import interval_law
 from autoloader.cache.shown import Shown
 
@@ -181,7 +181,7 @@ def forecast(
     cache_bytes: int,
     *,
     known_uses: float = math.inf,
-    ahead: Ahead = shown_at_once,
+    ahead: Ahead | None = None,
 ) -> tuple[Forecast, Forecast]:
     """What a cache will do by either rule; the one that saves more seconds comes first.
 
@@ -189,7 +189,7 @@ def forecast(
         sets: of the whole mixture.
         cache_bytes: of decoded frames that it may hold.
         known_uses: of a frame, on any node, that are looked at for one of this node.
-        ahead: how far ahead samples are planned.
+        ahead: how far ahead the loader plans; ``None``: what the rules alone would do.
     """
     by_next_use = _next_use(sets, cache_bytes, known_uses, ahead)
     fixed = Forecast("never evict", cache_bytes, math.inf, _never_evict(sets, cache_bytes))
@@ -199,7 +199,7 @@ def forecast(
 
 
 def _next_use(
-    sets: Sequence[FrameSet], cache_bytes: int, known_uses: float, ahead: Ahead
+    sets: Sequence[FrameSet], cache_bytes: int, known_uses: float, ahead: Ahead | None
 ) -> Forecast:
     kinds = _kinds(sets, known_uses)
     flow = full_cache(kinds, cache_bytes, ahead)

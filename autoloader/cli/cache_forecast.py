@@ -14,7 +14,7 @@ Not here: the forecast itself (``cache.forecast``), timing a copy (``decode.prob
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from autoloader.cache.flow import Ahead
@@ -36,7 +36,7 @@ def cache_document(
     cache_bytes: int,
     left_bytes: int,
     threads: int,
-    copy_bytes_per_s: float,
+    copy_bytes_per_s: Callable[[], float],
     ahead: Ahead,
     interpreters: int = 1,
     nodes: int = 1,
@@ -48,7 +48,7 @@ def cache_document(
         cache_bytes: as the knob is set.
         left_bytes: what the floor leaves beside all else.
         threads: decode threads that run at once.
-        copy_bytes_per_s: of one of them.
+        copy_bytes_per_s: times how one of them copies.
         ahead: how far ahead samples are planned.
         interpreters: processes that build batches.
         nodes: over which the samples are dealt; ``sets`` are one node's.
@@ -58,6 +58,7 @@ def cache_document(
         return None
     sizes = {"none": 0, "as set": cache_bytes, "all that the floor leaves": left_bytes}
     sizes["twice that"] = 2 * left_bytes
+    copied_per_s = copy_bytes_per_s()
     return {
         "all_frames": round(whole),
         "forecasts": [
@@ -65,7 +66,7 @@ def cache_document(
             | _forecast(
                 forecast(sets, size, known_uses=math.inf if nodes == 1 else LOOKS, ahead=ahead),
                 threads,
-                copy_bytes_per_s,
+                copied_per_s,
                 interpreters,
                 nodes,
             )

@@ -68,7 +68,7 @@ def plan(
         sets=knobs,
         costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
         headroom=headroom.read(),
-        copy_bytes_per_s=probe_copy(),
+        copy_bytes_per_s=probe_copy,
         nodes=nodes,
     )
     if as_json:

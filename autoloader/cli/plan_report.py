@@ -10,11 +10,10 @@ Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from autoloader.cache.flow import Ahead
 from autoloader.cli.cache_forecast import cache_document
 from autoloader.cli.plan_helpers import helpers_document
 from autoloader.cli.plan_locality import locality_document
@@ -29,7 +28,7 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.reuse import Reuse
 from autoloader.pipeline.batch_call import try_call
-from autoloader.pipeline.indexed import positions_ahead
+from autoloader.pipeline.indexed import planned_ahead
 from autoloader.planning.frame_sets import frame_sets, reuse_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
@@ -50,7 +49,7 @@ def plan_document(
     sets: Mapping[str, Any],
     costs: Mapping[str, DecodeCost],
     headroom: Headroom,
-    copy_bytes_per_s: float,
+    copy_bytes_per_s: Callable[[], float],
     nodes: int = 1,
 ) -> dict[str, Any]:
     """The document.
@@ -61,12 +60,13 @@ def plan_document(
         sets: knob values from the command line.
         costs: what decoding a sample costs, by dataset; may lack some.
         headroom: a fresh reading.
-        copy_bytes_per_s: of decoded frames, by one thread.
+        copy_bytes_per_s: times how one thread copies decoded frames, where any may be held.
         nodes: over which the plan's ranks are dealt evenly.
     """
     mixture, order = plan.mixture, plan.order
     batch = mixture.spec.batch
     profile = plan.profile.profile
+    frames_bytes = mixture.layout.frames * sum(mixture.layout.frame_bytes.values())
     tables = quick_tables(mixture.datasets)
     reuse = reuse_of(plan, tables)
     held = () if reuse is None else frame_sets(mixture, order, tables, reuse, costs, nodes=nodes)
@@ -126,7 +126,7 @@ def plan_document(
             left_bytes=plan.limits.cache_bytes or 0,
             threads=_threads(plan),
             copy_bytes_per_s=copy_bytes_per_s,
-            ahead=_ahead(plan, nodes),
+            ahead=planned_ahead(plan.knobs, frames_bytes, nodes),
             interpreters=plan.knobs.decode_processes,
             nodes=nodes,
         ),
@@ -134,16 +134,6 @@ def plan_document(
         "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
     }
-
-
-def _ahead(plan: LoaderPlan, nodes: int) -> Ahead:
-    layout = plan.mixture.layout
-    sample_bytes = layout.frames * sum(layout.frame_bytes.values())
-
-    def positions(hit_ratio: float, cache_bytes: float) -> float:
-        return nodes * positions_ahead(plan.knobs, hit_ratio, cache_bytes / sample_bytes)
-
-    return positions
 
 
 def _dataset(

@@ -39,6 +39,7 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.supervision.start import import_path
 
 if TYPE_CHECKING:
+    from autoloader.cache.flow import Ahead
     from autoloader.pipeline.decode_client import RemoteBuilder
     from autoloader.pipeline.pipeline import LocalBuilder
     from autoloader.sharing.builder import SharedBuilder
@@ -92,16 +93,21 @@ def run_samples(
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
 
 
-def positions_ahead(knobs: Knobs, hit_ratio: float, held_samples: float) -> float:
-    """Positions from a sample's planning until its run has been shown, on one node.
+def planned_ahead(knobs: Knobs, frames_bytes: int, nodes: int = 1) -> Ahead:
+    """How far ahead of their showing samples are planned, for a forecast of the frame cache.
 
     Args:
         knobs: in force.
-        hit_ratio: of the frames.
-        held_samples: samples whose frames the cache has room for.
+        frames_bytes: of the decoded frames of a sample.
+        nodes: over which the samples are dealt.
     """
-    run = run_samples(knobs.decode_threads, 1, 1.0, hit_ratio, held_samples)
-    return float(knobs.decode_processes * (knobs.read_ahead + 1) * run)
+
+    def positions(hit_ratio: float, cache_bytes: float) -> float:
+        held_samples = cache_bytes / frames_bytes
+        run = run_samples(knobs.decode_threads, 1, 1.0, hit_ratio, held_samples)
+        return float(nodes * knobs.decode_processes * (knobs.read_ahead + 1) * run)
+
+    return positions
 
 
 def sample_bytes(

@@ -82,7 +82,7 @@ def environment(**changes: str) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(entry for entry in named if entry not in last),
         "AUTOLOADER_IMPORT_PATH": json.dumps(import_path()),
-        "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
+        "GLIBC_TUNABLES": tunables(os.environ.get("GLIBC_TUNABLES", "")),
         **changes,
     }
 
@@ -105,7 +105,7 @@ def start(
     return subprocess.Popen(command(module, arguments), env=environment(**(changes or {})), **popen)
 
 
-def _tunables(own: str) -> str:
+def tunables(own: str) -> str:
     """The user's settings of the C library, and ours, but for one that the user has set."""
     if _PAST_CACHES in own:
         return own

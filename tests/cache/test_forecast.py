@@ -108,7 +108,7 @@ def test_with_one_frame_a_sample_and_passes_that_end_together_no_rule_hits_more_
     found = Measured(made_up("natural", (0,), samples=2000, datasets=6, alike=True))
     for part in (0.1, 0.25, 0.5):
         assert found.next_use(part) <= part + 0.005
-        assert found.foretold(part) == pytest.approx(part, abs=0.01)
+        assert found.foretold(part) == pytest.approx(part, abs=0.005)
 
 
 @pytest.mark.parametrize("options", [{"per_episode": 12}, {"chain": True}], ids=str)
