@@ -169,18 +169,21 @@ class DatasetCursor:
     def comes_next(self, side_by_side: int) -> tuple[int, bool]:
         """The slice of which something is due next, and whether anything of it has come.
 
-        While its owner takes nothing, any thread may ask.
+        Any thread may ask; while its owner takes, it may be told what was due a moment ago.
 
         Args:
             side_by_side: slices that are read at a time: of one that has given nothing yet, the
                 first is waited for.
         """
-        state = self._passes.get(self.pass_)
+        pass_ = self.pass_
+        state = self._passes.get(pass_)
         due = [
             (shard, state is not None and bool(state.upto[shard] or shard in state.beyond))
-            for shard in self._order(self.pass_)
+            for shard in self._order(pass_)
             if state is None or state.upto[shard] < self._counts[shard]
         ][:side_by_side]
+        if not due:  # the owner is just ending this pass
+            return self._order(pass_ + 1)[0], False
         return next((one for one in due if not one[1]), due[0])
 
     def state(self) -> dict[str, Any]:

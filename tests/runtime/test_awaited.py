@@ -94,6 +94,22 @@ def test_a_shard_of_which_something_came_is_read_and_the_next_one_opened() -> No
     assert cursor.comes_next(1) == (nxt[0], False)
 
 
+def test_who_asks_in_the_moment_in_which_a_pass_ends_is_told_of_the_next_one() -> None:
+    told = []
+
+    class Passes(dict):  # type: ignore[type-arg]
+        def __delitem__(self, pass_: int) -> None:
+            told.append(cursor.comes_next(1))
+            super().__delitem__(pass_)
+
+    cursor = DatasetCursor([0, 0, 0], [1, 1, 1], key=7)
+    cursor._passes = Passes()
+    for shard in range(3):
+        cursor.close(Place(0, 0, shard, 0))
+    nxt = order(fold(7, PURPOSE_SHARDS, 1), 0, 3).tolist()
+    assert told == [(nxt[0], False)] == [cursor.comes_next(1)]
+
+
 @pytest.mark.parametrize(
     ("reader", "datasets", "words"),
     [
