@@ -52,12 +52,11 @@ postgres: $(READY) ## a PostgreSQL server for studies that hosts share, from the
 test: $(READY) ## run the whole test suite
 	$(PYTEST) $(ARGS)
 
-lint: $(READY) ## check style, types, layers, sizes of files and folders
+lint: $(READY) ## check style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python .ci/house.py
 
 check: lint ## for while you edit: lint, and the tests that start no process (three minutes)
 	$(PYTEST) $(addprefix tests/,$(QUICK)) $(ARGS)
