@@ -23,7 +23,6 @@ EXTRA_OF: Mapping[str, str] = {
     "tensorflow_datasets": "stream",
     "optuna": "tune",
     "sqlalchemy": "tune",
-    "highspy": "tune",
     "jinja2": "report",
     "matplotlib": "report",
     "pyarrow": "lerobot",
