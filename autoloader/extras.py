@@ -27,6 +27,7 @@ EXTRA_OF: Mapping[str, str] = {
     "matplotlib": "report",
     "pyarrow": "lerobot",
     "av": "lerobot",
+    "prometheus_client": "metrics",
     "jax": "jax",
     "ray": "ray",
     "botocore": "remote",

@@ -9,9 +9,9 @@ has:
     trainer    u                ≥ a step's seconds for each of its samples
     memory     Σ bytes held     ≤ bytes that the RAM floor leaves for frames
 
-Each further byte of held frames saves less, so the savings come as steps from best to worst. Filling
-the steps in this order solves the linear programme exactly. Resource-accounted rates as in Plumber
-(Kuchnik et al., MLSys 2022), with the cache inside.
+Each further byte of held frames saves less, so the savings come as steps from best to worst.
+Filling the steps in this order solves the linear programme exactly. Resource-accounted rates as in
+Plumber (Kuchnik et al., MLSys 2022), with the cache inside.
 
 Not here: where costs come from (``bound.trace``, ``bound.model``).
 """

@@ -22,6 +22,7 @@ from autoloader.controller.request import (
     ControlRequest,
 )
 from autoloader.errors import UsageError, shown
+from autoloader.extras import require
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.start import LoaderPlan, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
@@ -78,6 +79,9 @@ def control_request(
     mixing, lent = plan.mixture.spec.mixing, plan.profile.profile.cache
     run = run_name()
     record, in_ring = _record_of(run)
+    port, file = _metrics_port(), _metrics_file(run)
+    if port or file:
+        require("prometheus_client", METRICS_PORT_VARIABLE if port else METRICS_FILE_VARIABLE)
     wanted = os.environ.get(DECISIONS_VARIABLE, "")
     if not wanted and record and not in_ring:
         wanted = f"{record}/decisions.jsonl"
@@ -102,8 +106,8 @@ def control_request(
         record=record,
         record_in_ring=in_ring,
         facts=_facts(plan, replays),
-        metrics_port=_metrics_port(),
-        metrics_file=_metrics_file(run),
+        metrics_port=port,
+        metrics_file=file,
         disk_floor_bytes=plan.disk_floor_bytes,
     )
 

@@ -52,7 +52,7 @@ ENVIRONMENTS = (
     *(Environment(f"python{version}", version, tests=True) for version in ("3.10", "3.12", "3.13")),
     *(
         Environment(extra, extras=(extra,))
-        for extra in ("torch", "lightning", "stream", "tune", "report", "lerobot", "jax")
+        for extra in ("torch", "lightning", "stream", "tune", "report", "metrics", "lerobot", "jax")
     ),
 )
 """Other people's pins; both ends of what ``pyproject.toml`` allows; each extra alone."""

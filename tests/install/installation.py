@@ -31,7 +31,7 @@ EXTRA_OF_USE = {
     "torch": "torch", "torch_dataloader": "torch", "transfer": "torch", "augment": "torch",
     "stream": "stream", "tfdata": "stream", "demo": "stream", "verify": "stream",
     "remote": "stream", "lightning": "lightning", "jax": "jax", "lerobot": "lerobot",
-    "peek": "report", "tune": "tune",
+    "peek": "report", "tune": "tune", "metrics": "metrics",
 }  # fmt: skip
 """Uses that ``usage_script`` tries: the extra that brings each."""
 

@@ -25,7 +25,7 @@ from autoloader.extras import EXTRA_OF, needs
 
 CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "ray", "vlm"}
 """Extras that ``make setup`` does not install for users: they are no part of ``all``."""
-EXTRAS = ("", "torch", "lightning", "stream", "tune", "report", "lerobot")
+EXTRAS = ("", "torch", "lightning", "stream", "tune", "report", "metrics", "lerobot")
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from autoloader import (
     AutoLoader,
@@ -142,6 +144,11 @@ class Uses:
         spec = self.folder / "lerobot.yaml"
         spec.write_text(ran(["init", str(self.lerobot_data)]))
         with AutoLoader(str(spec), output="numpy", **HELD) as loader:
+            next(iter(loader))
+
+    def metrics(self) -> None:
+        asked = {"AUTOLOADER_METRICS_FILE": str(self.folder / "autoloader.prom")}
+        with patch.dict(os.environ, asked), self.batches(output="numpy") as loader:
             next(iter(loader))
 
     def demo(self) -> None:
