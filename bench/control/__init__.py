@@ -7,5 +7,5 @@ look at memory twenty times a second from a process that shares nothing with the
 holds what was recorded against the promises; ``static`` finds what the best knobs held still give.
 
 Not here: throughput against other loaders (``bench.runner``), the policy over a simulated machine
-(``autoloader.testing``).
+(``tests/simulated``).
 """

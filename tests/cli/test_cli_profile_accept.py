@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated import SCENARIOS, simulate
+from simulated.scenarios import FLOOR_BYTES
 
 from autoloader.actuation.lasting import LEAST_S, lasting
 from autoloader.cli.app import main
 from autoloader.controller.decisions import DecisionLog
 from autoloader.profile import Profile, find_profile, host_facts, user_profiles_dir
-from autoloader.testing import SCENARIOS, simulate
-from autoloader.testing.scenarios import FLOOR_BYTES
 
 
 @pytest.fixture(autouse=True)

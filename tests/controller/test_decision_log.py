@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
+from simulated import SCENARIOS, simulate
+from simulated.scenarios import FLOOR_BYTES
 from situations import growing, limits, seen
 
 from autoloader.cli.app import main
@@ -19,8 +21,6 @@ from autoloader.controller.observation import Reading
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
 from autoloader.telemetry.lines import log_path, run_name
-from autoloader.testing import SCENARIOS, simulate
-from autoloader.testing.scenarios import FLOOR_BYTES
 from autoloader.units import GIB
 
 

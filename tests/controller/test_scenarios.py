@@ -9,19 +9,19 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
-from autoloader.controller.decisions import DecisionLog, replay
-from autoloader.controller.policy import Decision
-from autoloader.controller.states import State
-from autoloader.knobs import Knobs
-from autoloader.testing import SCENARIOS, Plant, PlantModel, Trace, simulate
-from autoloader.testing.scenarios import (
+from simulated import SCENARIOS, Plant, PlantModel, Trace, simulate
+from simulated.scenarios import (
     DISTURBED_S,
     ENDS_S,
     FLOOR_BYTES,
     SETTLED_S,
     WORST_SMALL,
 )
+
+from autoloader.controller.decisions import DecisionLog, replay
+from autoloader.controller.policy import Decision
+from autoloader.controller.states import State
+from autoloader.knobs import Knobs
 
 READERS = ("indexed", "stream")
 HOLD_OFF_S = 15.0

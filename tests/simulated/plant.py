@@ -112,7 +112,7 @@ class Plant:
         self.waited_s = 0.0
         self.mixed = 0.0
         self.growth = GrowthMeter()
-        self._random = random.Random(seed)  # noqa: S311 noise, no secret
+        self._random = random.Random(seed)
         self._running = knobs  # what streams run with; lags behind ``knobs``
         self._opens_s: float | None = None
         self._encoded = 0.0

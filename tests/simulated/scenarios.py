@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.knobs import Knobs
-from autoloader.testing.plant import Plant, PlantModel
 from autoloader.units import GIB, MIB
+from simulated.plant import Plant, PlantModel
 
 DISTURBED_S = 90.0
 SETTLED_S = 150.0

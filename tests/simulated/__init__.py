@@ -7,8 +7,8 @@ seconds.
 Not here: anything that a running loader needs.
 """
 
-from autoloader.testing.plant import Plant, PlantModel
-from autoloader.testing.scenarios import SCENARIOS, Scenario
-from autoloader.testing.simulation import Trace, simulate
+from simulated.plant import Plant, PlantModel
+from simulated.scenarios import SCENARIOS, Scenario
+from simulated.simulation import Trace, simulate
 
 __all__ = ["SCENARIOS", "Plant", "PlantModel", "Scenario", "Trace", "simulate"]
