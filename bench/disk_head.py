@@ -6,7 +6,7 @@ Whatever is asked for waits for one head: a read that begins where the last one 
 bytes' time, any other a seek more. The file ``.head`` in the mount says what was read so far:
 ``{"reads", "seeks", "bytes"}``. Ends when it is unmounted.
 
-Not here: the file system (``bench.shown_files``), what is measured with it (``bench.locality``).
+Not here: the file system (``bench.shown_files``).
 """
 
 from __future__ import annotations

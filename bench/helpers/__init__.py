@@ -1,1 +1,0 @@
-"""Helpers on other hosts, measured: ``python -m bench.helpers`` (root, and Ray installed)."""
