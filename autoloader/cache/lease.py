@@ -17,8 +17,8 @@ from autoloader.cache.slab import BLACK, FrameSlab
 
 Ints = NDArray[np.int64]
 
-FILE_BITS = 44
-"""Room for an offset in a file: 16 TiB."""
+FILE_BITS = 42
+"""Room for a place in a file: 4 TiB. What lies beyond is not held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ it is not taken, so that nothing is copied that would soon be dropped. It rises 
 empty. Where slots that are yet to be filled, for runs that are read far ahead, take half of the
 bytes, nothing that is held goes for more of them.
 
+A frame's key says what made its pixels: the file, the place in it, and what the dataset's decoder
+was told (``made``).
+
 Invariants:
     1. No slot is written or given back while somebody may read it: pinned slots stay.
     2. The pages of all slots never exceed the budget but for those that are pinned or being filled,
@@ -58,6 +61,8 @@ _EMPTY = 0.5
 _LATELY = 0.1
 """Weight of the last run in what was held lately."""
 _COSTS_EVERY_S = 1.0
+_MOST_FILES = 1 << (63 - FILE_BITS)
+"""Frames of files beyond are not held: their keys would be those of others."""
 
 
 FrameCosts = Callable[[], NDArray[np.float64]]
@@ -112,6 +117,8 @@ class FrameTable:
     Args:
         frame_bytes: camera → bytes of a decoded frame.
         datasets: how many.
+        made: camera → [datasets] a number for all that is made of its frames beside their file and
+            place: equal numbers share frames. Default: all do.
         room_bytes: what it will ever hold of one camera; default: all of the machine's memory.
         private: have the frames in this process's own memory until another process shares them.
 
@@ -125,12 +132,17 @@ class FrameTable:
         frame_bytes: Mapping[str, int],
         datasets: int,
         *,
+        made: Mapping[str, Sequence[int]] | None = None,
         room_bytes: int | None = None,
         private: bool = False,
     ) -> None:
         self.costs: FrameCosts | None = None
         self.lately_held = 0.0
         self._frame_bytes = frame_bytes
+        self._made = {
+            camera: np.asarray(made[camera] if made else [0] * datasets, np.int64)
+            for camera in frame_bytes
+        }
         self._room = room_bytes or machine_bytes()
         self._private = private
         self._slab: FrameSlab | None = None
@@ -181,7 +193,7 @@ class FrameTable:
         with self._lock:
             lease = Lease(self.slab, rows, partial(self._settle, self._shelves), self)
             self._now = max(self._now, now)
-            frames = {camera: self._numbered(files, one) for camera, one in frames.items()}
+            frames = {c: self._numbered(files, one, self._made[c]) for c, one in frames.items()}
             for camera, one in frames.items():
                 shelf = self._shelves[camera]
                 slots = shelf.find(one.key)
@@ -332,13 +344,15 @@ class FrameTable:
             return False
         return True
 
-    def _numbered(self, files: Sequence[str], one: CameraFrames) -> CameraFrames:
-        """With the files numbered as they are for all who ask; under the lock."""
+    def _numbered(self, files: Sequence[str], one: CameraFrames, made: Ints) -> CameraFrames:
+        """With keys that hold for all who ask; under the lock."""
         known = self._files
-        numbers = [known.setdefault(path, len(known)) for path in files] or [0]
-        place = one.key & ((1 << FILE_BITS) - 1)
-        key = (np.asarray(numbers, np.int64)[one.key >> FILE_BITS] << FILE_BITS) + place
-        return replace(one, key=np.where(one.key >= 0, key, -1))
+        numbers = np.asarray(
+            [known.setdefault(path, len(known)) for path in files] or [0], np.int64
+        )
+        file = numbers[one.key >> FILE_BITS] * (1 + made.max()) + made[one.dataset]
+        key = (file << FILE_BITS) + (one.key & ((1 << FILE_BITS) - 1))
+        return replace(one, key=np.where((one.key >= 0) & (file < _MOST_FILES), key, -1))
 
     def _refresh_costs(self) -> None:
         """Read what a decode costs, now and then; without the lock."""

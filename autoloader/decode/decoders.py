@@ -1,11 +1,20 @@
 """Which decoder a camera of a dataset has: colours, colours with channels turned, or depth.
 
+A ``DecodeRequest`` is all that a decoder is told: the pixels that it makes follow from the request
+and the frame's encoded bytes, and from nothing else. So a decoder is made of a request alone, and
+every cache of decoded frames has the request's digest in its keys:
+
+| cache | key |
+| --- | --- |
+| frames in memory (``cache.table``) | file, place in it, request |
+| frames on a disk (``cache.disk``) | hash of the request and the frame's encoded bytes |
+| frames of one batch (``decode.row_jobs``) | dataset, camera, number of the frame in its run |
+| frames of a video (``decode.video``) | codec, file, keyframe, number; not resized yet |
+
 Where there is room on a disk, a decoder of colours asks there first, if decoding is dearer than
-reading what was decoded. A frame's key is a hash of its encoded bytes, the camera's size and fit,
-and what decodes: so it is the same for both readers, wherever a file lies, and another one once
-any of these changes. Whether asking pays is told by the processor seconds that decoding took for a
-byte of such files: a PNG of 480×640 takes some milliseconds, a JPEG that has the camera's size half
-a millisecond.
+reading what was decoded. Whether asking pays is told by the processor seconds that decoding took
+for a byte of such files: a PNG of 480×640 takes some milliseconds, a JPEG that has the camera's
+size half a millisecond.
 
 Not here: decoding (``decode.frames``, ``decode.depth``), which cameras are turned
 (``transforms.cameras``).
@@ -16,13 +25,16 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
+from autoloader.catalog import Feature
 from autoloader.decode.frames import FrameDecoder, Pixels
 from autoloader.decode.row_jobs import Decoder
 from autoloader.samples.block import Encoded
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
 DECODER_VERSION = 1
@@ -35,6 +47,43 @@ _WORTH = 2.0
 """A decode must take so many times what asking takes."""
 _LATELY = 0.05
 _MAGIC_BYTES = 3
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    """Of what decodes."""
+    return (f"decoder {DECODER_VERSION}", *(f"{name} {version(name)}" for name in _LIBRARIES))
+
+
+@dataclass(frozen=True)
+class DecodeRequest:
+    """All that a decoder is told of the frames of one camera of one dataset.
+
+    A field that is added here is part of every key of a decoded frame.
+
+    Attributes:
+        camera: size, resize, fit, and a depth frame's type.
+        reversed: whether first and last channels change places.
+        stored: how depth frames are stored; ``None`` of colours.
+        versions: of the decoder, and of the libraries that it calls.
+    """
+
+    camera: CameraSpec
+    reversed: bool = False
+    stored: Feature | None = None
+    versions: tuple[str, ...] = field(default_factory=_versions)
+
+    @classmethod
+    def of(cls, dataset: ResolvedDataset, camera: str, spec: CameraSpec) -> DecodeRequest:
+        """What a dataset's frames of a camera become."""
+        choices = dataset.cameras.get(camera)
+        stored = choices[0] if choices and spec.depth else None
+        return cls(spec, camera in dataset.reversed, stored)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of every field."""
+        return hashlib.sha256(repr(self).encode(errors="surrogateescape")).digest()
 
 
 class ReversedDecoder:
@@ -58,15 +107,13 @@ class StoredDecoder:
 
     Args:
         decoder: decodes what is not on the disk.
-        camera: what it makes of a frame.
+        digest: of the request that the decoder was made of.
         disk: where frames are.
     """
 
-    def __init__(self, decoder: FrameDecoder, camera: CameraSpec, disk: FramesOnDisk) -> None:
+    def __init__(self, decoder: Decoder, digest: bytes, disk: FramesOnDisk) -> None:
         self._decoder, self._disk = decoder, disk
-        what = f"{DECODER_VERSION} {camera.model_dump_json()} "
-        what += " ".join(f"{name} {version(name)}" for name in _LIBRARIES)
-        self._hash = hashlib.sha256(what.encode())
+        self._hash = hashlib.sha256(digest)
         self._seconds: dict[bytes, float] = {}
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
@@ -101,31 +148,43 @@ class StoredDecoder:
         self._seconds[kind] = known + (seconds - known) * _LATELY
 
 
+def requests_of(mixture: ResolvedMixture) -> Sequence[Mapping[str, DecodeRequest]]:
+    """By dataset: camera → what its decoder is told."""
+    cameras = mixture.spec.cameras.items()
+    return [
+        {camera: DecodeRequest.of(dataset, camera, spec) for camera, spec in cameras}
+        for dataset in mixture.datasets
+    ]
+
+
 def decoders_of(
     mixture: ResolvedMixture, disk: FramesOnDisk | None = None
 ) -> Sequence[Mapping[str, Decoder]]:
-    """A decoder for each camera of each dataset; datasets share them where they can.
+    """A decoder for each camera of each dataset; datasets whose requests are equal share it.
 
     Args:
         mixture: whose.
         disk: where decoded frames may lie.
     """
-    plain: dict[str, Decoder] = {}
-    for camera, spec in mixture.spec.cameras.items():
-        decoder = FrameDecoder(spec)
-        plain[camera] = decoder if disk is None else StoredDecoder(decoder, spec, disk)
-    turned = {camera: ReversedDecoder(decoder) for camera, decoder in plain.items()}
+    made: dict[
+        tuple[str, DecodeRequest], Decoder
+    ] = {}  # a camera's videos have decoders of its own
     found = []
-    for dataset in mixture.datasets:
-        own: dict[str, Decoder] = {
-            camera: turned[camera] if camera in dataset.reversed else plain[camera]
-            for camera in plain
-        }
-        for camera, choices in dataset.cameras.items():
-            spec = mixture.spec.cameras[camera]
-            if spec.depth:
-                from autoloader.decode.depth import DepthDecoder  # few datasets have depth
-
-                own[camera] = DepthDecoder(spec, choices[0])
-        found.append(own)
+    for requests in requests_of(mixture):
+        for one in requests.items():
+            if one not in made:
+                made[one] = _decoder_of(one[1], disk)
+        found.append({camera: made[camera, request] for camera, request in requests.items()})
     return found
+
+
+def _decoder_of(request: DecodeRequest, disk: FramesOnDisk | None) -> Decoder:
+    """A decoder that knows its request, and nothing else."""
+    if request.stored is not None:
+        from autoloader.decode.depth import DepthDecoder  # few datasets have depth
+
+        return DepthDecoder(request.camera, request.stored)
+    decoder: Decoder = FrameDecoder(request.camera)
+    if request.reversed:
+        decoder = ReversedDecoder(decoder)
+    return decoder if disk is None else StoredDecoder(decoder, request.digest, disk)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.metadata import LEROBOT
 from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import (
     REST_OF_FILE,
@@ -160,6 +161,20 @@ class DatasetIndex:
             whole = (Path(piece.path).name, piece.start, piece.stop, shard.front.rows)
             digest.update(repr(whole).encode() + shard.front.directory)
         return digest.hexdigest()
+
+    def rows_of(self, camera: str) -> bytes:
+        """What frames of a camera have to share for the keys of their places to be comparable.
+
+        Nothing where keys are places in a file. Where they are rows of the index (pictures packed
+        in Parquet files), the indexed features, by which rows and features are numbered.
+        """
+        if self.dataset.directory.file_format != LEROBOT:
+            return b""
+        from autoloader.catalog.lerobot.metadata import PARQUET  # others start without it
+
+        choices = self.dataset.cameras.get(camera, ())
+        packed = any(feature.encoding == PARQUET for feature in choices)
+        return self.schema.fingerprint if packed else b""
 
     def damage_reasons(self) -> tuple[str, ...]:
         """The quarantined records, for people."""

@@ -190,7 +190,7 @@ class FramePlace(Protocol):
 
     @property
     def key(self) -> int:
-        """What no other frame of its file has."""
+        """What no other frame of its file has; of pictures: in indexes of the same features."""
         ...
 
     def frame(self, data: memoryview) -> VideoFrame | PackedPicture:
@@ -246,10 +246,13 @@ def _video_places(
     codecs = shard.section(Section.FRAME_CODECS, number)[records].tolist()
     files = shard.section(Section.FRAME_FILES, number)[records].tolist()
     known: dict[int, VideoCodec] = {}
+    paths: dict[int, str] = {}
     for row, (file, codec) in enumerate(zip(files, codecs, strict=True)):
         if codec not in known:
             name, _, setup = shard.text(codec).partition(b"\0")
             known[codec] = VideoCodec(name.decode(), setup)
+        if file not in paths:
+            paths[file] = _video_path(shard, file)
         for first, last in zip(keys[row], ends[row], strict=True):
             own = slice(first, last + 1)
             begin = int(offsets[first])
@@ -257,7 +260,7 @@ def _video_places(
                 (offsets[own] - begin).tolist(), sizes[own].tolist(), numbers[own].tolist(),
                 strict=True,
             )  # fmt: skip
-            origin = (f"{shard.path}#{file}", begin)
+            origin = (paths[file], begin)
             end = int(offsets[last] + sizes[last])
             yield VideoPlace(end, tuple(packets), int(numbers[last]), known[codec], origin)
 

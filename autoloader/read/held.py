@@ -1,7 +1,8 @@
 """Asks the frame cache about the frames of a planned run, and leaves out reading what it holds.
 
 A frame is known by where its encoded bytes end, so that datasets, passes and cameras' draws that
-show the same bytes share it. (Frames of a video may begin at the same keyframe.)
+show the same bytes, and make the same of them, share it. (Frames of a video may begin at the same
+keyframe.)
 
 Not here: what is held (``cache.table``), reading the rest (``read.planned``).
 """
@@ -92,7 +93,7 @@ class HeldFrames:
         asked = {}
         for camera, ranges in reads.ranges.items():
             key = (ranges.file.astype(np.int64) << FILE_BITS) + ranges.key
-            wanted = (ranges.file >= 0) & (next_use >= 0)
+            wanted = (ranges.file >= 0) & (next_use >= 0) & (ranges.key >> FILE_BITS == 0)
             asked[camera] = CameraFrames(
                 np.where(wanted, key, -1), np.where(wanted, next_use, NEVER), dataset, uses
             )

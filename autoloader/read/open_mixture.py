@@ -17,9 +17,11 @@ from __future__ import annotations
 import json
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from autoloader.cache.table import FrameTable
+from autoloader.decode.decoders import DecodeRequest, requests_of
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
 from autoloader.index.planned import RunPlanner
@@ -64,7 +66,10 @@ class OpenMixture:
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
                 self.frames = FrameTable(
-                    mixture.layout.frame_bytes, len(mixture.datasets), private=own_process
+                    mixture.layout.frame_bytes,
+                    len(mixture.datasets),
+                    made=_made(mixture, self.indexes),
+                    private=own_process,
                 )
                 if order.locality is not None:
                     self.blocks = self._blocks_of(mixture, order)
@@ -90,6 +95,22 @@ class OpenMixture:
             ahead=int(ahead),
             drawn=0 if order.draw_key is None else order.block_length,
         )
+
+
+def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
+    """Camera → [D] numbers of what is made of each dataset's frames; see ``FrameTable``.
+
+    That is what the decoder is told and, where an index names frames by its own rows, what the
+    index was told.
+    """
+    requests, found = requests_of(mixture), {}
+    for camera in mixture.layout.cameras:
+        numbers: dict[tuple[DecodeRequest, bytes], int] = {}
+        keys = [
+            (of[camera], index.rows_of(camera)) for of, index in zip(requests, indexes, strict=True)
+        ]
+        found[camera] = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return found
 
 
 @dataclass(slots=True)

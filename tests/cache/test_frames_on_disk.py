@@ -23,7 +23,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cache.disk import KEY_BYTES, DiskRoom, FramesOnDisk
-from autoloader.decode.decoders import StoredDecoder
+from autoloader.decode.decoders import DecodeRequest, StoredDecoder
 from autoloader.decode.frames import FrameDecoder
 from autoloader.profile import Profile, shipped_profiles_dir
 from autoloader.spec import CameraSpec
@@ -223,7 +223,8 @@ def decoder(folder: Path, size: int) -> tuple[StoredDecoder, Counting]:
     camera = CameraSpec(size=(size, size))
     plain = Counting(camera)
     room = DiskRoom(str(folder), 8 * MIB)
-    return StoredDecoder(plain, camera, FramesOnDisk(room, {size * size * 3})), plain
+    stored = FramesOnDisk(room, {size * size * 3})
+    return StoredDecoder(plain, DecodeRequest(camera).digest, stored), plain
 
 
 def test_a_frame_that_is_dear_to_decode_is_decoded_once_for_all_runs(tmp_path: Path) -> None:
