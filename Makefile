@@ -14,7 +14,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(WORKERS) 
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune postgres test lint check format docs bench bench-full bench-control bench-check hunt lerobot \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt lerobot \
   compat endurance clean distclean
 
 help: ## list the verbs
@@ -45,9 +45,6 @@ peers: $(READY) ## install what only the bench's peers need (Grain, datasets), b
 
 tune: $(READY) ## find the knobs that suit this machine, on the demo mixture
 	$(BIN)/autoloader.tune --host-profile $(PROFILE) --ram-floor $(RAM_FLOOR) $(ARGS)
-
-postgres: $(READY) ## a PostgreSQL server for studies that hosts share, from the system's packages
-	$(BIN)/python -m autoloader.tune.shared.postgres $(or $(DIR),/var/tmp/autoloader-studies) $(ARGS)
 
 test: $(READY) ## run the whole test suite
 	$(PYTEST) $(ARGS)

@@ -5,7 +5,6 @@ Not here: how it is measured (``tune.measurement``).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +42,6 @@ def measure(
     split: options.Split = "train",
     _no_transforms: options.NoTransforms = False,
     as_json: options.JsonFlag = False,
-    mixing: Annotated[str, typer.Option(hidden=True)] = "{}",
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
@@ -70,7 +68,6 @@ def measure(
             disk_floor=disk_floor,
             progress=None if link is None else link.send,
             settle=settle,
-            mixing=json.loads(mixing),
         )
         if as_json:
             emit_json(measurement.as_dict())

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from autoloader.cli.output import emit, emit_json, emit_rendered, note, progress
 from autoloader.errors import UsageError
 from autoloader.extras import needs
 from autoloader.units import parse_seconds
-
-if TYPE_CHECKING:
-    from autoloader.tune.ladder import LadderReport
 
 
 def tune(
@@ -76,29 +73,6 @@ def tune(
             "its folder, or a batch log.",
         ),
     ] = None,
-    allow_order: Annotated[
-        bool,
-        typer.Option(
-            "--allow-order",
-            help="Try blocks and chains of samples too (mixing.block_length, mixing.chain); what "
-            "is faster is proposed as lines for the spec.",
-        ),
-    ] = False,
-    prove_cache: Annotated[
-        bool,
-        typer.Option(
-            "--prove-cache",
-            help="Measure what decoded frames held in memory give, after four passes of the data, "
-            "whatever time that takes.",
-        ),
-    ] = False,
-    ladder: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KNOB=VALUE,…",
-            help="Measure one knob at these values instead, all else held still; repeatable.",
-        ),
-    ] = None,
     split: options.Split = "train",
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the sampler.")] = 0,
     warmup: Annotated[int, typer.Option(min=0, help="Batches before each measurement.")] = 8,
@@ -113,10 +87,9 @@ def tune(
     from autoloader.clock import SystemClock
 
     with needs("the tuner"):
-        from autoloader.tune.ladder import parse_ladders
-        from autoloader.tune.offline import TuneOptions, climb_ladders
+        from autoloader.tune.offline import TuneOptions
         from autoloader.tune.offline import tune as run_tune
-        from autoloader.tune.report import LiveWatcher, TuneReport
+        from autoloader.tune.report import LiveWatcher
 
     chosen = TuneOptions(
         spec_path=_demo() if spec is None else spec,
@@ -135,8 +108,6 @@ def tune(
         batches=batches,
         command=_command_line(),
         step_time_s=step_time_s,
-        allow_order=allow_order,
-        prove_cache=prove_cache,
         report=report_file,
     )
     from rich.console import Console
@@ -144,16 +115,12 @@ def tune(
     clock = SystemClock()
     watcher = LiveWatcher(Console(stderr=True), clock, budget_s)
     try:
-        report: TuneReport | LadderReport = (
-            climb_ladders(chosen, parse_ladders(ladder), watcher, clock=clock)
-            if ladder
-            else run_tune(chosen, watcher, clock=clock)
-        )
+        report = run_tune(chosen, watcher, clock=clock)
     finally:
         watcher.close()
     if as_json:
         emit_json(report.as_dict())
-    elif plain and isinstance(report, TuneReport):
+    elif plain:
         emit(report.plain_text())
     else:
         emit_rendered(report.show)

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.clock import Clock
@@ -41,17 +41,12 @@ _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18
 
 @dataclass(slots=True)
 class Contender:
-    """One setting in the finals; ``rounds`` maps a round to what it measured there.
-
-    ``mixing`` has the fields of the spec's ``mixing`` that are others: such a contender can be
-    proposed, and never wins.
-    """
+    """One knob set in the finals; ``rounds`` maps a round to what it measured there."""
 
     knobs: Knobs
     is_start: bool = False
     rounds: dict[int, TrialResult] = field(default_factory=dict)
     out: str = ""
-    mixing: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def samples_per_s(self) -> float | None:
@@ -99,7 +94,6 @@ class FinalsResult:
         rounds: rounds measured.
         interval: of 95 % for the speedup; ``None`` if the start won.
         busy_rounds: rounds in which a neighbour was busy.
-        others: finalists with another order of samples.
     """
 
     start: Contender
@@ -109,7 +103,6 @@ class FinalsResult:
     rounds: int
     interval: tuple[float, float] | None = None
     busy_rounds: int = 0
-    others: tuple[Contender, ...] = ()
 
 
 class Judge:
@@ -215,9 +208,7 @@ def compare(
         for finalist in contenders[1:]:
             if done >= LEAST_ROUNDS and not finalist.out:
                 finalist.out = judge.behind(first, finalist)
-    others = tuple(one for one in finalists if one.mixing)
-    own = [one for one in finalists if not one.mixing]
-    return replace(judge.verdict(first, own, rounds=done), others=others)
+    return judge.verdict(first, finalists, rounds=done)
 
 
 def changed_knobs(start: Knobs, winner: Knobs) -> dict[str, tuple[Any, Any]]:

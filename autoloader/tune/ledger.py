@@ -23,10 +23,8 @@ from optuna.trial import FrozenTrial, TrialState
 from autoloader.errors import KnobError, UsageError
 from autoloader.knobs import Knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
-from autoloader.tune.order import Setting
 from autoloader.tune.search_space import SearchSpace
-from autoloader.tune.shared import shown_study
-from autoloader.tune.storage import queue_lost_trials
+from autoloader.tune.storage import queue_lost_trials, shown_study
 from autoloader.tune.trial import Outcome, TrialResult
 
 LEAST_PRUNE_BATCHES = 40
@@ -50,7 +48,7 @@ class TolerantPruner(optuna.pruners.BasePruner):
     """Successive halving that spares what noise could explain.
 
     A trial is pruned when successive halving says so and its rate lies more than ``NOISE_RATIO``
-    below the best rate that any trial with the same order of samples reported at the same step.
+    below the best rate that any trial reported at the same step.
     """
 
     def __init__(self, least_batches: int) -> None:
@@ -63,11 +61,8 @@ class TolerantPruner(optuna.pruners.BasePruner):
         if step is None or not self._halving.prune(study, trial):
             return False
         value = trial.intermediate_values[step]
-        mixing = trial.user_attrs.get("mixing")
         best = max(
-            other.intermediate_values.get(step, 0.0)
-            for other in study.get_trials(deepcopy=False)
-            if other.user_attrs.get("mixing") == mixing
+            other.intermediate_values.get(step, 0.0) for other in study.get_trials(deepcopy=False)
         )
         return value < best * (1 - NOISE_RATIO)
 
@@ -121,11 +116,14 @@ def open_study(
     return study
 
 
-def keep_setting(trial: optuna.Trial, setting: Setting) -> None:
-    """Keep what a trial measures."""
-    trial.set_user_attr("knobs", setting.knobs.flat())
-    if setting.mixing:
-        trial.set_user_attr("mixing", dict(setting.mixing))
+def knobs_key(knobs: Knobs) -> str:
+    """A text that equal knob sets share."""
+    return repr(sorted(knobs.flat().items()))
+
+
+def keep_knobs(trial: optuna.Trial, knobs: Knobs) -> None:
+    """Keep the knobs that a trial measures."""
+    trial.set_user_attr("knobs", knobs.flat())
 
 
 def record(trial: optuna.Trial, result: TrialResult, floor_bytes: int | None) -> None:
@@ -145,9 +143,9 @@ def record(trial: optuna.Trial, result: TrialResult, floor_bytes: int | None) ->
         trial.set_constraint("ram_floor", below)
 
 
-def known_results(trials: Sequence[FrozenTrial]) -> dict[str, tuple[Setting, TrialResult]]:
-    """What this host has measured to the end, by ``Setting.key``."""
-    found: dict[str, tuple[Setting, TrialResult]] = {}
+def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
+    """Complete measurements of this host, by ``knobs_key``."""
+    found: dict[str, TrialResult] = {}
     for trial in trials:
         attrs = trial.user_attrs
         if attrs.get("outcome") != Outcome.COMPLETE.value or attrs.get("host") != this_host():
@@ -156,16 +154,15 @@ def known_results(trials: Sequence[FrozenTrial]) -> dict[str, tuple[Setting, Tri
         if measurement.get("samples_per_s") is None:
             continue
         try:
-            setting = Setting(Knobs.from_saved(attrs["knobs"]), attrs.get("mixing") or {})
+            knobs = Knobs.from_saved(attrs["knobs"])
         except KnobError:  # of a version with other knobs
             continue
-        result = TrialResult(
+        found[knobs_key(knobs)] = TrialResult(
             Outcome.COMPLETE,
             samples_per_s=measurement["samples_per_s"],
             measurement=measurement,
             **{name: attrs[name] for name in _FOUND if name in attrs},
         )
-        found[setting.key] = (setting, result)
     return found
 
 
@@ -175,29 +172,19 @@ def this_host() -> str:
 
 
 def pick_finalists(
-    trials: Sequence[FrozenTrial], space: SearchSpace, *, own: int, others: int = 0
+    trials: Sequence[FrozenTrial], space: SearchSpace, *, most: int
 ) -> list[Contender]:
-    """The settings worth a final: the best complete ones, those within 2 % by least memory.
+    """The knob sets worth a final: the best complete ones, those within 2 % by least memory.
 
-    Sets that this host may not run (another host's, in a shared study), the start itself and
-    doubles are left out. The knobs of one with another order meet it in the spec's own order too,
-    so that what they give is not taken for what the order gives.
+    Sets that may not run on this host (another host's, in a shared study), the start itself and
+    doubles are left out.
 
     Args:
-        trials: of the study.
-        space: what is legal here.
-        own: the most with the spec's own order of samples.
-        others: the most with another one.
+        trials: trials of the study.
+        space: knobs that are legal here.
+        most: number of finalists, at most.
     """
     done = [one for one in trials if one.state is TrialState.COMPLETE]
-    chosen = _best([one for one in done if not one.user_attrs.get("mixing")], space, own)
-    mixed = _best([one for one in done if one.user_attrs.get("mixing")], space, others)
-    known = [space.start, *(one.knobs for one in chosen)]
-    twins = [Contender(one.knobs) for one in mixed if own and one.knobs not in known]
-    return [*chosen[: own - len(twins)], *twins, *mixed]
-
-
-def _best(done: Sequence[FrozenTrial], space: SearchSpace, most: int) -> list[Contender]:
     best = max((trial.value or 0.0 for trial in done), default=0.0)
 
     def rank(trial: FrozenTrial) -> tuple[bool, float]:
@@ -207,20 +194,18 @@ def _best(done: Sequence[FrozenTrial], space: SearchSpace, most: int) -> list[Co
             return False, float("inf") if memory is None else float(memory)
         return True, -value
 
-    chosen: dict[str, Contender] = {}
-    start = Setting(space.start).key
+    chosen: list[Contender] = []
     for trial in sorted(done, key=rank):
         if len(chosen) == most:
             break
-        mixing = trial.user_attrs.get("mixing") or {}
         try:
             knobs = Knobs.from_saved(trial.user_attrs.get("knobs", {}))
             knobs.check(space.limits)
         except KnobError:
             continue
-        if (key := Setting(knobs, mixing).key) != start:
-            chosen.setdefault(key, Contender(knobs, mixing=mixing))
-    return list(chosen.values())
+        if knobs not in (space.start, *(one.knobs for one in chosen)):
+            chosen.append(Contender(knobs))
+    return chosen
 
 
 def count_outcomes(trials: Sequence[FrozenTrial]) -> dict[str, int]:

@@ -26,7 +26,6 @@ from autoloader.errors import SpecError, UsageError
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.process_memory import PeakSampler
 from autoloader.spec import PipelineSpec
-from autoloader.spec.documents import read_yaml_file
 from autoloader.tune.progress import TrialProgress
 
 if TYPE_CHECKING:
@@ -106,7 +105,6 @@ def measure(
     disk_floor: str | int | None = None,
     progress: Callable[[TrialProgress], None] | None = None,
     settle: bool = False,
-    mixing: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """Measure the loader that ``spec_path`` describes, with its knobs held still.
 
@@ -123,12 +121,11 @@ def measure(
         disk_floor: as for ``AutoLoader``.
         progress: told every ``REPORT_BATCHES`` measured batches and at the end.
         settle: go on with the warm-up until the rate holds still.
-        mixing: fields of the spec's ``mixing`` that are others for this measurement.
 
     Raises:
         AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
     """
-    spec = _read_spec(Path(spec_path), mixing or {})
+    spec = PipelineSpec.from_yaml(spec_path)
     from autoloader.loader import AutoLoader
 
     open_loader = partial(
@@ -150,15 +147,6 @@ def measure(
         progress=progress,
         settle=settle,
     )
-
-
-def _read_spec(path: Path, mixing: Mapping[str, Any]) -> PipelineSpec:
-    spec = PipelineSpec.from_yaml(path)
-    if not mixing:
-        return spec
-    raw = read_yaml_file(path)
-    raw["mixing"] = {**(raw.get("mixing") or {}), **mixing}
-    return PipelineSpec.from_mapping(raw, folder=path.absolute().parent)
 
 
 def measure_loader(

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import platformdirs
 
 from autoloader.bound.analyst import Analyst
 from autoloader.bound.held_frames import cache_model
 from autoloader.bound.programme import Supplies
-from autoloader.bound.proof import prove
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
@@ -35,19 +31,15 @@ from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec
 from autoloader.tune.keep import Outcome, Place, keep_winner
-from autoloader.tune.ladder import LadderReport, climb, rungs_of
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
 from autoloader.tune.objective import Fastest, LeastForStep
-from autoloader.tune.order import OrderChoice, propose
 from autoloader.tune.page import write_page
-from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
-from autoloader.tune.shared import HostTurns
 from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
 from autoloader.tune.trial import Measurer, TrialRunner, measure_command
-from autoloader.units import format_bytes
+from autoloader.tune.turns import HostTurns
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +73,6 @@ class TuneOptions:
         command: the command line, for the profile's provenance.
         step_time_s: the trainer's step; the cheapest setting that feeds it is sought. ``None``:
             the fastest is.
-        allow_order: try other orders of samples too; the best is proposed, and never kept.
-        prove_cache: measure what held frames give, whatever time four passes take.
         report: file for the HTML report; ``None`` is ``STUDY.html`` beside profile or studies.
     """
 
@@ -102,8 +92,6 @@ class TuneOptions:
     batches: int = LEAST_BATCHES
     command: str = "autoloader.tune"
     step_time_s: float | None = None
-    allow_order: bool = False
-    prove_cache: bool = False
     report: Path | None = None
 
 
@@ -143,15 +131,8 @@ def tune(
             remedy="give the trainer's step, such as --step-time 80ms; without it the fastest "
             "setting is sought",
         )
-    if options.step_time_s is not None and options.allow_order:
-        raise UsageError(
-            "--allow-order seeks a faster order of samples, and a trainer's step the cheapest "
-            "setting that feeds it",
-            remedy="leave one of them out",
-        )
     clock = clock or SystemClock()
     headroom = headroom or HeadroomProbe()
-    began_s = clock.now_s()
     place = _place(options, measure, headroom, clock)
     plan, space, batch_size = place.plan, place.space, place.batch_size
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
@@ -179,23 +160,8 @@ def tune(
         watcher=watcher,
         analyst=analyst,
         objective=Fastest() if options.step_time_s is None else LeastForStep(),
-        orders=OrderChoice.of(plan.mixture) if options.allow_order else None,
-        measure_mixed=place.measure_mixed,
     )
     analysis = analyst.bound(held_by=result.verdict.winner.knobs.decode_processes)
-    proof = None
-    if analysis is not None and analysis.cached_samples_per_s is not None:
-        rate = result.verdict.winner.samples_per_s or analysis.samples_per_s
-        proof = prove(
-            partial(_primed, place, result.verdict.winner.knobs, watcher),
-            cache_bytes=analysis.cache_bytes,
-            pass_samples=sum(count.samples for count in plan.counts.values()),
-            batch_size=batch_size,
-            batches=_batches(options),
-            samples_per_s=rate,
-            cached_samples_per_s=analysis.cached_samples_per_s,
-            left_s=_left_for_proof(options, result.ended, clock.now_s() - began_s),
-        )
     bound = None if analysis is None else analysis.samples_per_s
     host = described_host(limit, files=_local_files(plan))
     keep = partial(
@@ -214,20 +180,17 @@ def tune(
         floor_bytes=floor_bytes,
         bound_samples_per_s=bound,
     )
-    order = propose(result.verdict.winner, result.verdict.others)
     page = options.report or _folder(options.out) / f"{result.name}.html"
     try:
         kept = keep()
     except ProfileError as error:  # what was measured is told all the same
-        unkept = TuneReport(
-            Outcome(None, base, (error.what,)), result, analysis, proof, order=order
-        )
+        unkept = TuneReport(Outcome(None, base, (error.what,)), result, analysis)
         write_page(unkept.story(host, floor_bytes, options.command), page)
         raise ProfileError(
             f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
             remedy=f"{error.remedy}; --study {result.name} --resume goes on with what was measured",
         ) from error
-    report = TuneReport(kept, result, analysis, proof, order=order)
+    report = TuneReport(kept, result, analysis)
     told = report.story(host, floor_bytes, options.command)
     return replace(report, page_path=write_page(told, page), told=told)
 
@@ -249,44 +212,6 @@ def _about(plan: LoaderPlan, options: TuneOptions) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
-def climb_ladders(
-    options: TuneOptions,
-    ladders: Mapping[str, Sequence[str]],
-    watcher: StudyWatcher,
-    *,
-    measure: Measurer | None = None,
-    headroom: HeadroomSource | None = None,
-    clock: Clock | None = None,
-) -> LadderReport:
-    """Measure knobs at the values asked for, from the profile's; nothing is saved.
-
-    Args:
-        options: spec, profile, floor, budget and batches count.
-        ladders: values by knob.
-        watcher: is shown every step.
-        measure: measures one knob set; by default a child process under the floor.
-        headroom: what the machine can still give; by default this host's.
-        clock: the budget's clock.
-
-    Raises:
-        KnobError: a value that may not run here.
-        AutoloaderError: bad spec, profile or data, as the exit codes say.
-    """
-    clock = clock or SystemClock()
-    place = _place(options, measure, headroom or HeadroomProbe(), clock)
-    start = place.space.start
-    rungs = rungs_of(start, ladders, place.space.limits)
-    return climb(
-        start,
-        rungs,
-        place.measure,
-        clock=clock,
-        budget_s=options.budget_s,
-        watcher=watcher,
-        measure_mixed=place.measure_mixed,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What is measured, how, and within which limits."""
@@ -295,10 +220,6 @@ class _Place:
     space: SearchSpace
     batch_size: int
     measure: Measurer
-    measure_primed: Callable[[int, int], Measurer]
-    """The same after so many batches of warm-up, over so many."""
-    measure_mixed: Callable[[Mapping[str, Any]], Measurer]
-    """The same with other fields of the spec's ``mixing``."""
 
 
 def _place(
@@ -326,62 +247,21 @@ def _place(
         readers=("indexed", "stream") if open_reader else (),
     )
 
-    def warmed(warmup: int, batches: int, mixing: Mapping[str, Any] | None = None) -> Measurer:
-        runner = TrialRunner(
-            measure_command(
-                spec_path,
-                profile=options.host_profile,
-                split=options.split,
-                warmup=warmup,
-                batches=batches,
-                floor_bytes=plan.ram_floor_bytes,
-                step_time_s=options.step_time_s or 0.0,
-                mixing=mixing,
-            ),
+    runner = TrialRunner(
+        measure_command(
+            spec_path,
+            profile=options.host_profile,
+            split=options.split,
+            warmup=options.warmup,
+            batches=_batches(options),
             floor_bytes=plan.ram_floor_bytes,
-            headroom=lambda: _bytes_or_none(headroom),
-            clock=clock,
-        )
-        return measure or HostTurns(runner, clock)
-
-    usual = _batches(options)
-    return _Place(
-        plan,
-        space,
-        spec.batch.size,
-        measure=warmed(options.warmup, usual),
-        measure_primed=warmed,
-        measure_mixed=partial(warmed, options.warmup, usual),
+            step_time_s=options.step_time_s or 0.0,
+        ),
+        floor_bytes=plan.ram_floor_bytes,
+        headroom=lambda: _bytes_or_none(headroom),
+        clock=clock,
     )
-
-
-def _left_for_proof(options: TuneOptions, ended: str, passed_s: float) -> float:
-    """Seconds; a study that could end early is not made longer by what nobody asked for."""
-    if options.prove_cache:
-        return math.inf
-    return 0.0 if ended else options.budget_s - passed_s
-
-
-def _primed(
-    place: _Place,
-    knobs: Knobs,
-    watcher: StudyWatcher,
-    cache_bytes: int,
-    warmup: int,
-    batches: int,
-    timeout_s: float,
-) -> tuple[Mapping[str, Any] | None, str]:
-    """Measure ``knobs`` with frames held, after so many batches."""
-    holding = Knobs.build({"cache_bytes": cache_bytes}, base=knobs)
-    watcher.trial_started(1, 1, f"with {format_bytes(cache_bytes)} of frames held")
-
-    def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
-        watcher.progressed(progress, headroom_bytes, 0.0)
-        return True
-
-    result = place.measure_primed(warmup, batches)(holding, timeout_s=timeout_s, watch=watch)
-    watcher.trial_ended(1, result, result.samples_per_s or 0.0)
-    return result.measurement, result.reason
+    return _Place(plan, space, spec.batch.size, measure or HostTurns(runner, clock))
 
 
 def _local_files(plan: LoaderPlan) -> list[str]:

@@ -16,13 +16,11 @@ from rich.status import Status
 from rich.table import Table
 
 from autoloader.bound.model import NO_BOUND, Bound
-from autoloader.bound.proof import CacheProof
 from autoloader.clock import Clock
 from autoloader.profile import HostFacts
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.keep import Outcome as Kept
 from autoloader.tune.keep import without_passwords
-from autoloader.tune.order import OrderProposal
 from autoloader.tune.page import Figures, Story, plain_text
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
@@ -40,19 +38,15 @@ class TuneReport:
         kept: the profile that was written, or why none was.
         result: what the study found.
         bound: how fast any setting can be, and why; ``None`` when no cost was measured.
-        proof: what a primed measurement found of held frames; ``None``: they would give nothing.
         page_path: the HTML report; ``None`` where it could not be written.
         told: what the whole report tells.
-        order: what the fastest of other orders of samples gives; ``None``: none was measured.
     """
 
     kept: Kept
     result: StudyResult
     bound: Bound | None
-    proof: CacheProof | None = None
     page_path: Path | None = None
     told: Story | None = None
-    order: OrderProposal | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """What ``tune --json`` answers; design §3."""
@@ -67,8 +61,6 @@ class TuneReport:
             "speedup_interval": verdict.interval,
             "bound_samples_per_s": None if self.bound is None else self.bound.samples_per_s,
             **(NO_BOUND if self.bound is None else self.bound.as_dict()),
-            "cache_proof": None if self.proof is None else self.proof.as_dict(),
-            "order_proposal": None if self.order is None else self.order.as_dict(),
             "ended": self.result.ended or None,
             "busy_rounds": verdict.busy_rounds,
             "trials": dict(self.result.trials),
@@ -101,7 +93,7 @@ class TuneReport:
                 f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
                 "processors."
             )
-        for line in (*self.bound_lines, *self.order_lines):
+        for line in self.bound_lines:
             console.print(line, highlight=False, markup=False)
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
         console.print(f"trials: {counts}", highlight=False)
@@ -127,10 +119,9 @@ class TuneReport:
             return "Nothing measured beside the start beat it: the start stays."
         pairs = ", ".join(f"{ratio:.2f}" for ratio in verdict.ratios)
         low, high = verdict.interval or (verdict.speedup, verdict.speedup)
-        elsewhere = "" if self.result.judged_here else "; measured by another process of the study"
         return (
             f"speedup {verdict.speedup:.2f}, with 95 % between {low:.2f} and {high:.2f} "
-            f"(paired runs: {pairs}{elsewhere})"
+            f"(paired runs: {pairs})"
         )
 
     @property
@@ -149,20 +140,8 @@ class TuneReport:
             f"with {format_bytes(self.bound.cache_bytes)} of decoded frames held, which "
             "the controller does by itself: up to "
             f"{_rate(self.bound.cached_samples_per_s)} samples/s "
-            f"by the model; {'' if self.proof is None else self.proof.describe()}",
+            "by the model",
         )
-
-    @property
-    def order_lines(self) -> tuple[str, ...]:
-        """What another order of samples would give, and what to write into the spec for it."""
-        if self.order is not None:
-            return self.order.describe()
-        if any("mixing.block_length" in one.knobs for one in self.result.fates):
-            return (
-                "other orders of samples were tried, and none was measured to its end: more "
-                "--trials and a longer --budget may",
-            )
-        return ()
 
     def story(self, host: HostFacts, floor_bytes: int, command: str) -> Story:
         """What the page and the plain report tell.
@@ -188,7 +167,6 @@ class TuneReport:
             changed=changed_knobs(verdict.start.knobs, verdict.winner.knobs),
             bound_samples_per_s=None if self.bound is None else self.bound.samples_per_s,
             bound_lines=self.bound_lines,
-            order_lines=self.order_lines,
             trials=self.result.fates,
             notes=(f"Profile: {self.kept.path}", *self.kept.notes)
             if self.kept.path is not None

@@ -5,7 +5,10 @@ is failed by whoever asks for the next, and queued again, twice at most: a worke
 loses no point of the search. Connections are tried before use, so a server that was started anew
 between two trials is no end of the study.
 
-Not here: what a study keeps there (``study``), who shares it (``shared``).
+Hosts that are not equal never share trials: the storage keeps one study for each fingerprint, named
+``NAME@FINGERPRINT``.
+
+Not here: what a study keeps there (``study``), what a fingerprint is (``profile.facts``).
 """
 
 from __future__ import annotations
@@ -15,16 +18,16 @@ import logging
 import random
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import optuna
-from optuna.trial import TrialState
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -107,14 +110,48 @@ def queue_lost_trials(study: optuna.Study) -> None:
     inspect.unwrap(optuna.storages.fail_stale_trials)(study)
 
 
-def queue_again(study: optuna.Study, trials: Sequence[optuna.trial.FrozenTrial]) -> None:
-    """Fail trials whose worker was gone before it was heard of in them, and queue them again."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        again = optuna.storages.RetryHeartbeatStaleTrialCallback(max_retry=MOST_RETRIES)
-    for trial in trials:
-        study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-        again(study, trial)
+def kin_study(name: str, fingerprint: str) -> str:
+    """The study in the storage in which hosts of one fingerprint share trials; "" is for all."""
+    return f"{name}@{fingerprint}" if fingerprint else name
+
+
+def shown_study(name: str) -> str:
+    """What people call it."""
+    return name.rpartition("@")[0] or name
+
+
+def there_already(storage: optuna.storages.BaseStorage, name: str | None, fingerprint: str) -> str:
+    """The name of a study that hosts of ``fingerprint`` can go on with.
+
+    Args:
+        storage: where it is.
+        name: as people call it; ``None``: the one that was begun last.
+        fingerprint: of this host.
+
+    Raises:
+        UsageError: there is none.
+    """
+    begun = {
+        one.study_name: one.datetime_start or datetime.min
+        for one in optuna.get_all_study_summaries(storage, include_best_trial=False)
+    }
+    mine = {shown_study(one): one for one in begun if one.endswith(f"@{fingerprint}")}
+    if name is None and mine:
+        return max(mine, key=lambda one: begun[mine[one]])
+    if name in mine:
+        return str(name)
+    others = sorted({shown_study(one) for one in begun} - set(mine))
+    if name in others:
+        raise UsageError(
+            f"--resume: the study {name} was begun on another kind of host, and hosts that differ "
+            "share no trials",
+            remedy="leave --resume out to begin its part of this host",
+        )
+    which = "no study yet" if name is None else f"no study {name!r}"
+    raise UsageError(
+        f"--resume: there is {which} of a host like this in the storage",
+        remedy=nearest(name or "", mine) if mine and name else "leave --resume out to begin one",
+    )
 
 
 def sqlite_url(path: Path) -> str:

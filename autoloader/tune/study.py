@@ -5,7 +5,7 @@ sample costs, so how fast any setting can be (``bound``). A set from that reason
 the start is within noise of the bound the study ends there: no trial can win. Else TPE draws from
 the search space; successive halving prunes on the running rate; the best feasible sets meet the
 start in the finals. Every trial keeps its knobs and what it found in the storage, so a study can be
-resumed by name, and several hosts can join one study.
+resumed by name, and equal hosts can share its trials; each host judges its own finals.
 
 A measurement during which other processes used the processors is marked, and made again where there
 is time; the quieter one counts.
@@ -22,8 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import optuna
 
@@ -36,19 +35,25 @@ from autoloader.tune.finals import Contender, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
     count_outcomes,
-    keep_setting,
+    keep_knobs,
+    knobs_key,
     known_results,
     open_study,
     pick_finalists,
     record,
 )
 from autoloader.tune.objective import Fastest, Objective
-from autoloader.tune.order import OrderChoice, Setting
 from autoloader.tune.page.story import TrialFate, fates
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace
-from autoloader.tune.shared import Workers, kin_study, there_already
-from autoloader.tune.storage import opened_storage, shown_url, storage_errors, storage_url
+from autoloader.tune.storage import (
+    kin_study,
+    opened_storage,
+    shown_url,
+    storage_errors,
+    storage_url,
+    there_already,
+)
 from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch, start_error
 
 HARD_FACTOR = 1.25
@@ -135,7 +140,6 @@ class StudyResult:
         storage: where it lies, without a password.
         ended: why the search ended before its trials and its time; "" where it did not.
         fates: what became of every trial.
-        judged_here: whether this process ran the finals, and not another one of the study.
     """
 
     verdict: FinalsResult
@@ -145,7 +149,6 @@ class StudyResult:
     storage: str
     ended: str = ""
     fates: tuple[TrialFate, ...] = ()
-    judged_here: bool = True
 
 
 _WHOLE = ("start", "guess")
@@ -169,8 +172,6 @@ def run_study(
     watcher: StudyWatcher,
     analyst: Analyst | None = None,
     objective: Objective | None = None,
-    orders: OrderChoice | None = None,
-    measure_mixed: Callable[[Mapping[str, Any]], Measurer] | None = None,
 ) -> StudyResult:
     """Run a study to its verdict.
 
@@ -183,8 +184,6 @@ def run_study(
         watcher: is shown every step.
         analyst: learns what samples cost, and says when no trial can win any more.
         objective: what is sought; by default the rate.
-        orders: orders of samples that may be drawn too; ``None``: the spec's alone.
-        measure_mixed: measures with other fields of ``mixing``; with ``orders`` it is needed.
 
     Raises:
         BudgetInfeasibleError: the start itself would cross the RAM floor.
@@ -195,9 +194,7 @@ def run_study(
     url = storage_url(options.storage)
     sought: Objective = objective or Fastest()
     analyst = analyst or Analyst(Supplies(space.limits.cpus))
-    search = _Search(
-        space, measure, options, clock, watcher, analyst, sought, orders, measure_mixed
-    )
+    search = _Search(space, measure, options, clock, watcher, analyst, sought)
     with storage_errors(url), opened_storage(url) as storage:
         name = options.name
         if options.resume:
@@ -210,13 +207,9 @@ def run_study(
             seed=options.seed,
             about=options.about,
         )
-        with storage_errors(url, study=name), Workers(study, clock) as workers:
+        with storage_errors(url, study=name):
             first = search.run(study, guesses)
-            verdict, here = workers.one_verdict(
-                partial(search.judge, study, first),
-                FinalsResult,
-                run_waiting=partial(search.run_left, study, first),
-            )
+            verdict = search.judge(study, first)
             trials = study.get_trials(deepcopy=False)
             return StudyResult(
                 verdict=verdict,
@@ -226,7 +219,6 @@ def run_study(
                 storage=shown_url(url),
                 ended=search.ended,
                 fates=fates(trials),
-                judged_here=here,
             )
 
 
@@ -241,29 +233,24 @@ class _Search:
     watcher: StudyWatcher
     analyst: Analyst
     objective: Objective
-    orders: OrderChoice | None = None
-    measure_mixed: Callable[[Mapping[str, Any]], Measurer] | None = None
-    start: Setting = field(init=False)
     began_s: float = field(init=False)
     best_samples_per_s: float = 0.0
     first: TrialResult | None = None
     done: int = 0
     ended: str = ""
-    known: dict[str, tuple[Setting, TrialResult]] = field(default_factory=dict)
-    searched_s: float = field(init=False)
+    known: dict[str, TrialResult] = field(default_factory=dict)
+    """Results by ``knobs_key``."""
 
     def __post_init__(self) -> None:
-        self.began_s = self.searched_s = self.clock.now_s()
-        self.start = Setting(self.space.start)
+        self.began_s = self.clock.now_s()
 
     def run(self, study: optuna.Study, guesses: _Guesses) -> TrialResult:
         """Start, the sets from reasoning, then what the sampler draws; returns the start's."""
         self.known = known_results(study.get_trials(deepcopy=False))
-        for setting, result in self.known.values():
-            self._learn(setting, result)
+        for result in self.known.values():
+            self._learn(result)
         first = self._measure_start(study)
         self._search(study, first, guesses)
-        self.searched_s = self.clock.now_s()
         return first
 
     def _search(self, study: optuna.Study, first: TrialResult, guesses: _Guesses) -> None:
@@ -281,25 +268,18 @@ class _Search:
             and drawn < _MOST_DRAWS * self.options.trials
             and self._time_for_another(first)
         ):
-            decided = bool(self.ended) or self._at_the_bound()
-            if decided and self.orders is None:
+            if self.ended or self._at_the_bound():
                 return
-            if reasoned and not decided:
+            if reasoned:
                 self._enqueue(study, reasoned.pop(0), "guess")
-            elif self.orders is not None:
-                study.enqueue_trial(self.orders.fixed_point(drawn, own_decided=decided))
             drawn += 1
             self._one(study)
 
     def judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
-        """Start and finalists in turn; the time that others were waited for is no part of it."""
-        self.began_s += max(0.0, self.clock.now_s() - self.searched_s)
+        """Measure start and finalists in turn, on this host."""
         trials = study.get_trials(deepcopy=False)
         finalists = pick_finalists(
-            trials,
-            self.space,
-            own=0 if self.ended else self.options.finalists,
-            others=0 if self.orders is None else 1,
+            trials, self.space, most=0 if self.ended else self.options.finalists
         )
         verdict = compare(
             self.space.start,
@@ -315,17 +295,10 @@ class _Search:
             verdict.start.rounds[0] = first
         return verdict
 
-    def run_left(self, study: optuna.Study, first: TrialResult) -> None:
-        """One of the trials that a killed worker has left; whatever the budget says."""
-        self.began_s += max(0.0, self._least_s(first) - self._left_s())
-        self._one(study)
-
     def measure_final(self, contender: Contender, number: int, left_s: float) -> TrialResult:
         """One measurement of the finals; nothing is pruned there."""
         self.watcher.final_started(number, self.options.rounds, contender)
-
-        setting = Setting(contender.knobs, contender.mixing)
-        result = self._run(setting, left_s, self._watch)
+        result = self._run(contender.knobs, left_s, self._watch)
         self.watcher.final_ended(contender, result)
         return result
 
@@ -335,23 +308,20 @@ class _Search:
         return True
 
     def _enqueue(self, study: optuna.Study, knobs: Knobs, label: str) -> None:
-        order = {} if self.orders is None else self.orders.own_point
-        study.enqueue_trial(self.space.parameters(knobs) | order, user_attrs={"label": label})
+        study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
 
     def _one(self, study: optuna.Study) -> None:
         study.optimize(self._objective, n_trials=1, catch=(TrialFailed,))
 
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
-        setting = Setting(self.space.suggest(trial))
-        if self.orders is not None:
-            setting = self.orders.suggest(trial, setting.knobs)
-        keep_setting(trial, setting)
-        if setting.key in self.known:
+        knobs = self.space.suggest(trial)
+        keep_knobs(trial, knobs)
+        if (known := self.known.get(knobs_key(knobs))) is not None:
             trial.set_user_attr("outcome", KNOWN)
-            return self.objective.score(setting.knobs, self.known[setting.key][1])
+            return self.objective.score(knobs, known)
         self.done += 1
-        self.watcher.trial_started(self.done, self.options.trials, setting.order or label)
+        self.watcher.trial_started(self.done, self.options.trials, label)
 
         def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
             self._watch(progress, headroom_bytes)
@@ -361,51 +331,44 @@ class _Search:
             slow = trial.should_prune()  # asked of all: others are held against them
             return not slow or label in _WHOLE or progress.batches >= self.options.batches
 
-        result = self._measured(setting, watch)
-        if setting == self.start and self.first is None:
+        result = self._measured(knobs, watch)
+        if knobs == self.space.start and self.first is None:
             self.first = result
         record(trial, result, self.options.floor_bytes)
         self.watcher.trial_ended(self.done, result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
-            self.known[setting.key] = (setting, result)
-            return self.objective.score(setting.knobs, result)
+            self.known[knobs_key(knobs)] = result
+            return self.objective.score(knobs, result)
         if result.outcome is Outcome.FAILED:
             raise TrialFailed(result.reason)
         raise optuna.TrialPruned(result.reason)
 
-    def _measured(self, setting: Setting, watch: TrialWatch) -> TrialResult:
+    def _measured(self, knobs: Knobs, watch: TrialWatch) -> TrialResult:
         """A measurement, and where a neighbour was busy the quieter of two."""
-        result = self._run(setting, self._timeout_s(), watch)
+        result = self._run(knobs, self._timeout_s(), watch)
         if not result.busy or self._left_s() < 4 * result.duration_s:
             return result
-        again = self._run(setting, self._timeout_s(), self._watch)
+        again = self._run(knobs, self._timeout_s(), self._watch)
         if again.outcome is not Outcome.COMPLETE:
             return again if again.outcome is Outcome.INFEASIBLE else result
         quieter = min(result, again, key=lambda one: one.others_cpus or 0.0)
         return replace(quieter, repeats=1)
 
-    def _run(self, setting: Setting, timeout_s: float, watch: TrialWatch) -> TrialResult:
+    def _run(self, knobs: Knobs, timeout_s: float, watch: TrialWatch) -> TrialResult:
         """One measurement, and what it tells of costs."""
-        measure = self.measure
-        if setting.mixing:
-            assert self.measure_mixed is not None, "whoever gives orders can measure them"
-            measure = self.measure_mixed(setting.mixing)
-        result = measure(setting.knobs, timeout_s=timeout_s, watch=watch)
-        self._learn(setting, result)
+        result = self.measure(knobs, timeout_s=timeout_s, watch=watch)
+        self._learn(result)
         return result
 
-    def _learn(self, setting: Setting, result: TrialResult) -> None:
-        """Costs, and the best rate, are those of the spec's order."""
-        if setting.mixing or result.outcome is not Outcome.COMPLETE:
-            return
-        if result.samples_per_s is not None:
+    def _learn(self, result: TrialResult) -> None:
+        """Take over the costs and the best rate that a measurement found."""
+        if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
             self.analyst.learn(result.measurement)
             self.best_samples_per_s = max(self.best_samples_per_s, result.samples_per_s)
 
     def _at_the_bound(self) -> bool:
         """Whether the best is so near the bound that the search cannot find a better one."""
-        own = [result for setting, result in self.known.values() if not setting.mixing]
-        best = max(own, key=lambda one: one.samples_per_s or 0.0, default=None)
+        best = max(self.known.values(), key=lambda one: one.samples_per_s or 0.0, default=None)
         return (
             best is not None
             and not best.busy
@@ -414,12 +377,12 @@ class _Search:
 
     def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
-        self.first = self.known.get(self.start.key, (None, None))[1]
+        self.first = self.known.get(knobs_key(self.space.start))
         if self.first is None:
             self._enqueue(study, self.space.start, "start")
             self._one(study)
         if self.first is None:  # another host of this study took the enqueued start
-            self.first = self._measured(self.start, self._watch)
+            self.first = self._measured(self.space.start, self._watch)
         if self.first.outcome is not Outcome.COMPLETE:
             raise start_error(self.first)
         return self.first
@@ -430,15 +393,11 @@ class _Search:
     def _timeout_s(self) -> float:
         if self.first is None:
             return max(self._left_s(), 1.0)
-        return max(min(self._left_s(), self._least_s(self.first)), 1.0)
-
-    def _least_s(self, first: TrialResult) -> float:
-        """After so long a trial has failed, whatever time there is."""
-        return 3 * first.duration_s + 10
+        return max(min(self._left_s(), 3 * self.first.duration_s + 10), 1.0)
 
     def _time_for_another(self, first: TrialResult) -> bool:
         """Whether one more trial as long as the start leaves the finals their time."""
-        contenders = 1 + self.options.finalists + (self.orders is not None)
+        contenders = 1 + self.options.finalists
         finals_s = min(
             _ROUNDS_KEPT * contenders * first.duration_s,
             _FINALS_SHARE * self.options.budget_s,

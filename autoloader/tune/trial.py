@@ -130,14 +130,11 @@ def measure_command(
     batches: int,
     floor_bytes: int,
     step_time_s: float = 0.0,
-    mixing: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """The command line of a measuring child, without its knobs."""
     command = start.command("autoloader", ["measure", "--json"])
     command += ["--spec", str(spec_path), "--split", split]
     command += ["--warmup", str(warmup), "--batches", str(batches), "--settle"]
-    if mixing:
-        command += ["--mixing", json.dumps(dict(mixing))]
     if step_time_s > 0:
         command += ["--step-time", f"{step_time_s:g}s"]
     command += ["--ram-floor", str(floor_bytes)]

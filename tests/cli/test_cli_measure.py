@@ -72,7 +72,6 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
         "disk_floor": None,
         "progress": None,
         "settle": True,
-        "mixing": {},
     }
 
 

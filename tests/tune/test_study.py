@@ -16,9 +16,8 @@ from autoloader.bound.trace import StageCost, Trace
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.tune.finals import Contender
-from autoloader.tune.ledger import TolerantPruner
+from autoloader.tune.ledger import TolerantPruner, knobs_key
 from autoloader.tune.objective import LeastForStep, Objective
-from autoloader.tune.order import Setting
 from autoloader.tune.progress import TrialProgress
 from autoloader.tune.search_space import SearchSpace, guesses
 from autoloader.tune.storage import sqlite_url, storage_url
@@ -273,9 +272,9 @@ def test_a_study_is_resumed_by_name_and_its_trials_count(tmp_path: Path) -> None
     searched = machine.asked[:4]
     again = Machine()
     second = study(again, tmp_path, trials=3)
-    assert not {Setting(one).key for one in again.asked[:3]} & {
-        Setting(one).key for one in searched
-    }, "not twice"
+    assert not {knobs_key(one) for one in again.asked[:3]} & {knobs_key(one) for one in searched}, (
+        "not twice"
+    )
     assert sum(first.trials.values()) == 4
     assert sum(second.trials.values()) == 7
     assert second.name == "s"

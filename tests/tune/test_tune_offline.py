@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,8 +182,6 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
         "cached_samples_per_s",
         "cache_bytes",
         "trace",
-        "cache_proof",
-        "order_proposal",
         "ended",
         "busy_rounds",
         "trials",
@@ -280,23 +277,6 @@ def test_a_study_that_goes_on_must_be_there_and_of_the_same_mixture(
     spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
     with pytest.raises(UsageError, match="study mine is of another mixture"):
         run(spec_path, trials=1, study="mine")
-
-
-def test_other_orders_are_tried_where_allowed_and_the_report_says_what_they_give(
-    spec_path: Path,
-) -> None:
-    report = run(spec_path, allow_order=True, trials=10)
-    told = report.as_dict()["order_proposal"]
-    assert not told["faster"], "the fake machine knows no order"
-    assert told["spec"]["mixing"].keys() == {"block_length", "chain"}
-    assert report.page_path is not None
-    for text in (report.page_path.read_text(), report.plain_text()):
-        assert "no other order of samples is faster" in text
-        assert "mixing.block_length" in text
-    cut = replace(report, order=None)
-    assert "none was measured to its end" in cut.order_lines[0]
-    with pytest.raises(UsageError, match="--allow-order"):
-        run(spec_path, allow_order=True, step_time_s=0.1)
 
 
 def test_hosts_that_are_not_equal_share_no_trials(

@@ -54,7 +54,6 @@ def page(story: Story) -> str:
         _start_and_best(story),
         "<h2>The bound</h2>",
         _bound(story),
-        *_order(story),
         "<h2>Rate against memory</h2>",
         _pareto(story),
         "<h2>Which knobs mattered</h2>",
@@ -102,14 +101,6 @@ def _bound(story: Story) -> str:
         return "<p>Not known: no measurement told what a sample costs.</p>"
     told = [f"At most {_rate(story.bound_samples_per_s)} samples/s."] * (not story.bound_lines)
     return "".join(f"<p>{escape(line)}</p>" for line in (*told, *story.bound_lines))
-
-
-def _order(story: Story) -> list[str]:
-    if not story.order_lines:
-        return []
-    first, *lines = story.order_lines
-    written = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
-    return ["<h2>The order of samples</h2>", f"<p>{escape(first)}</p>{written}"]
 
 
 def _pareto(story: Story) -> str:

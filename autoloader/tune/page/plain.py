@@ -39,10 +39,6 @@ def _lines(story: Story) -> Iterator[str]:
         yield "not known: no measurement told what a sample costs"
     else:
         yield f"at most {story.bound_samples_per_s:,.0f} samples/s"
-    if story.order_lines:
-        yield ""
-        yield "-- order of samples"
-        yield from story.order_lines
     yield ""
     yield "-- rate against memory: settings that none beats in both"
     for one in story.front():

@@ -33,8 +33,7 @@ class TrialFate:
         outcome: complete, pruned, infeasible, failed, running, waiting, or known: drawn again and
             not measured again.
         reason: why it did not complete.
-        knobs: flat; with another order of samples its ``mixing.block_length`` and
-            ``mixing.chain`` too.
+        knobs: flat.
         samples_per_s: measured; of a pruned trial the running rate at its end.
         peak_rss_bytes, min_headroom_bytes: as measured.
         busy: processors that others used meanwhile; ``None``: not marked.
@@ -85,7 +84,6 @@ class Story:
         changed: knob → (start's, best's).
         bound_samples_per_s: what the machine can give at most; ``None``: not known.
         bound_lines: what limits it and what would lift it.
-        order_lines: what another order of samples would give; empty: none was tried.
         trials: every trial's fate, in order.
         notes: what became of the profile.
         facts: further (name, value), such as storage and command.
@@ -103,7 +101,6 @@ class Story:
     bound_samples_per_s: float | None
     bound_lines: tuple[str, ...]
     trials: tuple[TrialFate, ...]
-    order_lines: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
 
@@ -170,10 +167,7 @@ def _fate(trial: FrozenTrial) -> TrialFate:
         attrs.get("label", "search"),
         outcome,
         reason,
-        {
-            **attrs.get("knobs", {}),
-            **{f"mixing.{name}": value for name, value in attrs.get("mixing", {}).items()},
-        },
+        attrs.get("knobs", {}),
         rate,
         attrs.get("peak_rss_bytes"),
         attrs.get("min_headroom_bytes"),
