@@ -304,8 +304,7 @@ def hits_of_table(case: Case, uses: Uses, cache_bytes: float, count_from: int) -
     """[D, 2] the same of the loader's own cache, which is asked in runs of positions."""
     frame_bytes = {name: _frame_bytes(name) for name in CAMERAS}
     table = FrameTable(frame_bytes, len(case.sets), room_bytes=2**30)
-    table.costs = lambda: np.asarray([one.decode_s for one in case.sets])
-    table.resize(int(cache_bytes))
+    table.claim(case, int(cache_bytes), lambda: np.asarray([one.decode_s for one in case.sets]))
     large = np.asarray([one.camera == "large" for one in case.sets])[uses.dataset]
     counted = np.zeros((len(case.sets), 2), dtype=np.int64)
     a_frame = sum(one.frames_bytes for one in case.sets) / sum(one.frames for one in case.sets)

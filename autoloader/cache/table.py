@@ -123,7 +123,6 @@ class FrameTable:
         private: have the frames in this process's own memory until another process shares them.
 
     Attributes:
-        costs: asked once a second at most, without a lock held.
         lately_held: share of the frames of the last runs that were held.
     """
 
@@ -136,7 +135,6 @@ class FrameTable:
         room_bytes: int | None = None,
         private: bool = False,
     ) -> None:
-        self.costs: FrameCosts | None = None
         self.lately_held = 0.0
         self._frame_bytes = frame_bytes
         self._made = {
@@ -149,7 +147,7 @@ class FrameTable:
         self._shelves: dict[str, Shelf] = {}
         self._lock = threading.Lock()
         self._budget = 0
-        self._claims: dict[object, int] = {}
+        self._claims: dict[object, tuple[int, FrameCosts | None]] = {}
         self._files: dict[str, int] = {}
         self._saved_s = np.ones(datasets, np.float64)
         self._costs_at_s = float("-inf")
@@ -242,15 +240,22 @@ class FrameTable:
                 self._cut({})
         self._give_back()
 
-    def claim(self, owner: object, budget_bytes: int) -> None:
-        """Hold so much for one of the pipelines that share it; the claims add up."""
+    def claim(self, owner: object, budget_bytes: int, costs: FrameCosts | None = None) -> None:
+        """Hold so much for one of the pipelines that share it; the claims add up.
+
+        Args:
+            owner: the pipeline.
+            budget_bytes: with 0 it has no claim any more.
+            costs: what decoding costs it; asked once a second at most, without a lock held, as
+                long as it has a claim. What a frame saves is the mean of what its owners say.
+        """
         with self._lock:
             if not self._claims:
                 self._now = 0  # who comes next may begin anywhere
             self._claims.pop(owner, None)
             if budget_bytes:
-                self._claims[owner] = budget_bytes
-            total = sum(self._claims.values())
+                self._claims[owner] = budget_bytes, costs
+            total = sum(nbytes for nbytes, _ in self._claims.values())
         if total != self._budget:
             self.resize(total)
 
@@ -357,14 +362,19 @@ class FrameTable:
     def _refresh_costs(self) -> None:
         """Read what a decode costs, now and then; without the lock."""
         now = time.monotonic()
-        if self.costs is None or now - self._costs_at_s < _COSTS_EVERY_S:
+        if now - self._costs_at_s < _COSTS_EVERY_S:
+            return
+        with self._lock:
+            asked = [costs for _, costs in self._claims.values() if costs is not None]
+        if not asked:
             return
         self._costs_at_s = now
-        costs = self.costs()
-        known = np.isfinite(costs) & (costs > 0)
+        told = np.stack([costs() for costs in asked])
+        known = np.isfinite(told) & (told > 0)
         if known.any():
-            before = self._saved_s.mean()
-            self._saved_s = np.where(known, costs, costs[known].mean())
+            before, owners = self._saved_s.mean(), known.sum(axis=0)
+            sums = np.where(known, told, 0).sum(axis=0)
+            self._saved_s = np.where(owners, sums / np.maximum(1, owners), told[known].mean())
             self._limit *= before / self._saved_s.mean()
 
     def _hold(

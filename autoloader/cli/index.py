@@ -44,17 +44,20 @@ def index(
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
-    from autoloader.planning.disk import admit_disk_floor
+    from autoloader.planning.disk import admit_disk_floor, disk_floor_kept
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 
     declared = PipelineSpec.from_yaml(spec)
     mixture = resolve(declared, split)
-    admit_disk_floor(disk_floor, mixture)
+    floor_bytes = admit_disk_floor(disk_floor, mixture)
     _check_out(out, mixture.names)
     clock, built = SystemClock(), 0
     begun = clock.now_s()
-    with progress_bar("indexing shard files") as advance:
+    with (
+        disk_floor_kept(floor_bytes, mixture),
+        progress_bar("indexing shard files") as advance,
+    ):
 
         def tell(done: int, total: int) -> None:
             nonlocal built

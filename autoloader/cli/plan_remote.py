@@ -30,7 +30,7 @@ def remote_document(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[st
         return None
     from autoloader.catalog.files import unreadable
     from autoloader.remote.rates import known_rate
-    from autoloader.remote.shards import shard_cache
+    from autoloader.remote.shards import kept_free, shard_cache
 
     cache, shards = shard_cache(), []
     whole = lacking = 0
@@ -51,12 +51,14 @@ def remote_document(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[st
                 "needed_at": needed.get(path),
             }
         )
+    with kept_free(plan.disk_floor_bytes):
+        free_bytes = cache.room.free_bytes()
     rate = known_rate(urlsplit(next(iter(names)))._replace(path="").geturl())
     return {
         "shards": len(shards),
         "bytes": whole,
         "missing_bytes": lacking,
-        "free_bytes": cache.room.free_bytes(),
+        "free_bytes": free_bytes,
         "bytes_per_s": rate,
         "seconds": lacking / rate if rate else None,
         "order": shards,

@@ -11,6 +11,7 @@ Not here: the child's side (``pipeline.decode_client``).
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
@@ -64,6 +65,7 @@ class DecodeProcess:
         self._slab = frames
         self._frames: RemoteFrames | None = None
         self._builder: BatchBuilder | None = None
+        self._floor = contextlib.ExitStack()
 
     def send(self, message: Message) -> None:
         """Send to the child; any thread."""
@@ -108,6 +110,10 @@ class DecodeProcess:
                 mixture.layout.frame_bytes, room_bytes=machine_bytes(), descriptor=self._slab
             )
             self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
+        if any(one.remote for one in mixture.datasets):
+            from autoloader.remote.shards import kept_free  # local data goes without
+
+            self._floor.enter_context(kept_free(message.disk_floor_bytes))
         order = MixtureOrder.from_plain(message.order)
         node = None if message.node is None else NodePart(**message.node)
         reader = IndexedReader(mixture, order, frames=self._frames, node=node)

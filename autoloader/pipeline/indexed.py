@@ -139,6 +139,8 @@ class IndexedReader(MixtureReader):
         on_disk: room for decoded frames on a disk, which decode processes share.
         node: whose uses of frames count, where there are several.
         helpers: where other hosts help.
+        disk_floor_bytes: what must stay free on the disk of the cache of shards, for decode
+            processes; ``None``: as the environment says.
         by_blocks: with locality, blocks are held; ``False`` where batches from here and there are
             built, for which frames are read one by one.
 
@@ -157,9 +159,10 @@ class IndexedReader(MixtureReader):
         on_disk: DiskRoom | None = None,
         node: NodePart | None = None,
         helpers: HelperRequest | None = None,
+        disk_floor_bytes: int | None = None,
         by_blocks: bool = True,
     ) -> None:
-        self._by_blocks = by_blocks
+        self._by_blocks, self._disk_floor_bytes = by_blocks, disk_floor_bytes
         self._on_disk, self._node, self._helpers = on_disk, node, helpers
         self._mixture = mixture
         self._order = order
@@ -174,6 +177,8 @@ class IndexedReader(MixtureReader):
         self._frames: FrameTable | None = None
         self._held: HeldFrames | None = None
         self._blocks: Blocks | None = None
+        self._claiming = threading.Lock()
+        self._closed = False
 
     def open(self, quarantine: Quarantine) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
@@ -197,9 +202,9 @@ class IndexedReader(MixtureReader):
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:
         """See ``MixtureReader.hold``."""
-        if self._frames is not None:
-            self._frames.costs = costs
-            self._frames.claim(self, cache_bytes)
+        with self._claiming:
+            if self._frames is not None and not self._closed:
+                self._frames.claim(self, cache_bytes, costs)
 
     def held(self) -> CacheCounts:
         """See ``MixtureReader.held``."""
@@ -207,9 +212,10 @@ class IndexedReader(MixtureReader):
 
     def close(self) -> None:
         """See ``MixtureReader.close``."""
-        if self._frames is not None:
-            self._frames.costs = None
-            self._frames.leave(self)
+        with self._claiming:
+            self._closed = True
+            if self._frames is not None:
+                self._frames.leave(self)
 
     def source(
         self,
@@ -256,6 +262,7 @@ class IndexedReader(MixtureReader):
                 knobs=knobs.flat(),
                 node=None if self._node is None else dataclasses.asdict(self._node),
                 on_disk=None if self._on_disk is None else dataclasses.asdict(self._on_disk),
+                disk_floor_bytes=self._disk_floor_bytes,
             ),
             memory.descriptor,
             self._frames,

@@ -8,6 +8,7 @@ Not here: the pipelines themselves.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from autoloader.cache.disk import FramesOnDisk
@@ -31,10 +32,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         UsageError: the place where it begins was saved under another reader.
     """
     mixture, order, start = setup.mixture, setup.order, setup.position()
-    if setup.control.disk_floor_bytes is not None:
-        from autoloader.remote.shards import keep_free
-
-        keep_free(setup.control.disk_floor_bytes)
     deal = Deal.of(
         order,
         mixture.spec.batch,
@@ -58,6 +55,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             on_disk=room,
             node=NodePart.of(deal, setup.ranks_here),
             helpers=_helpers(setup),
+            disk_floor_bytes=setup.control.disk_floor_bytes,
         )
     else:
         from autoloader.pipeline.streamed import StreamsReader, opener
@@ -67,7 +65,16 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     from autoloader.pipeline.pipeline import Pipeline
 
     held = sorted(setup.lent())
-    return Pipeline(mixture, reader, setup.knobs, setup.memory, deal=deal, held=held, disk=disk)
+    with contextlib.ExitStack() as kept:
+        if any(one.remote for one in mixture.datasets):
+            from autoloader.remote.shards import kept_free  # local data goes without
+
+            kept.enter_context(kept_free(setup.control.disk_floor_bytes))
+        pipeline = Pipeline(
+            mixture, reader, setup.knobs, setup.memory, deal=deal, held=held, disk=disk
+        )
+        pipeline.at_close = kept.pop_all().close
+    return pipeline
 
 
 def _helpers(setup: PipelineSetup) -> HelperRequest | None:

@@ -178,6 +178,8 @@ class Pipeline:
 
             self._call = BatchCall(mixture)
         self._ended: BuilderActivity | None = None
+        self.at_close: Callable[[], object] = lambda: None
+        """Called once, when all has ended."""
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
     def start(self) -> None:
@@ -431,6 +433,7 @@ class Pipeline:
         if not all(ended):
             logger.warning("threads that read are still waiting for their source")
         self._reader.close()
+        self.at_close()
 
     def _all(self) -> list[Builder]:
         return [*self._builders, *self._leaving]

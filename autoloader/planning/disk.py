@@ -1,11 +1,13 @@
-"""What must stay free on the disk of the cache of shards: taken over before anything is fetched.
+"""What must stay free on the disk of the cache of shards: checked before anything is fetched.
 
 Not here: keeping it free (``remote.room``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 from autoloader.errors import UsageError
 from autoloader.samples.resolve.mixture import ResolvedMixture
@@ -13,10 +15,10 @@ from autoloader.units import format_bytes, parse_bytes
 
 
 def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
-    """What ``disk_floor`` says in bytes; from now on this process keeps so much free.
+    """What ``disk_floor`` says in bytes.
 
     Args:
-        disk_floor: "50GB", or bytes; ``None`` leaves it as it is.
+        disk_floor: "50GB", or bytes; ``None`` says nothing.
         mixture: what will be read.
 
     Raises:
@@ -25,9 +27,9 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
     if disk_floor is None:
         return None
     floor_bytes = parse_bytes(disk_floor, name="disk_floor")
-    if not any(one.remote and one.indexable for one in mixture.datasets):
+    if not _is_cached(mixture):
         return floor_bytes
-    from autoloader.remote.shards import FOLDER_VARIABLE, keep_free, shards_folder
+    from autoloader.remote.shards import FOLDER_VARIABLE, shards_folder
 
     folder = shards_folder()
     found = os.statvfs(folder)
@@ -38,5 +40,26 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
             f"shards ({folder}) has {format_bytes(whole)} in all",
             remedy=f"lower disk_floor, or name a folder on a larger disk ({FOLDER_VARIABLE})",
         )
-    keep_free(floor_bytes)
     return floor_bytes
+
+
+@contextlib.contextmanager
+def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterator[None]:
+    """As long as this lasts so much stays free, whatever is fetched of a mixture.
+
+    Args:
+        floor_bytes: of ``admit_disk_floor``.
+        mixture: what is read.
+    """
+    if not _is_cached(mixture):
+        yield
+        return
+    from autoloader.remote.shards import kept_free
+
+    with kept_free(floor_bytes):
+        yield
+
+
+def _is_cached(mixture: ResolvedMixture) -> bool:
+    """Whether shards of it come through the cache; local data goes without."""
+    return any(one.remote and one.indexable for one in mixture.datasets)

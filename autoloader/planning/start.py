@@ -23,7 +23,7 @@ from autoloader.order.dealing import Ranks, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
 from autoloader.order.parts import check_parts
 from autoloader.pipeline.batch_call import check_call
-from autoloader.planning.disk import admit_disk_floor
+from autoloader.planning.disk import admit_disk_floor, disk_floor_kept
 from autoloader.planning.kinds import kind_of
 from autoloader.planning.order_notes import chain_notes, locality_notes
 from autoloader.planning.preemption import OpenLoaders
@@ -274,13 +274,14 @@ def plan_loader(
     chosen = Knobs.build({**complete(given, legal), "reader": reader}, base=legal)
     chosen.check(limits)
     world_size = ranks.world_size
-    counts = count_mixture(
-        mixture,
-        probe_only=probe_only,
-        by_index=chosen.reader == "indexed",
-        fetch=chosen.reader == "indexed",
-        who=f"rank {ranks.rank} of {world_size}" if world_size > 1 else "",
-    )
+    with disk_floor_kept(disk_floor_bytes, mixture):
+        counts = count_mixture(
+            mixture,
+            probe_only=probe_only,
+            by_index=chosen.reader == "indexed",
+            fetch=chosen.reader == "indexed",
+            who=f"rank {ranks.rank} of {world_size}" if world_size > 1 else "",
+        )
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))
@@ -292,7 +293,8 @@ def plan_loader(
             path="mixing.epoch",
         )
     if spec.normalize is not None:
-        statistics = statistics_of(spec, split, cached_only=probe_only)
+        with disk_floor_kept(disk_floor_bytes, mixture):
+            statistics = statistics_of(spec, split, cached_only=probe_only)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
         changes += file_differences(mixture, spec, split) if probe_only else ()
     return LoaderPlan(

@@ -168,6 +168,7 @@ class BuildStart(Message):
     knobs: dict[str, Any]
     node: dict[str, Any] | None
     on_disk: dict[str, Any] | None
+    disk_floor_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

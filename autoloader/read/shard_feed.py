@@ -130,7 +130,7 @@ class ShardFeed:
             self._closed = True
             self._queue.clear()
             self._changed.notify_all()
-        self._cache.room.lease(set())
+            self._cache.room.plan(self, {})
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the threads; whether all have ended."""
@@ -172,16 +172,16 @@ class ShardFeed:
         """Find what is needed when, from a position on."""
         ahead = self._order.ahead(position)
         shards = {path: self._cache.shard(path) for path in ahead}
-        self._cache.room.future = {shards[path].key: at for path, at in ahead.items()}
-        self._cache.room.lease({shard.key for shard in shards.values()})
         queue = [
             (at, shards[path])
             for path, at in ahead.items()
             if path not in self._left_out and shards[path].missing_bytes
         ]
         with self._changed:
-            self._queue = queue
-            self._changed.notify_all()
+            if not self._closed:
+                self._cache.room.plan(self, {shards[path].key: at for path, at in ahead.items()})
+                self._queue = queue
+                self._changed.notify_all()
 
 
 class FedSource(PlannedSource):

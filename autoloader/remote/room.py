@@ -51,14 +51,14 @@ class Room:
         floor_bytes: what must stay free.
 
     Attributes:
-        future: key of a shard → the position at which the plan needs it next.
+        floor_bytes: as above.
     """
 
     def __init__(self, folder: Path, floor_bytes: int) -> None:
         self.folder = folder
         self.floor_bytes = floor_bytes
-        self.future: Mapping[str, float] = {}
         self._lock = threading.Lock()
+        self._plans: dict[object, Mapping[str, float]] = {}
         self._held: set[str] = set()
         self._told_full = False
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -81,7 +81,7 @@ class Room:
             if self.free_bytes() >= nbytes:
                 return True
             for key, kind in self._by_use():
-                if self.future.get(key, math.inf) < needed:
+                if self.needed(key) < needed:
                     break
                 gone = not self._leased_by_others(key) and self._delete(key, kind)
                 if gone and self.free_bytes() >= nbytes:
@@ -99,9 +99,23 @@ class Room:
                 format_bytes(self.floor_bytes),
             )
 
-    def lease(self, keys: set[str]) -> None:
-        """These shards, and no others, are needed soon."""
+    def needed(self, key: str, unknown: float = math.inf) -> float:
+        """The position at which a plan needs a shard next; ``unknown`` where none names it."""
+        told = [plan[key] for plan in list(self._plans.values()) if key in plan]
+        return min(told, default=unknown)
+
+    def plan(self, owner: object, future: Mapping[str, float]) -> None:
+        """One of the plans of this process needs these shards soon, and no others: all are leased.
+
+        Args:
+            owner: whose plan.
+            future: key of a shard → the position at which it is needed next; empty: the plan ends.
+        """
         with self._lock:
+            self._plans.pop(owner, None)
+            if future:
+                self._plans[owner] = future
+            keys = set().union(*self._plans.values())
             for key in self._held - keys:
                 set_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
             self._held = {key for key in keys if self._try_lease(key)}
@@ -135,7 +149,7 @@ class Room:
                     with contextlib.suppress(OSError):
                         stat = entry.stat(follow_symlinks=False)
                         used = max(stat.st_atime, stat.st_mtime if match[2] == "part" else 0.0)
-                        found.append((-self.future.get(match[1], math.inf), used, match.groups()))
+                        found.append((-self.needed(match[1]), used, match.groups()))
         return [(str(key), str(kind)) for _, _, (key, kind) in sorted(found)]
 
     def _delete(self, key: str, kind: str) -> bool:

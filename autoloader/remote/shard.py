@@ -173,7 +173,7 @@ class RemoteShard:
 
     @property
     def _needed(self) -> float:
-        return self._room.future.get(self.key, -math.inf)
+        return self._room.needed(self.key, -math.inf)
 
     def _enter(self) -> ShardPart | None:
         """The part, which stays open until ``_leave``; ``None`` where the shard is whole."""

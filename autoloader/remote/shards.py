@@ -10,7 +10,8 @@ import errno
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from autoloader.probes import storage
@@ -102,6 +103,8 @@ class ShardCache:
 
 
 _caches: dict[tuple[int, Path], ShardCache] = {}
+_floors: dict[object, int] = {}
+"""What each loader of this process keeps free."""
 _lock = threading.Lock()
 
 
@@ -121,25 +124,53 @@ def shards_folder() -> Path:
     return folder / platform.node() if far else folder
 
 
-def keep_free(floor_bytes: int) -> None:
-    """From now on so much stays free on the cache's disk.
+@contextmanager
+def kept_free(floor_bytes: int | None) -> Iterator[None]:
+    """As long as this lasts so much stays free on the cache's disk.
 
-    It holds for all loaders of this process, and for the processes that it starts.
+    Of several that last in one process the largest counts.
+
+    Args:
+        floor_bytes: ``None``: what the environment says.
+
+    Raises:
+        UsageError: the environment says no size.
     """
-    os.environ[FLOOR_VARIABLE] = str(floor_bytes)
+    asked = object()
+    with _lock:
+        _floors[asked] = _unsaid_floor() if floor_bytes is None else floor_bytes
+        _set_floors()
+    try:
+        yield
+    finally:
+        with _lock:
+            del _floors[asked]
+            _set_floors()
 
 
 def shard_cache() -> ShardCache:
-    """This process's, in ``shards_folder``, with the floor that the environment says.
+    """This process's, in ``shards_folder``.
 
     Raises:
         OSError: its folder cannot be made.
+        UsageError: the environment says no size of a floor.
     """
-    floor = os.environ.get(FLOOR_VARIABLE)
-    floor_bytes = parse_bytes(floor, name=FLOOR_VARIABLE) if floor else DISK_FLOOR_BYTES
     key = (os.getpid(), shards_folder())
     with _lock:
         if key not in _caches:
-            _caches[key] = ShardCache(key[1], floor_bytes)
-        _caches[key].room.floor_bytes = floor_bytes
+            _caches[key] = ShardCache(key[1])
+        _set_floors()
         return _caches[key]
+
+
+def _set_floors() -> None:
+    """Tell every cache of this process what stays free; under the lock."""
+    floor_bytes = max(_floors.values()) if _floors else _unsaid_floor()
+    for cache in _caches.values():
+        cache.room.floor_bytes = floor_bytes
+
+
+def _unsaid_floor() -> int:
+    """What stays free where no loader says."""
+    said = os.environ.get(FLOOR_VARIABLE)
+    return parse_bytes(said, name=FLOOR_VARIABLE) if said else DISK_FLOOR_BYTES

@@ -290,6 +290,30 @@ def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
     first.batches(30)
 
 
+def test_what_a_decode_costs_is_still_asked_when_another_pipeline_over_the_mixture_has_closed(
+    written: list[Written], play: Play
+) -> None:
+    mixed = mixture(written)
+    first, second = (play(mixed, cache_bytes=50 * FRAME) for _ in range(2))
+    both = [one.batch() for one in (first, second)]
+    assert_same(*both)
+    table = second.pipeline._reader._frames
+    assert table is first.pipeline._reader._frames
+    first.close()
+    asked: list[np.ndarray] = []
+    costs = second.pipeline._frame_costs
+    second.pipeline._frame_costs = lambda: asked.append(costs()) or asked[-1]
+    second.hold(40 * FRAME)
+    before = len(asked)
+    for _ in range(20):
+        table._costs_at_s = float("-inf")
+        second.batch()
+    assert len(asked) > before
+    assert (asked[-1] > 0).any()
+    second.close()
+    assert not table._claims
+
+
 def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batches(
     written: list[Written],
 ) -> None:

@@ -208,8 +208,30 @@ def test_a_frame_that_a_run_shows_twice_gets_a_slot_for_the_run_and_counts_as_hi
 
 
 def test_what_saves_more_seconds_for_its_bytes_is_held_first(table: FrameTable) -> None:
-    table.costs = lambda: np.asarray([1e-3, 10e-3])
-    table.resize(20 * FRAME)
+    table.claim("only", 20 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
+    keys = np.arange(40)
+    asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
+    kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
+    assert kept[1::2].sum() >= 18
+    assert not kept[::2].any()
+
+
+def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: FrameTable) -> None:
+    unknown = np.full(2, np.nan)
+    table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
+    table.claim("second", 10 * FRAME, lambda: unknown)
+    table.claim("second", 20 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
+    table.leave("first")
+    keys = np.arange(40)
+    asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
+    kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
+    assert kept[1::2].sum() >= 18
+    assert not kept[::2].any()
+
+
+def test_what_pipelines_say_of_a_decode_is_taken_together(table: FrameTable) -> None:
+    table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, np.nan]))
+    table.claim("second", 10 * FRAME, lambda: np.asarray([3e-3, 20e-3]))
     keys = np.arange(40)
     asked = CameraFrames(keys, 100 + keys, keys % 2, np.ones(40, np.int64))
     kept = table.ask(["file"], {"primary": asked}, 0, 1).slots["primary"] >= 0
@@ -223,8 +245,7 @@ def test_what_a_hit_saves_is_what_a_decode_costs_now_not_when_its_frame_was_take
     now = [0.0]
     monkeypatch.setattr("autoloader.cache.table.time.monotonic", lambda: now[0])
     costs = np.asarray([1e-2, 1e-2])
-    table.costs = lambda: costs
-    table.resize(20 * FRAME)
+    table.claim("only", 20 * FRAME, lambda: costs)
     dear = table.ask(["file"], {"primary": frames(np.arange(20), np.full(20, 500))}, 0, 1)
     filled(dear)
     dear.give_up()

@@ -345,7 +345,13 @@ def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
     ) as loader:
         assert loader.plan.disk_floor_bytes == free + 2**30
         next(iter(loader))
-    assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
+        assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
+        assert os.environ["AUTOLOADER_DISK_FLOOR"] == "1MB"
+    common = {"ram_floor": "1MB", "isolation": "thread", "output": "numpy"}
+    with AutoLoader(spec_of(large), **common) as loader:  # another one's floor is not its own
+        next(iter(loader))
+        while not list((tmp_path / "second" / "shards").glob("*.shard")):
+            time.sleep(0.01)
     with pytest.raises(UsageError, match=r"disk_floor: .* cannot stay free"):
         AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="900TB", output="numpy")
     with pytest.raises(UsageError, match="disk_floor"):

@@ -95,11 +95,13 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     feed = ShardFeed(order, cache)
     feed.follow(0)
     until(lambda: all(cache.shard(path).whole_path.exists() for path in others))
+    known = {path for path in (first, *others) if cache.room.needed(cache.shard(path).key) < 99}
     feed.close()
     assert feed.join(30)
+    assert known == {first, *others}
+    assert cache.room.needed(cache.shard(first).key) == float("inf")
     asked = [f"{server.address}/{one.name}" for one in server.of("tfrecord", "GET")]
     assert asked == others
-    assert cache.room.future.keys() == {cache.shard(path).key for path in (first, *others)}
 
 
 def test_a_shard_that_cannot_be_fetched_ahead_is_left_to_who_needs_it(

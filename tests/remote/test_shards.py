@@ -385,7 +385,8 @@ def test_at_the_floor_what_the_plan_needs_last_goes_first(
 ) -> None:
     cache, room, addresses = three
     first, second, third = map(cache.shard, addresses)
-    room.future = {first.key: 50.0, second.key: 900.0, third.key: 100.0}
+    room.plan("one", {first.key: 50.0, second.key: 900.0})
+    room.plan("another", {first.key: 5000.0, third.key: 100.0})
     first.fetch_whole()
     second.fetch_whole()
     third.fetch_whole()
@@ -431,6 +432,23 @@ def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_op
     assert left == {f"{keys[2]}.part", f"{keys[2]}.map"}, "a foreign file lives"
 
 
+def test_a_floor_is_its_loaders_own_and_ends_with_it(
+    far: FileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(shards.FLOOR_VARIABLE, "3GB")
+    room, before = shards.shard_cache().room, dict(os.environ)
+    with shards.kept_free(2 * 10**9):
+        assert room.floor_bytes == 2 * 10**9
+        with shards.kept_free(None):  # a loader that says nothing
+            assert room.floor_bytes == 3 * 10**9
+            with shards.kept_free(7 * 10**9):
+                assert room.floor_bytes == shards.shard_cache().room.floor_bytes == 7 * 10**9
+            assert room.floor_bytes == 3 * 10**9
+        assert room.floor_bytes == 2 * 10**9
+    assert room.floor_bytes == 3 * 10**9
+    assert dict(os.environ) == before
+
+
 def test_foreign_files_and_shards_that_another_job_leases_stay(
     three: tuple[ShardCache, SmallDisk, list[str]],
 ) -> None:
@@ -442,7 +460,9 @@ def test_foreign_files_and_shards_that_another_job_leases_stay(
     for path in foreign:
         path.write_bytes(b"mine")
     other = Room(room.folder, 0)
-    other.lease({shards[0].key})
+    other.plan("one", {shards[0].key: 0.0, shards[1].key: 0.0})
+    other.plan("another", {shards[0].key: 9.0})
+    other.plan("one", {})
     room.room_bytes = 0
     assert not room.make(SIZE)
     assert [one.whole_path.exists() for one in shards[:2]] == [True, False]
