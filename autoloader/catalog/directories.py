@@ -1,11 +1,16 @@
 """Finds TFDS version directories: whether a path is one, and which one a TFDS name means.
 
+Here is also what a dataset is called by where it lies: a cache of the Hugging Face Hub has a folder
+for each repository, and in it one for each revision, whose name is a commit's.
+
 Not here: what a version directory says about itself (``autoloader.catalog.metadata``).
 """
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from autoloader.catalog import files
@@ -17,6 +22,8 @@ VERSION = re.compile(r"\d+\.\d+\.\d+")
 _TFDS_NAME = re.compile(
     r"(?P<name>\w[\w-]*)(/(?P<config>[\w.+=-]+(/[\w.+=-]+)*?))?(:(?P<version>[\d.*]+))?"
 )
+
+_REPOSITORY = re.compile(r"(?:dataset|model|space)s--(?:.*--)?(?P<name>.+)")
 
 
 def check_version(path: str | Path, *, dataset: str) -> str:
@@ -180,3 +187,56 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
         remedy=remedy,
         dataset=dataset,
     )
+
+
+def folder_name(path: str | Path) -> str:
+    """What a dataset is called by where it lies: "droid" of ".../droid/1.0.1"."""
+    place = Path(files.normal(path)) if not files.is_remote(path) else Path(path)
+    if VERSION.fullmatch(place.name):
+        place = place.parent
+    if place.parent.name == "snapshots" and (found := _REPOSITORY.fullmatch(place.parts[-3])):
+        return found["name"]
+    return place.name
+
+
+@dataclass(frozen=True, slots=True)
+class HubRepository:
+    """A repository's folder in a cache of the Hugging Face Hub.
+
+    Attributes:
+        path: the folder; holds ``refs`` and ``snapshots``.
+        name: of the repository, without its owner.
+    """
+
+    path: Path
+    name: str
+
+    @classmethod
+    def at(cls, folder: Path) -> HubRepository | None:
+        """The one whose folder, or whose folder of snapshots, this is; else ``None``."""
+        path = folder.parent if folder.name == "snapshots" else folder
+        found = _REPOSITORY.fullmatch(path.name)
+        there = found is not None and os.path.isdir(path / "snapshots")  # noqa: PTH112
+        return cls(path, found["name"]) if found is not None and there else None
+
+    def taken(self) -> tuple[Path, list[str]]:
+        """(the snapshot that its refs point to, names of the others).
+
+        ``main`` comes first, then any other ref, then the snapshot that was written last.
+        """
+        snapshots = {one.name: one for one in (self.path / "snapshots").iterdir() if one.is_dir()}
+        refs: dict[str, str] = {}
+        for file in sorted((self.path / "refs").rglob("*")):
+            if file.is_file():
+                commit = file.read_text(encoding="utf-8", errors="replace").strip()
+                refs[str(file.relative_to(self.path / "refs"))] = commit
+        named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
+        latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)
+        there = [one for one in [*named, *latest] if one in snapshots]
+        if not there:
+            return self.path / "snapshots", []
+        commit = there[0]
+        by_commit = {of: ref for ref, of in refs.items()}
+        others = [f"{by_commit[one]} ({one})" if one in by_commit else one for one in latest]
+        del others[latest.index(commit)]
+        return snapshots[commit], others

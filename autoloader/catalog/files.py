@@ -78,6 +78,28 @@ def join(directory: str, *names: str) -> str:
     return posixpath.join(directory, *names)
 
 
+_STAND_INS = (
+    (b"version https://git-lfs.", "a Git LFS pointer, and not the file", "run git lfs pull"),
+    (b"/annex/objects/", "a git-annex pointer, and not the file", "run git annex get"),
+    (b"\x1f\x8b", "gzip-compressed", "unpack it (gunzip), and keep its name"),
+    (b"<!doctype html", "a web page, and not the file", "fetch it again, with a login if need be"),
+    (b"<html", "a web page, and not the file", "fetch it again, with a login if need be"),
+)
+
+
+def stand_in(path: str | Path) -> tuple[str, str] | None:
+    """What a local file is instead of itself, and what to do; ``None`` where nothing is known.
+
+    Looks at its first bytes: a pointer of Git LFS, a compressed file, a web page of a server.
+    """
+    try:
+        with opened(path) as fd:
+            front = os.pread(fd, 64, 0).lower()
+    except OSError:
+        return None
+    return next(((what, how) for begin, what, how in _STAND_INS if front.startswith(begin)), None)
+
+
 def name_of(path: str) -> str:
     """The last part of a path."""
     return posixpath.basename(path)

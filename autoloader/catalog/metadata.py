@@ -83,6 +83,7 @@ class VersionDirectory:
         file_format: ``TFRECORD`` or ``LEROBOT``.
         dataset: the name that the spec gives this dataset, for messages.
         steps: shard path → frames of each of its records, where the metadata says; else empty.
+        notes: what a person should know of it, a clause each, such as episodes in no split.
         lerobot: a ``lerobot.metadata.LeRobotMetadata``; ``None`` of other formats.
     """
 
@@ -95,6 +96,7 @@ class VersionDirectory:
     file_format: str
     dataset: str = ""
     steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     lerobot: object = field(default=None, compare=False, repr=False)
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
@@ -208,11 +210,13 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     return document
 
 
-def broken(path: str, why: str, *, dataset: str) -> SourceError:
+def broken(path: str, why: str, *, dataset: str, remedy: str = "") -> SourceError:
     """The error for a metadata file that does not hold what it should."""
+    if found := None if files.is_remote(path) else files.stand_in(path):
+        why, remedy = f"it is {found[0]}", found[1]
     return SourceError(
         f"dataset {dataset}: {path} is broken: {why}",
-        remedy="restore the file from where the dataset came, or write the dataset again",
+        remedy=remedy or "restore the file from where the dataset came, or write the dataset again",
         dataset=dataset,
     )
 

@@ -14,6 +14,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from autoloader.recipes.library import own_name
+
 PAIR_OFFSETS = (3, 5, 10)
 """Frames that a pair may lie apart: the one nearest to a second of the control frequency."""
 
@@ -56,8 +58,8 @@ class KnownMix:
 def known_dataset(name: str) -> tuple[str, KnownDataset] | None:
     """The entry for a TFDS name, under the registry's own name for it."""
     document = _document()["datasets"]
-    own = name if name in document else _aliases().get(name)
-    if own is None:
+    own = name if name in document else _aliases().get(name, own_name(name))
+    if own not in document:
         return None
     entry = document[own]
     language = entry.get("language", "language_instruction")

@@ -60,6 +60,7 @@ class Panel:
         look: its first episodes.
         samples: how many reached the model's stage of the histograms.
         black: cameras whose every frame is black though the dataset has them.
+        silent: "language" and text features that the dataset has, and that say nothing.
     """
 
     shown: list[Shown] = field(default_factory=list)
@@ -67,6 +68,7 @@ class Panel:
     look: DatasetLook = field(default_factory=DatasetLook)
     samples: int = 0
     black: list[str] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
 
     def blocks(self) -> list[tuple[str, float]]:
         """(what, inches wide) of the blocks in its row."""

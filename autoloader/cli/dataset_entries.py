@@ -8,19 +8,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import Feature, VersionDirectory
-from autoloader.catalog.registry import KnownDataset
+from autoloader.catalog.directories import folder_name
+from autoloader.catalog.lerobot.metadata import TASK, metadata_of
+from autoloader.catalog.metadata import LEROBOT
+from autoloader.catalog.registry import known_dataset
 from autoloader.cli.depth_colours import depth_features
-from autoloader.cli.propose import propose
+from autoloader.cli.propose import guess_cameras, propose, why_no_camera
 from autoloader.cli.styles import Style
 from autoloader.cli.yaml_line import flow
-from autoloader.errors import AutoloaderError, UsageError
-from autoloader.recipes import recipe
+from autoloader.errors import AutoloaderError, SourceError, UsageError
+from autoloader.recipes import Recipe, recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
-from autoloader.transforms.fields import feature_width, find_feature
+from autoloader.transforms.fields import feature_width, find_feature, is_several
 
 _FLAGS = ("has_{}", "{}_present", "{}_valid")
 
@@ -39,6 +43,7 @@ class Entry:
         notes: what a person should know, a comment line each.
         proposed: fields that come from ``features.json`` → why.
         commented: fields that stand as comments → (value, why).
+        missing: "camera" and "language", where none could be taken → why.
     """
 
     name: str
@@ -50,6 +55,7 @@ class Entry:
     notes: list[str] = field(default_factory=list)
     proposed: dict[str, str] = field(default_factory=dict)
     commented: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -57,24 +63,44 @@ class Entry:
         return tuple(self.values.get("images", ()))
 
 
-def entry_of(
-    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, style: Style
-) -> Entry:
+def entry_of(directory: VersionDirectory, style: Style) -> Entry:
     """The entry of a version directory, by the style's recipe, or as proposed where there is none.
 
-    Args:
-        directory: what lies there.
-        known: what the registry says of it, under the registry's name.
-        style: the convention.
+    A dataset is looked up by the name of its folder, then by the name that its files have.
     """
     if style.project is None:
-        return _proposed(directory, known, style)
-    try:
-        found = recipe(directory.name.partition("/")[0], style.project)
-    except UsageError:
-        entry = _proposed(directory, known, style)
+        return _proposed(directory, style)
+    misfits: list[tuple[Entry, str]] = []
+    for name in _names(directory):
+        try:
+            made = _by_recipe(directory, name, recipe(name, style.project), style)
+        except UsageError:
+            continue
+        misfit = fault_of(made)
+        if misfit is None:
+            return made
+        misfits.append((made, misfit.what))
+    entry = _proposed(directory, style)
+    if not misfits:
         entry.proposed = dict.fromkeys(entry.values, f"{style.project} has no recipe for it")
         return entry
+    made, told = misfits[0]
+    entry.known_as = made.known_as
+    why = f"the recipe of {style.project} does not fit these files"
+    entry.proposed = dict.fromkeys(entry.values, why)
+    entry.notes.append(f"{why}: {told}")
+    return entry
+
+
+def _names(directory: VersionDirectory) -> list[str]:
+    """Names that it may be known by, without the config: of its folder, and of its files."""
+    own, *config = directory.name.split("/")
+    place = Path(directory.path)
+    folder = folder_name(place if not config else place.parents[len(config)])
+    return list(dict.fromkeys([folder, own]))
+
+
+def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Style) -> Entry:
     values = dict(found.dataset)
     if style.only_cameras and "images" in values:
         values["images"] = {
@@ -83,7 +109,7 @@ def entry_of(
         if not values["images"]:
             del values["images"]
     made = Entry(
-        name=_name(directory),
+        name=_name(directory, name),
         known_as=found.name,
         directory=directory,
         values=values,
@@ -96,18 +122,10 @@ def entry_of(
         made.commented["state"] = (values.pop("state"), why)
     if "images" in values:
         values["images"] = with_flags(values["images"], directory.features)
-    misfit = _misfit(made)
-    if misfit is None:
-        return made
-    entry = _proposed(directory, known, style)
-    entry.known_as = found.name
-    why = f"the recipe of {style.project} does not fit these files"
-    entry.proposed = dict.fromkeys(entry.values, why)
-    entry.notes.append(f"{why}: {misfit}")
-    return entry
+    return made
 
 
-def _misfit(entry: Entry) -> str | None:
+def fault_of(entry: Entry) -> AutoloaderError | None:
     """Why an entry cannot be read from its files, or ``None``."""
     dataset: dict[str, Any] = {
         "name": entry.name,
@@ -116,51 +134,81 @@ def _misfit(entry: Entry) -> str | None:
     }
     dataset |= entry.values
     if not entry.cameras:  # a spec has one, and be it here alone
-        every = entry.directory.features.items()
-        dataset["images"] = {"any": next((path for path, one in every if one.kind == "image"), "")}
+        dataset["images"] = guess_cameras(entry.directory.features)
     cameras = {camera: {"size": [8, 8]} for camera in dataset["images"]}
     try:
+        if not cameras:
+            entry.directory.resolve(str(entry.split["train"]))
+            return None
         resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
     except AutoloaderError as error:
-        return error.what
+        return error
     return None
 
 
-def _proposed(
-    directory: VersionDirectory, known: tuple[str, KnownDataset] | None, style: Style
-) -> Entry:
-    found = propose(directory.features, known[1] if known else None)
+def _proposed(directory: VersionDirectory, style: Style) -> Entry:
+    features = directory.features
+    tried = [
+        (name, known, propose(features, known[1]))
+        for name in _names(directory)
+        if (known := known_dataset(name)) is not None
+    ]
+    fitting = [one for one in tried if not one[2].proposed] or tried
+    name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
+    missing = {}
+    if directory.file_format == LEROBOT and TASK in found.language:
+        try:
+            assert metadata_of(directory).tasks, "a list without a task is refused"
+        except SourceError as error:
+            found.language.remove(TASK)
+            missing["language"] = error.what.partition(": ")[2]
+    if not found.images:
+        missing["camera"] = why_no_camera(features)
+    if not found.language:
+        missing.setdefault("language", "no feature holds texts")
     action, state = found.action, found.state
     notes = [known[1].note] if known and known[1].note else []
     if style.raw:
-        action, state = (as_they_lie(terms, directory.features) for terms in (action, state))
+        action, state = (as_they_lie(terms, features) for terms in (action, state))
         if action != found.action and any(not isinstance(term, str) for term in found.action):
             notes.append(f"as part of a mixture this action is usually made {flow(found.action)}")
     values = {
         "images": found.images,
         "action": _one_or_list(action),
         "state": _one_or_list(state),
-        "language": found.language[0] if len(found.language) == 1 else {"any_of": found.language},
+        "language": language_of(found.language, features),
     }
     if style.only_cameras:
         values["images"] = {
             camera: path for camera, path in found.images.items() if camera in style.cameras
         }
-    values["images"] = with_flags(values["images"], directory.features)
+    values["images"] = with_flags(values["images"], features)
     return Entry(
-        name=_name(directory),
+        name=_name(directory, name),
         known_as=known[0] if known else directory.name.partition("/")[0],
         directory=directory,
         values={key: value for key, value in values.items() if getattr(found, key) and value},
         split=_split(directory),
         hz=known[1].hz if known else None,
         notes=notes,
-        proposed=found.proposed,
+        proposed={key: why for key, why in found.proposed.items() if getattr(found, key)},
+        missing=missing,
     )
 
 
-def _name(directory: VersionDirectory) -> str:
-    return re.sub(r"\W+", "_", directory.name).strip("_")[:90] or "dataset"
+def language_of(paths: Sequence[str], features: Mapping[str, Feature]) -> Any:
+    """The language of these features as a spec writes it; of several strings one is drawn."""
+    chosen: dict[str, Any] = {"path": paths[0]} if len(paths) == 1 else {"any_of": list(paths)}
+    if any(is_several(features[path]) for path in paths):
+        return {**chosen, "several": "draw"}
+    return paths[0] if len(paths) == 1 else chosen
+
+
+def _name(directory: VersionDirectory, found_by: str) -> str:
+    """Its name in a spec: the one that it is known by, with its config; else its own."""
+    _, slash, config = directory.name.partition("/")
+    name = f"{found_by}{slash}{config}" if found_by else directory.name
+    return re.sub(r"\W+", "_", name).strip("_")[:90] or "dataset"
 
 
 def with_flags(images: Mapping[str, Any], features: Mapping[str, Feature]) -> dict[str, Any]:

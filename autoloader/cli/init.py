@@ -55,13 +55,25 @@ def init(
         _say_what_is_there(chosen, normal(data_dir))
     if not found:
         raise SourceError(
-            f"{normal(data_dir)} holds no TFDS dataset" + (f" of {mix}" if mix else ""),
-            remedy="name a directory with version directories such as my_dataset/1.0.0 below it",
+            f"{normal(data_dir)} holds no TFDS or LeRobot dataset that can be read"
+            + (f", of {mix}" if mix else ""),
+            remedy="name a directory with version directories such as my_dataset/1.0.0, or with "
+            "LeRobot datasets, below it; what was found and left out stands above",
         )
     for one in found:
         if one.proposed:
             why = "; ".join(sorted(set(one.proposed.values())))
             note(f"{one.name}: look at {', '.join(one.proposed)}: proposed ({why})")
+        for what, why in one.missing.items():
+            note(f"{one.name}: no {what}: {why}")
+        for told in one.directory.notes:
+            note(f"{one.name}: {told}")
+    if not any(one.cameras for one in found):
+        raise SourceError(
+            f"{normal(data_dir)}: no dataset has a camera that could be taken, and a spec has one",
+            remedy="write the spec by hand, with the camera in images; or write the dataset again "
+            "with one uint8 picture a step and camera",
+        )
     text = spec_text(found, STYLES[name], style_name=name.value, chosen=chosen)
     from ruamel.yaml import YAML
 
@@ -140,30 +152,47 @@ def _say_what_is_there(chosen: ChosenMix, root: str) -> None:
 
 
 def _entries(root: str, style: Style) -> Iterator[Entry]:
-    """The newest version of every dataset below ``root``; says which cannot be taken, and why."""
-    from autoloader.catalog import open_source
-    from autoloader.catalog.files import normal
-    from autoloader.catalog.registry import known_dataset
-    from autoloader.cli.dataset_entries import entry_of
-    from autoloader.cli.version_directories import newest_versions
-    from autoloader.errors import AutoloaderError, MissingExtraError
+    """Of every dataset below ``root`` the newest version that can be read; says what is left."""
+    from autoloader.catalog.sources import same_files
+    from autoloader.cli.version_directories import dataset_versions
 
+    taken: list[Entry] = []
     names: set[str] = set()
-    for place in newest_versions(root):
-        path = normal(place)
-        try:
-            directory = open_source(path, dataset=place.parent.name)
-            known = known_dataset(directory.name.partition("/")[0])
-            entry = entry_of(directory, known, style)
-        except AutoloaderError as error:
-            way_out = f" → {error.remedy}" if isinstance(error, MissingExtraError) else ""
-            note(f"{path}: left out: {error.what}{way_out}")
+    for versions in dataset_versions(root):
+        found = (_entry(place, style) for place in versions)
+        entry = next((one for one in found if one is not None), None)
+        if entry is None:
             continue
-        if not {"images", "action", "state"} & set(entry.values):
-            note(f"{path}: left out: no image, action or state that could be taken")
+        pairs = same_files([*(one.directory for one in taken), entry.directory])
+        if pairs:
+            other = taken[pairs[0][0]].directory.path
+            note(f"{entry.directory.path}: left out: it holds the same data as {other}")
             continue
         stem, number = entry.name, 2
         while entry.name in names:
             entry.name, number = f"{stem}_{number}", number + 1
         names.add(entry.name)
+        taken.append(entry)
         yield entry
+
+
+def _entry(place: Path, style: Style) -> Entry | None:
+    """The entry of a version, or ``None`` where it cannot be taken; says why."""
+    from autoloader.catalog import open_source
+    from autoloader.catalog.directories import folder_name
+    from autoloader.catalog.files import normal
+    from autoloader.cli.dataset_entries import entry_of, fault_of
+    from autoloader.errors import AutoloaderError
+
+    path = normal(place)
+    try:
+        entry = entry_of(open_source(path, dataset=folder_name(path)), style)
+        if (fault := fault_of(entry)) is not None:
+            raise fault
+    except AutoloaderError as error:
+        note(f"{path}: left out: {error.what} → {error.remedy}")
+        return None
+    if not {"images", "action", "state"} & set(entry.values):
+        note(f"{path}: left out: no image, action or state that could be taken")
+        return None
+    return entry

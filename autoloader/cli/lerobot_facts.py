@@ -5,6 +5,7 @@ Not here: the same of RLDS records (``cli.dataset_facts``), showing it (``cli.in
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from autoloader.catalog.lerobot.metadata import EPISODE, TASK, metadata_of
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of
+from autoloader.errors import SourceError
 
 
 def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
@@ -28,7 +30,10 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
     """
     found = DatasetFacts(split)
     known = metadata_of(directory)
-    told = known.tasks if TASK in directory.features else {}
+    told: dict[int, bytes] = {}
+    if TASK in directory.features:
+        with contextlib.suppress(SourceError):  # the feature is then told as absent
+            told = known.tasks
     columns: dict[str, list[NDArray[Any]]] = {}
     texts: dict[str, set[str]] = {}
     for piece in directory.splits[split]:

@@ -85,6 +85,8 @@ class _Seen:
     samples: int = 0
     bright: dict[str, bool] = field(default_factory=dict)
     """Camera → whether any of its frames is not black; a camera that gave none is absent."""
+    says: dict[str, bool] = field(default_factory=dict)
+    """"language" and text features → whether any of their texts is not blank."""
 
 
 def _samples(
@@ -143,6 +145,9 @@ def _take(batch: Mapping[str, Any], k: int, one: _Seen) -> None:
         if there.any():
             bright = bool(np.asarray(frames[k])[there].any())
             one.bright[camera] = one.bright.get(camera, False) or bright
+    for name, texts in {"language": batch["language"], **batch.get("features", {})}.items():
+        if isinstance(texts, list):
+            one.says[name] = one.says.get(name, False) or bool("".join(texts[k]).strip())
 
 
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
@@ -176,6 +181,7 @@ def _panels(
     from autoloader.cli.contact_sheet import Panel
     from autoloader.cli.episode_looks import DatasetLook, look_at
     from autoloader.cli.histograms import columns_of
+    from autoloader.transforms.fields import is_text
 
     panels = {}
     for dataset in mixture.datasets:
@@ -200,7 +206,10 @@ def _panels(
                 grippers=name == "action",
             )
         black = [camera for camera, bright in one.bright.items() if not bright]
-        panels[dataset.name] = Panel(one.shown, fields, look, one.samples, black)
+        named = {name for name, of in dataset.held.items() if is_text(of)}
+        named |= {"language"} if dataset.language else set()
+        silent = sorted(name for name in named if not one.says.get(name))
+        panels[dataset.name] = Panel(one.shown, fields, look, one.samples, black, silent)
     return panels
 
 
@@ -211,6 +220,7 @@ def _odd(panel: Panel) -> list[str]:
         "the flag that says where it is there (present)"
         for camera in panel.black
     ]
+    found += [f"{name} is empty in all {panel.samples} samples" for name in panel.silent]
     for name, columns in panel.fields.items():
         found += [f"{name} {column.name}: {column.flag}" for column in columns if column.flag]
     return found
@@ -225,6 +235,7 @@ def _plain(panel: Panel) -> dict[str, Any]:
                     "depth": {name: asdict(scale) for name, scale in one.scales.items()}}
                    for one in panel.shown],
         "black": panel.black,
+        "silent": panel.silent,
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
         "removed": panel.look.removed(),

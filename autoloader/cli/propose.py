@@ -22,6 +22,7 @@ from autoloader.transforms.fields import (
     check_same_kind,
     feature_width,
     find_feature,
+    is_several,
     numeric_field,
 )
 
@@ -115,6 +116,18 @@ def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
     return found
 
 
+def why_no_camera(features: Mapping[str, Feature]) -> str:
+    """Why no feature of a dataset can be a colour camera, for people."""
+    reasons = []
+    for path, feature in features.items():
+        if feature.kind == "image" or (feature.kind == "other" and feature.dtype == "uint8"):
+            try:
+                _camera(features, path)
+            except AutoloaderError as error:
+                reasons.append(error.what.removeprefix("images: "))
+    return "; ".join(reasons) or "no feature is a picture of the steps"
+
+
 def _last(path: str) -> str:
     """The last part of a path, whose parts TFDS joins by a slash and LeRobot by a dot."""
     return path.replace(".", "/").rpartition("/")[2]
@@ -179,7 +192,8 @@ def _language(features: Mapping[str, Feature], paths: Sequence[str]) -> None:
         raise ValueError("no feature of that name")
     every = [find_feature(features, path, field="language", dataset="") for path in paths]
     for feature in every:
-        check_language(feature, field="language")
+        if not is_several(feature):
+            check_language(feature, field="language")
     check_same_kind(every, field="language")
 
 

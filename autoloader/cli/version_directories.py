@@ -1,15 +1,18 @@
 """Finds the datasets below a folder: TFDS version directories, the newest of each, and LeRobot's.
 
+A dataset counts once: folders that links lead to, and of a cache of the Hugging Face Hub every
+revision but one, are told and left out.
+
 Not here: what such a directory says (``catalog.metadata``), what is taken of it (``cli.init``).
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from autoloader.catalog.directories import INFO_FILE, VERSION, HubRepository
 from autoloader.catalog.files import (
     directory_names,
     file_names,
@@ -21,19 +24,36 @@ from autoloader.catalog.sources import is_lerobot
 from autoloader.cli.output import note
 
 DEEPEST = 5
-"""Folders below the one that is named that are looked into."""
-
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+"""Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 
 
 def newest_versions(root: str | Path) -> list[Path]:
-    """Of every dataset below ``root`` the newest version; says which folders may not be read.
+    """Of every dataset below ``root`` the newest version; arguments and errors as below."""
+    return [versions[0] for versions in dataset_versions(root)]
+
+
+def dataset_versions(root: str | Path) -> list[list[Path]]:
+    """The versions of every dataset below ``root``, the newest first; of remote data that alone.
+
+    Says which folders may not be read, and which are left out.
 
     Raises:
         SourceError: ``root`` is remote and cannot be read.
     """
-    look = _remote_versions if is_remote(root) else _version_directories
-    return _newest(sorted(look(Path(root), DEEPEST)))
+    if is_remote(root):
+        return _by_dataset(sorted(_remote_versions(Path(root), DEEPEST)))
+    real = os.path.realpath(root)
+    found: dict[str, Path] = {}
+
+    def order(place: Path) -> tuple[bool, Path]:
+        """Places that no link leads to come first."""
+        return os.path.realpath(place) != os.path.normpath(real / place.relative_to(root)), place
+
+    for place in sorted(_version_directories(Path(root), DEEPEST), key=order):
+        kept = found.setdefault(os.path.realpath(place), place)
+        if kept is not place:
+            note(f"{place}: left out: a link to {kept}")
+    return _by_dataset(sorted(found.values()))
 
 
 def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
@@ -43,10 +63,14 @@ def _version_directories(folder: Path, depth: int) -> Iterator[Path]:
     except OSError as error:
         note(f"{folder}: left out: {error.strerror or error}")
         return
-    if {"dataset_info.json", "features.json"} <= set(names) or (
-        "meta" in names and is_lerobot(folder)
-    ):
+    repository = HubRepository.at(folder)
+    if INFO_FILE in names or ("meta" in names and is_lerobot(folder)):
         yield folder
+    elif repository is not None:
+        taken, others = repository.taken()
+        if others:
+            note(f"{repository.name}: takes revision {taken.name}; also there: {', '.join(others)}")
+        yield from _version_directories(taken, DEEPEST)
     elif depth:
         for name in names:
             if not name.startswith(".") and os.path.isdir(folder / name):  # noqa: PTH112 False of any error
@@ -66,24 +90,22 @@ def _remote_versions(folder: Path, depth: int) -> Iterator[Path]:
             return
         told = unreadable(error, place, dataset="")
         raise SourceError(f"{place}: {error.strerror or error}", remedy=told.remedy) from error
-    if {"dataset_info.json", "features.json"} <= set(files):
+    if INFO_FILE in files:
         yield folder
     elif depth:
-        for child in _newest([folder / name for name in below if not name.startswith(".")]):
-            yield from _remote_versions(child, depth - 1)
+        children = [folder / name for name in below if not name.startswith(".")]
+        for versions in _by_dataset(children):
+            yield from _remote_versions(versions[0], depth - 1)
 
 
-def _newest(paths: list[Path]) -> list[Path]:
-    """Of several versions of one dataset the newest."""
-    best: dict[Path, Path] = {}
+def _by_dataset(paths: list[Path]) -> list[list[Path]]:
+    """The versions of each dataset, the newest first."""
+    found: dict[Path, list[Path]] = {}
     for path in paths:
-        key = path.parent if _VERSION.fullmatch(path.name) else path
-        if key not in best or _order(path) > _order(best[key]):
-            best[key] = path
-    return list(best.values())
+        key = path.parent if VERSION.fullmatch(path.name) else path
+        found.setdefault(key, []).append(path)
+    return [sorted(versions, key=_order, reverse=True) for versions in found.values()]
 
 
 def _order(path: Path) -> tuple[int, ...]:
-    return (
-        tuple(int(part) for part in path.name.split(".")) if _VERSION.fullmatch(path.name) else ()
-    )
+    return tuple(int(part) for part in path.name.split(".")) if VERSION.fullmatch(path.name) else ()

@@ -15,6 +15,7 @@ from autoloader.doctor.findings import Fact, Finding, Seen
 from autoloader.errors import AutoloaderError
 from autoloader.index import find_indexes
 from autoloader.index.index_paths import any_index
+from autoloader.index.valid import empty_texts
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.units import format_bytes
@@ -61,12 +62,19 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
 
 
 def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
-    """Whether the index of each local dataset is there and of today's files."""
+    """Indexes of local datasets: missing, stale, and what they say of blank texts."""
     local = [dataset for dataset in datasets if not dataset.remote]
     without: list[str] = []
     stale: list[str] = []
     unread = 0
     for dataset, found in zip(local, find_indexes(local), strict=True):
+        for clause in empty_texts(dataset, found):
+            yield Finding(
+                "data",
+                "warning",
+                f"dataset {dataset.name!r}: {clause}",
+                "name another feature as language, or leave the text out if that is meant",
+            )
         if found is not None:
             continue
         paths = {piece.path for piece in dataset.slices}

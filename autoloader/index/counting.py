@@ -18,7 +18,7 @@ import numpy as np
 from autoloader.catalog.lengths import mean_frames
 from autoloader.errors import SourceError
 from autoloader.index.opening import find_indexes, open_indexes
-from autoloader.index.valid import count_indexed, table_of
+from autoloader.index.valid import count_indexed, empty_texts, table_of
 from autoloader.order.episodes import DatasetTable
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -92,7 +92,8 @@ def _estimated_table(dataset: ResolvedDataset) -> DatasetTable:
     else:
         frames = mean_frames(dataset.slices, dataset.directory.features, dataset=dataset.name)
     if dataset.transform is not None:
-        frames = dataset.transform.frames_left(frames)
+        lengths, of = np.unique(frames, return_inverse=True)
+        frames = np.asarray([dataset.transform.frames_left(int(one)) for one in lengths])[of]
     records = [np.arange(piece.start, piece.stop, dtype=np.int64) for piece in dataset.slices]
     return DatasetTable(
         key=dataset.key,
@@ -115,6 +116,7 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
         damaged=(),
         estimated=given is None,
         frames_estimated=True,
+        empty_texts=empty_texts(dataset, None),
     )
 
 

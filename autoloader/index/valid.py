@@ -11,13 +11,15 @@ Not here: running the transform (``index.build``, ``transforms.transform``), wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
+from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.order.episodes import DatasetTable
@@ -26,8 +28,14 @@ from autoloader.samples.counts import DatasetCount, samples_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import EdgesSpec
+from autoloader.spec.keep import matcher
+from autoloader.transforms.fields import is_text, texts_of
 from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.rlds import Transformed, read_values
+
+MOST_LOOKED_AT = 16
+"""Episodes whose texts are looked at where there is no index, if all of them are blank."""
 
 
 def valid_t(index: DatasetIndex) -> Ranges | None:
@@ -73,7 +81,65 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         damaged=index.damage_reasons(),
         estimated=False,
         lost=tuple(lost),
+        empty_texts=empty_texts(dataset, index),
     )
+
+
+def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[str, ...]:
+    """A clause for each text of a dataset that is blank in all of its episodes.
+
+    Args:
+        dataset: the dataset.
+        index: its index; without one a few episodes are looked at, of remote data none.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    speaks = {one: matcher(r"\S") for one in dataset.held.values() if is_text(one)}
+    speaks |= {one: dataset.words.speaks(one.path) for one in dataset.language}
+    if index is not None:
+        silent = [one.path for one, says in speaks.items() if not _speaks(index, one, says)]
+        return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
+    if dataset.remote or not speaks:
+        return ()
+    from autoloader.transforms.trial import records  # an index tells more
+
+    seen, rewritten = 0, dataset.transform
+    for _, payload in islice(records(dataset.slices), MOST_LOOKED_AT):
+        if not speaks:
+            break
+        keys = {one.key for one in speaks}
+        try:
+            found, _ = (
+                read_values(payload, dataset.features, keys)
+                if rewritten is None
+                else rewritten.apply(payload, only=keys)
+            )
+        except MalformedRecordError:
+            continue  # quarantined when it is read
+        seen += 1
+        for one in [one for one, says in speaks.items() if _any(found, one, says)]:
+            del speaks[one]
+    return tuple(f"{one.path} is empty in the first {seen} episodes" for one in speaks if seen)
+
+
+def _speaks(index: DatasetIndex, feature: Feature, says: Callable[[str], bool]) -> bool:
+    """Whether a text of an indexed dataset says anything in any of its episodes."""
+    return any(
+        says(text_of(one).decode("utf-8", "replace"))
+        for _, ids, text_of in index.text_ids(feature.path)
+        for one in chain(ids[:1].tolist(), _unique(ids))
+    )
+
+
+def _unique(ids: NDArray[np.int32]) -> Iterator[int]:
+    """The different ones, found once they are asked for."""
+    yield from np.unique(ids).tolist()
+
+
+def _any(found: Transformed, feature: Feature, says: Callable[[str], bool]) -> bool:
+    texts = texts_of(found.values[feature.key], feature)
+    return any(says(one.decode("utf-8", "replace")) for one in set(texts))
 
 
 def _allowed_by_function(index: DatasetIndex) -> Ranges | None:

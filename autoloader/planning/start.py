@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autoloader.catalog.sources import same_files
 from autoloader.controller.admission import MARGIN_BYTES, admit_start, price_start
 from autoloader.errors import SpecError, UsageError
 from autoloader.extras import require
@@ -102,6 +103,12 @@ class LoaderPlan:
         pending = self.mixture.spec.normalize is not None and self.mixture.statistics is None
         return (
             *self.changes,
+            *[
+                f"{one.name}: {told}"
+                for one in self.mixture.datasets
+                for told in one.directory.notes
+            ],
+            *self.empty_texts,
             *["normalisation statistics are computed, and kept, at the first start"] * pending,
             *[
                 f"{name}: damaged: {reason}"
@@ -123,6 +130,15 @@ class LoaderPlan:
         )
 
     @property
+    def empty_texts(self) -> tuple[str, ...]:
+        """The texts that are "" in every sample of a dataset, for people."""
+        return tuple(
+            f"{name}: {clause}: its samples have no such text"
+            for name, count in self.counts.items()
+            for clause in count.empty_texts
+        )
+
+    @property
     def why_no_batch(self) -> str | None:
         """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
         batch, samples = self.mixture.spec.batch, self.order.epoch_samples
@@ -136,6 +152,15 @@ class LoaderPlan:
             f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
             "mixing.epoch longer"
         )
+
+
+def _same_data_notes(mixture: ResolvedMixture) -> list[str]:
+    """Which datasets give the samples of another once more, for people."""
+    names = mixture.names
+    return [
+        f"{names[later]}: reads the same data as {names[first]}"
+        for first, later in same_files([one.directory for one in mixture.datasets])
+    ]
 
 
 def _copy_notes(mixture: ResolvedMixture) -> list[str]:
@@ -235,7 +260,7 @@ def plan_loader(
     disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
     limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
     found = load_profile(profile, host=host_facts(limit), mixture=kind_of(mixture))
-    changes = list(found.notes)
+    changes = [*found.notes, *_same_data_notes(mixture)]
     floor = found.profile.limits.ram_floor
     if ram_floor is not None:
         floor = parse_bytes(ram_floor, name="ram_floor")

@@ -76,7 +76,7 @@ def recipe(name: str, style: str) -> Recipe:
         UsageError: there is no such style, or the project has no such dataset.
     """
     known = names(style)
-    own = name if name in _table() else _aliases().get(name, name)
+    own = own_name(name)
     if own not in known:
         others = [one for one in STYLES if own in names(one)]
         raise UsageError(
@@ -109,6 +109,11 @@ def recipe(name: str, style: str) -> Recipe:
         features_seen=tuple(dict.fromkeys(_seen(dataset))),
         tree_known=entry.get("tree") != "unknown",
     )
+
+
+def own_name(name: str) -> str:
+    """The one name of a dataset that others are known for; the name itself where none is."""
+    return name if name in _table() else _aliases().get(name, name)
 
 
 def mixtures(style: str) -> dict[str, dict[str, float]]:

@@ -29,6 +29,7 @@ class DatasetCount:
         estimated: whether samples are an estimate from a probe.
         frames_estimated: whether frames are.
         lost: what each rule of ``keep`` leaves out, in order.
+        empty_texts: a clause for each text that its samples have and that is "" in all of them.
     """
 
     episodes: int
@@ -39,6 +40,7 @@ class DatasetCount:
     estimated: bool
     lost: tuple[RuleLoss, ...] = ()
     frames_estimated: bool = False
+    empty_texts: tuple[str, ...] = ()
 
 
 def samples_per_episode(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
 from autoloader.catalog import open_source
@@ -229,7 +231,7 @@ def test_wrong_arguments_are_answered_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", str(tmp_path)]) == 4
-    assert "holds no TFDS dataset" in capsys.readouterr().err
+    assert "holds no TFDS or LeRobot dataset" in capsys.readouterr().err
     assert main(["init", str(tmp_path / "nowhere")]) == 4
     assert main(["init", str(tmp_path), "--mix", "octa"]) == 2
     assert "did you mean 'octo'?" in capsys.readouterr().err
@@ -400,3 +402,119 @@ def test_a_mixture_that_one_style_alone_has_names_it(
     write(tmp_path, "bridge_dataset", BRIDGE)
     assert main(["init", str(tmp_path), "--mix", "bridge_rt_1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["style"] == "openvla"
+
+
+@pytest.mark.parametrize(
+    ("folder", "own", "known"),
+    [
+        ("droid", "droid_101", "droid"),
+        ("droid", "r2d2_faceblur", "droid"),
+        ("droid_100", "r2d2_faceblur", "droid"),
+        ("mine", "droid_101", "droid"),
+        ("bridge_orig", "bridge_dataset", "bridge_dataset"),
+        ("bridge_dataset", "made_by_us", "bridge_dataset"),
+        ("bridge", "bridge_dataset", "bridge_dataset"),
+    ],
+)
+def test_a_dataset_is_known_by_its_folder_by_its_files_and_by_its_other_names(
+    tmp_path: Path, folder: str, own: str, known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = DROID if known == "droid" else BRIDGE
+    features = {**features, "observation/cartesian_position": numbers(6),
+                "action_dict/cartesian_velocity": numbers(6)}  # fmt: skip
+    version = write(tmp_path / "data", own, features)
+    version.parent.rename(tmp_path / "data" / folder)
+    style = "openpi" if known == "droid" else "octo"
+    for words in ([], ["--style", style]):
+        plain, notes = spec_of_init([str(tmp_path / "data"), *words], capsys)
+        assert "proposed" not in notes
+        (dataset,) = plain["datasets"]
+        assert Path(dataset["path"]).parent.name == folder
+    if known == "droid":
+        assert dataset["keep"] == {"match": {"episode_metadata/file_path": "success"}}
+    mix = "openvla" if known == "droid" else "octo"
+    plain, notes = spec_of_init([str(tmp_path / "data"), "--mix", mix], capsys)
+    assert f"1 of the {len(known_mixes()[mix].weights)} datasets" in notes
+
+
+def hub(folder: Path, repository: str, refs: dict[str, str], *commits: str) -> Path:
+    """A cache of the Hub: each commit's snapshot of links to files in ``blobs``."""
+    home = folder / f"datasets--lab--{repository}"
+    for ref, commit in refs.items():
+        (home / "refs" / ref).parent.mkdir(parents=True, exist_ok=True)
+        (home / "refs" / ref).write_text(commit)
+    for number, commit in enumerate(commits):
+        files = LeRobotFiles(lengths=(4, 3 + number), version="v2.1")
+        for file in files.write(home / "made" / commit).rglob("*"):
+            if file.is_file():
+                link = home / "snapshots" / commit / file.relative_to(home / "made" / commit)
+                blob = home / "blobs" / f"{commit}-{file.name}-{len(str(file))}-{number}"
+                link.parent.mkdir(parents=True, exist_ok=True)
+                blob.parent.mkdir(exist_ok=True)
+                blob = blob.with_name(f"{len(list(blob.parent.iterdir()))}")
+                shutil.copy(file, blob)
+                link.symlink_to(os.path.relpath(blob, link.parent))
+        shutil.rmtree(home / "made")
+    return home
+
+
+@pytest.mark.parametrize(
+    ("refs", "taken"),
+    [
+        ({"main": "b" * 40, "v2.1": "a" * 40}, "b" * 40),
+        ({"main": "c" * 40, "v2.1": "a" * 40}, "a" * 40),
+        ({"pr/1": "a" * 40}, "a" * 40),
+    ],
+)
+def test_of_a_cache_of_the_hub_one_revision_is_taken_by_its_refs_and_named_by_its_repository(
+    tmp_path: Path, refs: dict[str, str], taken: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = hub(tmp_path / "hub", "stack-cups", refs, "a" * 40, "b" * 40)
+    for place in (tmp_path, home, home / "snapshots"):
+        plain, notes = spec_of_init([str(place)], capsys)
+        (dataset,) = plain["datasets"]
+        assert dataset["name"] == "stack_cups"
+        assert dataset["path"] == str(home / "snapshots" / taken)
+        assert f"stack-cups: takes revision {taken}; also there: " in notes
+    assert main(["inspect", str(home)]) == 0
+    assert capsys.readouterr().out.startswith("stack-cups v2.1")
+    plain, _ = spec_of_init([str(home / "snapshots" / ("a" * 40))], capsys)
+    assert [one["name"] for one in plain["datasets"]] == ["stack_cups"]
+
+
+def test_links_and_copies_of_a_dataset_count_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = write(tmp_path / "data", "pour_tea", UNKNOWN)
+    (version.parent / "latest").symlink_to("1.0.0")
+    (version.parent / "2.0.0").symlink_to(version)
+    (tmp_path / "data" / "again").symlink_to(version.parent)
+    shutil.copytree(version, tmp_path / "data" / "spare" / "1.0.0")
+    LeRobotFiles(lengths=(4, 3)).write(tmp_path / "data" / "arm")
+    shutil.copytree(tmp_path / "data" / "arm", tmp_path / "data" / "arm_copy")
+    LeRobotFiles(lengths=(4, 3), version="v2.1").write(tmp_path / "data" / "other")
+    plain, notes = spec_of_init([str(tmp_path / "data")], capsys)
+    assert [one["name"] for one in plain["datasets"]] == ["arm", "other", "pour_tea"]
+    assert plain["datasets"][2]["path"] == str(version)
+    assert notes.count(f"left out: a link to {version}") == 5
+    assert notes.count("left out: it holds the same data as") == 2
+
+
+def test_plan_says_where_two_entries_read_the_same_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = write(tmp_path, "pour_tea", UNKNOWN)
+    copy = shutil.copytree(version, tmp_path / "copy" / "1.0.0")
+    home = hub(tmp_path / "hub", "cups", {"main": "a" * 40}, "a" * 40, "b" * 40)
+    revisions = [str(home / "snapshots" / (letter * 40)) for letter in "ab"]
+    common = {"images": {"top": "observation/cam_scene"}, "split": {"train": "train"}}
+    datasets = [{"name": name, "path": str(path), **common}
+                for name, path in (("a", version), ("b", copy), ("c", version))]  # fmt: skip
+    top = {"images": {"top": "observation.images.top"}, "split": {"train": "train"}}
+    datasets += [{"name": f"r{k}", "path": path, **top} for k, path in enumerate(revisions)]
+    spec = tmp_path / "mix.yaml"
+    spec.write_text(yaml.safe_dump({"datasets": datasets, "cameras": {"top": {"size": [16, 16]}}}))
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    notes = capsys.readouterr().err
+    for first, other in (("a", "b"), ("a", "c"), ("r0", "r1")):
+        assert f"{other}: reads the same data as {first}" in notes

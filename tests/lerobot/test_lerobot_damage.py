@@ -117,7 +117,7 @@ def unknown_task(root: Path, files: LeRobotFiles) -> None:
         (missing_video, {2, 3}, ("No such file",)),
         (other_rate, {2, 3}, ("shown at", "10 frames a second")),
         (lost_rows, {0}, ("11 rows", "12 frames")),
-        (no_rows, {0, 1, 2}, ("0 rows", "12 frames")),
+        (no_rows, {0, 1, 2}, ("no row of episode 1", "12 frames")),
         (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
         (unknown_task, {2}, ("task 9 of episode 2",)),
     ],
@@ -171,7 +171,7 @@ FEATURES = {"action": {"dtype": "float32", "shape": [3]}}
     [
         ({"codebase_version": "v4.0"}, SourceError, ("v4.0", "v2.1, v3.0")),
         ({"fps": 0}, SourceError, ("fps is 0",)),
-        ({"fps": "fast"}, SourceError, ("fps is fast",)),
+        ({"fps": "fast"}, SourceError, ("fps is 'fast'",)),
         ({"features": []}, SourceError, ("lists no features",)),
         ({"features": {"action": 3}}, SourceError, ("'action'",)),
         ({"splits": {"train": "all"}}, SourceError, ("'all'", "FIRST:LAST")),

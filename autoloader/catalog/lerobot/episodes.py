@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files
-from autoloader.catalog.lerobot.parquet import read_columns
+from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.catalog.metadata import LEROBOT_INFO, broken
 from autoloader.errors import SourceError
 
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
+_OLD_FIELDS = ("episode_chunk", "episode_index")
+_NEW_FIELDS = ("chunk_index", "file_index")
 MOST_EPISODES = 10**7
 
 
@@ -59,9 +63,20 @@ class Episode:
 
 @dataclass(frozen=True)
 class EpisodeList:
-    """All episodes of a dataset, by index."""
+    """All episodes of a dataset, by index; ``notes`` are what a person should know of the list."""
 
     all: tuple[Episode, ...]
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """(Parquet file, which of its episodes) of every episode."""
+        count: Counter[str] = Counter()
+        found = []
+        for one in self.all:
+            found.append((one.path, count[one.path]))
+            count[one.path] += 1
+        return tuple(found)
 
     @cached_property
     def by_file(self) -> dict[str, tuple[Episode, ...]]:
@@ -89,41 +104,133 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         for name, node in info["features"].items()
         if isinstance(node, Mapping) and node.get("dtype") == "video"
     ]
-    paths = _Paths(root, info, cameras)
     source = root / "meta"
+    _check_version(root, info, dataset=dataset)
+    paths = _Paths(root, info, cameras, dataset=dataset)
     try:
         rows = _table(source / "episodes") if paths.several else _lines(source / "episodes.jsonl")
         found = [paths.episode(row) for row in rows]
     except OSError as error:
         raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
+    except _BrokenListError as error:
+        raise broken(error.file, error.why, dataset=dataset) from error
     except (ValueError, TypeError, KeyError, LookupError) as error:
+        why = f"a row has no {error}" if isinstance(error, KeyError) else str(error)[:120]
         raise SourceError(
-            f"dataset {dataset}: the list of episodes in {source} is broken: "
-            f"{type(error).__name__}: {str(error)[:120]}",
+            f"dataset {dataset}: the list of episodes in {source} is broken: {why}",
             remedy="restore the file from where the dataset came",
             dataset=dataset,
         ) from error
     found.sort(key=lambda one: one.index)
-    return EpisodeList(tuple(found))
+    return _each_once(found, source, dataset=dataset)
 
 
-def tasks(root: Path, info: Mapping[str, Any]) -> dict[int, str]:
-    """The text of every task, by its index.
+class _BrokenListError(ValueError):
+    """A list cannot be read: its file, and why. Internal: told as a ``SourceError``."""
+
+    def __init__(self, file: Path, why: str) -> None:
+        super().__init__(f"{file}: {why}")
+        self.file, self.why = str(file), why
+
+
+def _each_once(found: list[Episode], source: Path, *, dataset: str) -> EpisodeList:
+    """The sorted episodes; of an episode that is listed twice in the same words, one.
 
     Raises:
-        OSError, ValueError, LookupError, TypeError: there is no such list, or it is broken.
+        SourceError: two rows of an episode differ.
     """
-    if not _several(info):
-        rows = list(_lines(root / "meta" / "tasks.jsonl"))
-        return {int(row["task_index"]): str(row["task"]) for row in rows}
-    table = read_columns(root / "meta" / "tasks.parquet", lambda names: names)
+    kept = found[:1]
+    again = set()
+    for one in found[1:]:
+        if one.index != kept[-1].index:
+            kept.append(one)
+        elif one == kept[-1]:
+            again.add(one.index)
+        else:
+            raise SourceError(
+                f"dataset {dataset}: the list of episodes in {source} is broken: episode "
+                f"{one.index} stands there twice, with {kept[-1].length} frames in "
+                f"{kept[-1].path} and with {one.length} frames in {one.path}",
+                remedy="take the row away that does not fit the files",
+                dataset=dataset,
+            )
+    notes: tuple[str, ...] = ()
+    if again:
+        some = ", ".join(map(str, sorted(again)[:5])) + (", …" if len(again) > 5 else "")
+        notes = (f"listed twice in {source}, and taken once: episode {some}",)
+    return EpisodeList(tuple(kept), notes)
+
+
+def _check_version(root: Path, info: Mapping[str, Any], *, dataset: str) -> None:
+    """Refuse a list of episodes of another version than ``info.json`` says."""
+    told, meta = str(info["codebase_version"]), root / "meta"
+    old, new = (meta / "episodes.jsonl").exists(), (meta / "episodes").is_dir()
+    if (old, new) == ((True, False) if _several(info) else (False, True)):
+        raise broken(
+            str(root / LEROBOT_INFO),
+            f"its codebase_version is {told}, and the episodes are listed as "
+            + ("v2.1 lists them, in meta/episodes.jsonl" if old else "v3.0 does, in meta/episodes"),
+            dataset=dataset,
+            remedy="convert the whole dataset with lerobot, or restore the info.json that belongs "
+            "to these files",
+        )
+
+
+def tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int, str]:
+    """The text of every task, by its index; at least one.
+
+    Raises:
+        SourceError: there is no such list, or it is broken or empty.
+        MissingExtraError: it is Parquet, and pyarrow is not installed.
+    """
+    file = root / "meta" / ("tasks.parquet" if _several(info) else "tasks.jsonl")
+    other = file.with_name("tasks.jsonl" if _several(info) else "tasks.parquet")
+    found: dict[int, str] = {}
+    try:
+        for number, text in _task_table(file) if _several(info) else _task_lines(file):
+            if not isinstance(text, str):
+                raise _BrokenListError(file, f"task {number} has no text")
+            if found.setdefault(int(number), text) != text:
+                raise _BrokenListError(
+                    file,
+                    f"task {number} stands there twice, as {found[int(number)]!r} and {text!r}",
+                )
+    except FileNotFoundError as error:
+        why = f"{file.parent} has no {file.name}, which says what the tasks of its frames are"
+        if other.exists():
+            why += f"; {other.name} is of another version of LeRobot's files"
+        raise SourceError(
+            f"dataset {dataset}: {why}",
+            remedy=f"restore {file.name}, or convert the whole dataset with lerobot; without its "
+            "texts leave language out",
+            dataset=dataset,
+        ) from error
+    except OSError as error:
+        raise files.unreadable(error, str(file), dataset=dataset) from error
+    except (ValueError, LookupError, TypeError) as error:
+        why = error.why if isinstance(error, _BrokenListError) else str(error)[:120]
+        raise broken(str(file), why, dataset=dataset) from error
+    if not found:
+        raise broken(str(file), "it lists no task", dataset=dataset)
+    return found
+
+
+def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
+    for row in _lines(file):
+        if "task_index" not in row or "task" not in row:
+            raise _BrokenListError(file, "a line has no task_index and task")
+        yield row["task_index"], row["task"]
+
+
+def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
+    table = read_columns(file, lambda names: names)
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
-    texts = next(name for name in table.column_names if name != "task_index")
-    numbers = table.column("task_index").to_pylist()
-    return {
-        int(number): str(text)
-        for number, text in zip(numbers, table.column(texts).to_pylist(), strict=True)
-    }
+    others = [name for name in table.column_names if name != "task_index"]
+    if len(others) == len(table.column_names) or not others:
+        raise _BrokenListError(file, f"its columns are {', '.join(table.column_names)[:80]}")
+    texts = "task" if "task" in others else others[0]
+    columns = (table.column(name).to_pylist() for name in ("task_index", texts))
+    yield from zip(*columns, strict=True)
 
 
 def _several(info: Mapping[str, Any]) -> bool:
@@ -134,14 +241,42 @@ def _several(info: Mapping[str, Any]) -> bool:
 class _Paths:
     """The path table of one dataset."""
 
-    def __init__(self, root: Path, info: Mapping[str, Any], cameras: list[str]) -> None:
+    def __init__(
+        self, root: Path, info: Mapping[str, Any], cameras: list[str], *, dataset: str
+    ) -> None:
         self._root = root
         self._cameras = cameras
-        self._data = str(info["data_path"])
-        self._video = str(info.get("video_path") or "")
-        self._chunk = int(info.get("chunks_size") or 1000)
         self.several = _several(info)
         self._known: dict[str, str] = {}
+        self._file, self._dataset = str(root / LEROBOT_INFO), dataset
+        self._data = self._template(info, "data_path")
+        self._video = self._template(info, "video_path") if cameras else ""
+        chunk = info.get("chunks_size") or 1000
+        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+            raise broken(self._file, f"chunks_size is {str(chunk)[:40]}", dataset=dataset)
+        self._chunk = chunk
+
+    def _template(self, info: Mapping[str, Any], name: str) -> str:
+        """A path with fields in it.
+
+        Raises:
+            SourceError: there is none, or it names a field that the version does not have.
+        """
+        found = info.get(name)
+        if not isinstance(found, str) or not found:
+            raise broken(self._file, f"it has no {name}", dataset=self._dataset)
+        known = _NEW_FIELDS if self.several else _OLD_FIELDS
+        for field in (match[1] for match in _FIELD.finditer(found)):
+            if field not in (*known, "video_key") or (field == "video_key" and name == "data_path"):
+                names = ", ".join(f"{{{one}}}" for one in known)
+                raise broken(
+                    self._file,
+                    f"its {name} names {{{field}}}; paths of {info['codebase_version']} are made "
+                    f"of {names}",
+                    dataset=self._dataset,
+                    remedy=f"write {name} as the files are called, or restore the file",
+                )
+        return found
 
     def episode(self, row: Mapping[str, Any]) -> Episode:
         """One episode of the list.
@@ -183,9 +318,16 @@ def _numbers(row: Mapping[str, Any], what: str) -> dict[str, int]:
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
     with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.strip():
-                yield json.loads(line)
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise _BrokenListError(file, f"line {number} is no JSON: {error}") from error
+            if not isinstance(row, Mapping):
+                raise _BrokenListError(file, f"line {number} is no JSON object")
+            yield row
 
 
 def _table(folder: Path) -> Iterator[Mapping[str, Any]]:
@@ -193,7 +335,10 @@ def _table(folder: Path) -> Iterator[Mapping[str, Any]]:
     if not found:
         raise FileNotFoundError(2, "No Parquet file", str(folder))
     for file in found:
-        table = read_columns(
-            file, lambda names: [name for name in names if not name.startswith("stats/")]
-        )
+        try:
+            table = read_columns(
+                file, lambda names: [name for name in names if not name.startswith("stats/")]
+            )
+        except UnreadableParquetError as error:
+            raise _BrokenListError(file, str(error)) from error
         yield from table.to_pylist()

@@ -9,6 +9,7 @@ Not here: what is done with records (``transforms``), where pictures lie (``inde
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from autoloader.catalog.lerobot.metadata import (
 )
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.metadata import LEROBOT_INFO, ShardSlice
+from autoloader.errors import SourceError
 
 MARK = struct.Struct("<II")
 """What stands for a picture: the camera's place in ``LeRobotMetadata.cameras``, and the step."""
@@ -57,9 +59,12 @@ class EpisodeExamples:
         ]
         self._numbers = [one.key for one in numbers]
         self._texts = [path for path in texts if path != TASK]
-        self._has_task = TASK in texts
+        tasks = None
+        if TASK in texts:
+            with contextlib.suppress(SourceError):  # whoever names them has been told
+                tasks = known.tasks
+        self._has_task = tasks is not None
         inside = [one for one in known.cameras if known.features[one].encoding == PARQUET]
-        tasks = known.tasks if self._has_task else None
         self._rows = EpisodeRows(path, numbers, self._texts, tasks, inside)
 
     @property

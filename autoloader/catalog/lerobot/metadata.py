@@ -10,13 +10,16 @@ Not here: the list of episodes (``episodes``), the packets of a video (``packets
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autoloader.catalog import files
+from autoloader.catalog.directories import folder_name
 from autoloader.catalog.features import Feature, FeatureKind
 from autoloader.catalog.lerobot.episodes import EpisodeList, read_episodes, tasks
 from autoloader.catalog.metadata import (
@@ -54,12 +57,14 @@ class LeRobotMetadata:
         info: ``meta/info.json``.
         features: by path.
         episodes: all of them.
+        dataset: the name that the spec gives this dataset, for messages.
     """
 
     root: Path
     info: Mapping[str, Any]
     features: Mapping[str, Feature]
     episodes: EpisodeList
+    dataset: str
 
     @property
     def fps(self) -> float:
@@ -68,11 +73,13 @@ class LeRobotMetadata:
 
     @cached_property
     def tasks(self) -> dict[int, bytes]:
-        """The text of every task, UTF-8; empty where there is no list that can be read."""
-        try:
-            return {number: text.encode() for number, text in tasks(self.root, self.info).items()}
-        except (OSError, ValueError, LookupError, TypeError, StopIteration):
-            return {}  # every episode then says that its task is not listed
+        """The text of every task, UTF-8.
+
+        Raises:
+            SourceError: there is no list of tasks, or it is broken or empty.
+        """
+        found = tasks(self.root, self.info, dataset=self.dataset)
+        return {number: text.encode() for number, text in found.items()}
 
     @cached_property
     def cameras(self) -> tuple[str, ...]:
@@ -95,17 +102,19 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
     info = read_info(root, dataset=dataset)
     features = _features(info, root, dataset=dataset)
     episodes = read_episodes(root, info, dataset=dataset)
+    splits, notes = _splits(info, root, episodes, dataset=dataset)
     return VersionDirectory(
-        name=root.name,
+        name=folder_name(root),
         version=str(info["codebase_version"]),
         path=str(root),
         features=features,
-        splits=_splits(info, root, episodes, dataset=dataset),
+        splits=splits,
         record_bytes={},
         file_format=LEROBOT,
         dataset=dataset,
         steps={path: tuple(one.length for one in of) for path, of in episodes.by_file.items()},
-        lerobot=LeRobotMetadata(root, info, features, episodes),
+        notes=(*episodes.notes, *notes),
+        lerobot=LeRobotMetadata(root, info, features, episodes, dataset),
     )
 
 
@@ -133,7 +142,8 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
         )
     fps = info.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
-        raise broken(file, f"fps is {str(fps)[:40]}", dataset=dataset)
+        why = f"fps is {fps!r:.40}, and no number above 0"
+        raise broken(file, why, dataset=dataset, remedy="write the frames a second as a number")
     if not isinstance(info.get("features"), Mapping):
         raise broken(file, "it lists no features", dataset=dataset)
     return info
@@ -164,7 +174,9 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
             if isinstance(one, Mapping)
         )
         names = [str(each).rstrip("s") for each in node.get("names") or []]
-        if names[:1] == ["channel"] and len(shape) == 3:
+        if len(shape) == 3 and (
+            names[:1] == ["channel"] or _are_channels(shape[0]) > _are_channels(shape[-1])
+        ):
             shape = (*shape[1:], shape[0])
         return Feature(
             name, name, "image", "uint16" if depth else "uint8", shape, encoding, per_step=True
@@ -175,29 +187,57 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
     return Feature(name, name, kind, dtype, shape, None, per_step=True)
 
 
+def _are_channels(size: int) -> bool:
+    """Whether a dimension is that of a picture's channels; writers do not always name it so."""
+    return size in (1, 3)
+
+
 def _splits(
     info: Mapping[str, Any], root: Path, episodes: EpisodeList, *, dataset: str
-) -> dict[str, tuple[ShardSlice, ...]]:
-    """Each split's files; where a split begins or ends within one, a part of its records."""
+) -> tuple[dict[str, tuple[ShardSlice, ...]], list[str]]:
+    """(each split's files, what a person should know).
+
+    A range counts places in the list of episodes, so gaps in their numbers change nothing. A split
+    that is the only one has all episodes, whatever its range is: writers often leave it stale.
+    Where a split begins or ends within a file, it has a part of its records.
+    """
     total = len(episodes.all)
     told = info.get("splits") or {"train": f"0:{total}"}
     if not isinstance(told, Mapping):
         raise broken(str(root / LEROBOT_INFO), "its splits are no mapping", dataset=dataset)
-    splits = {}
+    ranges = {}
     for name, text in told.items():
         match = _RANGE.fullmatch(str(text))
         if match is None or not int(match[1]) <= int(match[2]):
             why = f"split {str(name)[:40]!r} is {str(text)[:40]!r}, not FIRST:LAST"
             raise broken(str(root / LEROBOT_INFO), why, dataset=dataset)
-        within = range(int(match[1]), int(match[2]))
-        splits[str(name)] = tuple(_slices(episodes, within, str(name)))
-    return splits
+        ranges[str(name)] = slice(int(match[1]), int(match[2]))
+    if len(ranges) == 1:
+        ranges = dict.fromkeys(ranges, slice(0, total))
+    splits = {name: tuple(_slices(episodes.places[own], name)) for name, own in ranges.items()}
+    taken = np.zeros(total, np.bool_)
+    for own in ranges.values():
+        taken[own] = True
+    lost = [episodes.all[k].index for k in np.flatnonzero(~taken)[:6].tolist()]
+    if not lost:
+        return splits, []
+    some = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
+    ways = ", ".join(f"{name} {told[name]}" for name in told)
+    count = int((~taken).sum())
+    return splits, [
+        f"{count} of {total} episodes lie in no split of info.json ({ways}): episode {some}"
+    ]
 
 
-def _slices(episodes: EpisodeList, within: range, split: str) -> list[ShardSlice]:
+def _slices(places: Sequence[tuple[str, int]], split: str) -> list[ShardSlice]:
+    """Stretches of files that hold these episodes, in their order."""
     slices: list[ShardSlice] = []
-    for path, own in episodes.by_file.items():
-        records = [k for k, one in enumerate(own) if one.index in within]
-        if records:
-            slices.append(ShardSlice(path, len(slices), records[0], records[-1] + 1, split))
+    path, start, stop = "", 0, 0
+    for own, record in [*places, ("", 0)]:
+        if own == path and record == stop:
+            stop += 1
+            continue
+        if path:
+            slices.append(ShardSlice(path, len(slices), start, stop, split))
+        path, start, stop = own, record, record + 1
     return slices

@@ -71,7 +71,7 @@ class EpisodeRows:
         needed: Collection[str] = (),
     ) -> None:
         self._tasks = tasks
-        wanted = [*_ALWAYS, *([_TASK_INDEX] if tasks else [])]
+        wanted = [*_ALWAYS, *([_TASK_INDEX] if tasks is not None else [])]
         names = list(dict.fromkeys([*wanted, *(one.key for one in numbers), *strings]))
 
         def there(columns: Sequence[str]) -> list[str]:
@@ -89,7 +89,7 @@ class EpisodeRows:
         self.numbers = {one.key: _flat(table.column(one.key), one) for one in numbers}
         self.strings: dict[str, list[Any]] = {key: table.column(key).to_pylist() for key in strings}
         self._frame = _whole(table.column("frame_index"))
-        self._task = _whole(table.column(_TASK_INDEX)) if tasks else None
+        self._task = _whole(table.column(_TASK_INDEX)) if tasks is not None else None
         self._time_s = None
         if "timestamp" in table.column_names:
             self._time_s = table.column("timestamp").to_numpy().astype(np.float64)
@@ -105,6 +105,12 @@ class EpisodeRows:
         """
         left, right = np.searchsorted(self._sorted, [one.index, one.index + 1]).tolist()
         own = self._order[left:right]
+        if one.length and not len(own):
+            name = "/".join(one.path.split("/")[-2:])
+            raise DamagedEpisodeError(
+                f"{name} has no row of episode {one.index}, which has {one.length} frames in it by "
+                "the list of episodes: look at its chunk_index and file_index there"
+            )
         if len(own) != one.length or not one.length:
             raise DamagedEpisodeError(
                 f"episode {one.index} has {len(own)} rows in its Parquet file, and {one.length} "
@@ -140,9 +146,9 @@ class EpisodeRows:
         return rows
 
     def tasks(self, rows: slice) -> list[bytes]:
-        """The task of every one of some rows, UTF-8; "" where no task is known at all."""
-        if self._task is None or self._tasks is None:
-            return [b""] * (rows.stop - rows.start)
+        """The task of every one of some rows, UTF-8."""
+        assert self._task is not None, "they were asked for"
+        assert self._tasks is not None, "they were asked for"
         return [self._tasks[task] for task in self._task[rows].tolist()]
 
     def texts(self, key: str, rows: slice) -> list[bytes]:

@@ -5,6 +5,10 @@ Not here: the parts (``transforms``: one binder for each).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from autoloader.catalog import Feature, VersionDirectory
+from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.resolve.dataset import ResolvedDataset
@@ -52,6 +56,13 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
         for own, path in declared.features.items()
     }
+    if declared.transform is None:
+        named = (
+            *language.features,
+            *held.values(),
+            *(language.keep.features if language.keep else ()),
+        )
+        _check_tasks(directory, named)
     return ResolvedDataset(
         name=name,
         index=index,
@@ -74,3 +85,17 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         files_are=cameras.files_are,
         num_samples=declared.num_samples,
     )
+
+
+def _check_tasks(directory: VersionDirectory, named: Iterable[Feature]) -> None:
+    """Refuse the task of frames as a text where no list says what the tasks are.
+
+    Raises:
+        SourceError: the list of tasks is missing, broken or empty.
+    """
+    if directory.file_format != LEROBOT:
+        return
+    from autoloader.catalog.lerobot.metadata import TASK, metadata_of  # others start without it
+
+    if any(feature.key == TASK for feature in named):
+        assert metadata_of(directory).tasks, "a list without a task is refused"
