@@ -55,7 +55,7 @@ def init(
         _say_what_is_there(chosen, normal(data_dir))
     if not found:
         raise SourceError(
-            f"{normal(data_dir)} holds no TFDS or LeRobot dataset that can be read"
+            f"{normal(data_dir)} holds no TFDS dataset and no LeRobot dataset that can be read"
             + (f", of {mix}" if mix else ""),
             remedy="name a directory with version directories such as my_dataset/1.0.0, or with "
             "LeRobot datasets, below it; what was found and left out stands above",
