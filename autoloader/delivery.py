@@ -318,6 +318,7 @@ class Delivery:
                 occupancy_ratio=activity.ring_filled / activity.ring_slots,
                 copies=self.lender.copies,
                 allocated_bytes=self.memory.allocated_bytes(),
+                stuck=activity.ring_stuck,
             ),
             cache=CacheStatistics(**activity.cache.as_statistics()),
             helpers=_helpers(activity.helpers, pipeline.knobs.helper_slots),

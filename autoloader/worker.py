@@ -135,6 +135,12 @@ class _ServedPipeline:
             self._memory.punch_all_but(held_slots)
         self._memory.close()
 
+    def ended(self, within_s: float | None = None) -> bool:
+        """Whether, in time, nobody writes into the ring any more; asked once it is closed."""
+        from autoloader.pipeline.pipeline import STUCK_S  # imported by now
+
+        return self.pipeline.close(STUCK_S if within_s is None else within_s)
+
     def _told(self, knobs: Knobs, state: str) -> bool:
         return self._wire.send_now(messages.Retuned(self._number, knobs.flat(), state))
 
@@ -165,6 +171,8 @@ class _Trainer:
         self._worker = worker
         self.wire = Wire(connection)
         self._served: dict[int, _ServedPipeline] = {}
+        self._stopped: dict[int, _ServedPipeline] = {}
+        """Pipelines that were stopped, and into whose rings threads still write."""
         self._page: ControlPage | None = None
         self._membership = b""
         self.pidfd = -1
@@ -234,6 +242,8 @@ class _Trainer:
             del self._served[message.pipeline]
             served.close(message.held_slots)
             served.declared.compiled.let_go()
+            self._stopped[message.pipeline] = served
+            self._stopped = {n: one for n, one in self._stopped.items() if not one.ended(0.0)}
 
     def _start(self, message: messages.Start) -> None:
         ring, page = self.wire.descriptors(2)
@@ -246,6 +256,9 @@ class _Trainer:
         if earlier is not None:
             earlier.close()
             give_memory_back()
+        before = earlier or self._stopped.pop(message.pipeline, None)
+        if before is not None and not before.ended():
+            self._worker.give_way()
         try:
             extend_import_path(message.import_path)
             declared = earlier.declared if earlier is not None else None
@@ -260,6 +273,12 @@ class _Trainer:
             return
         self._served[message.pipeline] = served
         served.start()
+
+    def give_way(self) -> None:
+        """This process ends for another one."""
+        if self._page is not None:
+            self._page.note_gives_way()
+        self.hang_up()
 
     def _note_cgroup(self, page: ControlPage) -> None:
         membership = Path("/proc/self/cgroup").read_bytes()
@@ -293,6 +312,12 @@ class Worker:
         end_all()
         logging.shutdown()
         os._exit(0)
+
+    def give_way(self) -> None:
+        """End the process: a ring that is wanted again is written to by threads that do not end."""
+        for trainer in list(self._trainers):
+            trainer.give_way()
+        self.end("threads that decode do not end")
 
     def run(self) -> None:
         """Accept trainers."""

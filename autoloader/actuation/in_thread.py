@@ -7,6 +7,7 @@ Not here: the pipeline (``pipeline.pipeline``), governing it (``actuation.pipeli
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from autoloader.actuation.pipeline import Control
@@ -15,11 +16,14 @@ from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.pipeline import STUCK_S, Pipeline
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.probes.process_memory import loader_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.ring.message import BatchMessage
+
+logger = logging.getLogger(__name__)
 
 
 class ThreadPipeline:
@@ -38,10 +42,13 @@ class ThreadPipeline:
         self.number = self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)
+        self._past: list[Pipeline] = []
         self._baseline_bytes = _held_bytes()
         self._open()
 
     def _open(self) -> None:
+        stuck = frozenset().union(*(one.slots for one in self._past))
+        self._setup = replace(self._setup, stuck=stuck)
         self._controlled = self._control.open(
             self._setup,
             self._compiled,
@@ -55,7 +62,22 @@ class ThreadPipeline:
     def _leave(self) -> None:
         self._setup = replace(self._setup, knobs=self.knobs)
         self._control.leave(self._controlled)
-        self._pipeline.close()
+        if not self._pipeline.close(STUCK_S):
+            logger.warning(
+                "threads that decode have not ended %.0f s after they were told to: what they "
+                "write to stays out of use until they do",
+                STUCK_S,
+            )
+        self._past.append(self._pipeline)
+        self._look_back()
+
+    def _look_back(self) -> None:
+        """Have slots back to which threads of earlier pipelines do not write any more."""
+        self._past = [one for one in self._past if one.slots or one.leased_frames]
+        still = frozenset().union(*(one.slots for one in self._past))
+        for slot in self._setup.stuck - still:
+            self._pipeline.ended(slot)
+        self._setup = replace(self._setup, stuck=self._setup.stuck & still)
 
     def start(self) -> None:
         """Begin at ``position()``."""
@@ -79,11 +101,13 @@ class ThreadPipeline:
         """Let go of it all, the ring's pages too, until ``start``."""
         self._leave()
         self._compiled.let_go()
-        self._setup.memory.punch_all_but(self._setup.lent())
+        self._setup.memory.punch_all_but({*self._setup.lent(), *self._setup.stuck})
         self._open()
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """See ``Pipeline.next``."""
+        if self._past:
+            self._look_back()
         return self._pipeline.next(timeout_s)
 
     def release(self, slot: int) -> None:
@@ -105,7 +129,11 @@ class ThreadPipeline:
 
     def activity(self) -> PipelineActivity:
         """See ``Pipeline.activity``."""
-        return self._pipeline.activity()
+        found = self._pipeline.activity()
+        if not self._past:
+            return found
+        stuck = sum(one.leased_frames for one in self._past)
+        return replace(found, cache=replace(found.cache, stuck=stuck))
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """See ``Pipeline.quarantined``."""

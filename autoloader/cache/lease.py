@@ -94,6 +94,11 @@ class Lease:
             for camera, slots in self.slots.items()
         )
 
+    @property
+    def pinned_frames(self) -> int:
+        """See ``FrameLease.pinned_frames``."""
+        return sum(int((slots > BLACK).sum()) for slots in self.slots.values())
+
     def filled(self, rows: int) -> None:
         """See ``FrameLease.filled``."""
         with self._lock:

@@ -84,6 +84,7 @@ class CacheCounts:
         private_bytes: that frames of whatever mixture take of the process's own memory; the table
             does not know.
         private: decode processes would begin without what is held.
+        stuck: frames that threads of earlier pipelines have pinned; the table does not know.
     """
 
     budget_bytes: int = 0
@@ -97,6 +98,7 @@ class CacheCounts:
     allocated_bytes: int = 0
     private_bytes: int = 0
     private: bool = False
+    stuck: int = 0
 
     def as_statistics(self) -> dict[str, Any]:
         """What people are told of it (``telemetry.CacheStatistics``)."""

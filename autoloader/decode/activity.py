@@ -154,6 +154,7 @@ class PipelineActivity:
     Attributes:
         datasets: by name.
         ring_slots, ring_out, ring_filled: slots in use; not free; filled and not taken.
+        ring_stuck: slots that threads of an earlier pipeline still write to.
         run_bytes: of a planned run as the last one was; 0 where none was read, or by stream.
         read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
@@ -177,6 +178,7 @@ class PipelineActivity:
     call_s: float = 0.0
     calls: int = 0
     helpers: HelperActivity = field(default_factory=HelperActivity)
+    ring_stuck: int = 0
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> PipelineActivity:

@@ -30,7 +30,7 @@ from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.row_jobs import Chains, Decoder, PendingBatch, RowJob
 from autoloader.decode.source import SampleSource
 from autoloader.errors import AutoloaderError, SourceError, as_fault
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage, languages
 from autoloader.samples.block import Place, SampleBlock
@@ -92,6 +92,7 @@ class Assembler:
             self._submit = self._chains.add
         self._line: list[PendingBatch] = []
         self._line_changed = threading.Condition()
+        self._handing = threading.RLock()
         self._begun = 0
         self._decoded = [0] * len(names)
         self._gathered = np.zeros(len(names), np.int64)
@@ -130,12 +131,15 @@ class Assembler:
             if self._closed or not self._line:
                 return None
             self._line.pop(0)
-        if pending.bad:
-            try:
-                self._repair(pending)
-            except AutoloaderError as error:
-                self._failed(error)
-                raise
+        with self._handing:
+            if self._closed:
+                return None
+            if pending.bad:
+                try:
+                    self._repair(pending)
+                except AutoloaderError as error:
+                    self._failed(error)
+                    raise
         batch, views = pending.batch, pending.views
         shown, meant = views["provenance"][: batch.rows], views["ledger"][: batch.rows]
         differ = shown != meant[:, : shown.shape[1]]
@@ -143,17 +147,27 @@ class Assembler:
         return batch
 
     def close(self) -> None:
-        """Stop; what is under way is dropped."""
+        """Stop; what is under way is dropped, and whoever waits for it wakes up."""
         self._closed = True
+        for pending in list(self._line):
+            pending.done.set()
+        with self._handing:  # a batch that is being repaired is
+            pass
         self._slots.put(None)
         with self._condition:
             self._condition.notify_all()
         with self._line_changed:
             self._line_changed.notify_all()
 
-    def join(self, timeout_s: float) -> bool:
+    def join(self, within_s: float | None) -> bool:
         """Wait for the thread to end; whether it has."""
-        return self._thread.ended(timeout_s)
+        return all_ended([self._thread], within_s)
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slot that the thread fills; none once it has ended."""
+        pending = self._line[-1:] if self._thread.is_alive() else ()
+        return frozenset(one.batch.slot for one in pending)
 
     def _run(self) -> None:
         try:

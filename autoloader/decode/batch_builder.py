@@ -11,6 +11,7 @@ Not here: who is assigned what (``order.dealing``), the slots' numbers (``ring.s
 from __future__ import annotations
 
 import collections
+import logging
 import queue
 import threading
 import time
@@ -26,10 +27,16 @@ from autoloader.decode.pool import DecodePool
 from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.source import MakeSource, Spans
 from autoloader.errors import as_fault
+from autoloader.host.threads import LoaderThread
 from autoloader.knobs import Knobs
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.resolve import ResolvedMixture
+
+logger = logging.getLogger(__name__)
+
+READ_S = 1.5
+"""So long is waited for threads that read: they write to no memory that others use."""
 
 
 class BatchBuilder:
@@ -59,7 +66,7 @@ class BatchBuilder:
         self._disk = disk
         self._loaded_before = 0 if disk is None else disk.loaded
         self._failure: BaseException | None = None
-        self._closed = False
+        self._closed = self._ends_late = False
         self._rows: collections.deque[int] = collections.deque()
         self._slots: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         condition = threading.Condition()
@@ -110,7 +117,7 @@ class BatchBuilder:
         return batch
 
     def retune(self, knobs: Knobs) -> None:
-        """Move to other knobs."""
+        """Move to other knobs; nothing where it is closed."""
         self._source.retune(knobs)
         self._pool.resize(knobs.decode_threads)
 
@@ -150,15 +157,49 @@ class BatchBuilder:
         )
 
     def close(self, within_s: float) -> bool:
-        """End all threads; drops what is under way. Whether all ended in time."""
-        self._closed = True
-        self._source.close()
-        self._assembler.close()
-        self._pool.close()
+        """End all threads; drops what is under way.
+
+        May be called again, to wait longer. Frames of the frame cache stay pinned until all threads
+        have ended.
+
+        Returns:
+            Whether nobody writes into slots any more. Threads may still wait for their source.
+        """
+        if not self._closed:
+            self._closed = True
+            self._source.close()
+            self._assembler.close()
+            self._pool.close()
         deadline = time.monotonic() + within_s
-        parts = (self._assembler, self._source)
-        ended = [part.join(max(0.0, deadline - time.monotonic())) for part in parts]
-        return all(ended)
+        written = self._writers_ended(within_s)
+        read = written and self._source.join(max(0.0, min(READ_S, deadline - time.monotonic())))
+        if not read and not self._ends_late:
+            self._ends_late = True
+            if written:
+                logger.warning("threads that read are still waiting for their source")
+            LoaderThread(target=self._end_late, name="autoloader-end").start()
+        return written
+
+    def _writers_ended(self, within_s: float | None) -> bool:
+        deadline = None if within_s is None else time.monotonic() + within_s
+        mixed = self._assembler.join(within_s)
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self._pool.join(left_s) and mixed
+
+    def _end_late(self) -> None:
+        """Wait for threads that did not end in time: what they use is given up behind them."""
+        self._writers_ended(None)
+        self._source.join(None)
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """Slots that its threads write to."""
+        return self._assembler.slots | self._pool.slots
+
+    @property
+    def leased_frames(self) -> int:
+        """Frames of the frame cache that it has pinned."""
+        return self._source.leased_frames
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None and not self._closed:

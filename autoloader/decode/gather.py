@@ -41,6 +41,11 @@ class GatherJob:
         """How many."""
         return len(next(iter(self.slots.values())))
 
+    @property
+    def slot(self) -> int:
+        """See ``decode.pool.Job``."""
+        return self.pending.batch.slot
+
     def run(self) -> int:
         """See ``decode.pool.Job``."""
         rows = self.rows

@@ -19,7 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 
 
 class Job(Protocol):
@@ -30,6 +30,11 @@ class Job(Protocol):
     @property
     def rows(self) -> int:
         """How many."""
+        ...
+
+    @property
+    def slot(self) -> int:
+        """The slot of the ring that it writes to."""
         ...
 
     def run(self) -> int:
@@ -53,12 +58,14 @@ class DecodePool:
         self._failed = failed
         self._datasets = datasets
         self._threads: list[threading.Thread] = []
+        self._in_hand: list[list[Job]] = []
+        self._closed = False
         self._busy: list[list[float]] = []
         self._done: list[list[int]] = []
         self._frames: list[list[int]] = []
         self._started = 0
         self._running = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.threads = 0
         # OpenCV would otherwise start threads of its own below each of ours.
         cv2.setNumThreads(1)
@@ -71,19 +78,22 @@ class DecodePool:
     def resize(self, threads: int) -> None:
         """Have ``threads`` threads from now on."""
         with self._lock:
+            if self._closed:
+                return
             self.threads = threads  # before anybody is woken to look at it
             for _ in range(self._running - threads):
                 self._jobs.put(None)  # wakes one that waits; who is at work looks when it is done
             for _ in range(threads - self._running):
                 # Plain lists: adding to an item of an array costs several times as much.
                 busy, done = [0.0] * self._datasets, [0] * self._datasets
-                frames = [0] * self._datasets
+                frames, in_hand = [0] * self._datasets, list[Job]()
                 self._busy.append(busy)
                 self._done.append(done)
                 self._frames.append(frames)
+                self._in_hand.append(in_hand)
                 thread = LoaderThread(
                     target=self._work,
-                    args=(busy, done, frames),
+                    args=(busy, done, frames, in_hand),
                     name=f"autoloader-decode-{self._started}",
                 )
                 self._started += 1
@@ -98,22 +108,43 @@ class DecodePool:
         return busy.sum(axis=0), done.sum(axis=0), frames.sum(axis=0)
 
     def close(self) -> None:
-        """Drop what waits and end the threads; waits for the samples in hand."""
+        """Begin no further job; each thread ends with the job that it has in hand."""
         try:
             while True:
                 self._jobs.get_nowait()
         except queue.Empty:
             pass
-        threads = list(self._threads)
-        self.resize(0)
-        for thread in threads:
-            thread.join(5.0)
+        with self._lock:
+            self.resize(0)
+            self._closed = True
 
-    def _work(self, busy: list[float], done: list[int], frames: list[int]) -> None:
+    def join(self, within_s: float | None) -> bool:
+        """Wait for the threads, for so long in all; whether all have ended."""
+        return all_ended(self._threads, within_s)
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots that its threads write to; of a closed pool there come no others."""
+        return frozenset(job.slot for jobs in list(self._in_hand) for job in list(jobs))
+
+    def _work(
+        self, busy: list[float], done: list[int], frames: list[int], in_hand: list[Job]
+    ) -> None:
+        try:
+            self._run_jobs(busy, done, frames, in_hand)
+        finally:
+            in_hand.clear()
+
+    def _run_jobs(
+        self, busy: list[float], done: list[int], frames: list[int], in_hand: list[Job]
+    ) -> None:
         while not self._is_surplus():
             job = self._jobs.get()
             if job is None:
                 continue
+            in_hand.append(job)
+            if self._closed:  # asked behind it: who closes looks at what is in hand
+                return
             started = time.perf_counter()
             try:
                 decoded = job.run()
@@ -126,6 +157,7 @@ class DecodePool:
             busy[dataset] += time.perf_counter() - started
             done[dataset] += job.rows
             frames[dataset] += decoded
+            in_hand.clear()
             del job  # what it holds must not wait with this thread for the next one
 
     def _is_surplus(self) -> bool:

@@ -94,6 +94,11 @@ class RowJob:
         """One."""
         return 1
 
+    @property
+    def slot(self) -> int:
+        """See ``decode.pool.Job``."""
+        return self.pending.batch.slot
+
     def run(self) -> int:
         """See ``decode.pool.Job``."""
         decoded = 0
@@ -155,6 +160,11 @@ class ChainJob:
     def rows(self) -> int:
         """How many."""
         return len(self.jobs)
+
+    @property
+    def slot(self) -> int:
+        """See ``decode.pool.Job``."""
+        return self.jobs[0].slot
 
     def run(self) -> int:
         """See ``decode.pool.Job``."""

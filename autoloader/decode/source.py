@@ -99,8 +99,16 @@ class SampleSource(Protocol):
         """Stop; does not wait."""
         ...
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for its threads; whether all have ended."""
+    def join(self, within_s: float | None) -> bool:
+        """Wait for its threads; whether all have ended. Asked when nobody shows its samples.
+
+        Once it is so, frames of the frame cache that its samples pinned are given up.
+        """
+        ...
+
+    @property
+    def leased_frames(self) -> int:
+        """Frames of the frame cache that its samples have pinned."""
         ...
 
 

@@ -14,7 +14,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,16 @@ class LoaderThread(threading.Thread):
         if self.ident is not None:
             self.join(timeout_s)
         return not self.is_alive()
+
+
+def all_ended(threads: Iterable[threading.Thread], within_s: float | None) -> bool:
+    """Wait for threads for so long in all (``None``: until they end); whether all have ended."""
+    deadline = None if within_s is None else time.monotonic() + within_s
+    threads = [one for one in threads if one is not threading.current_thread()]
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 def end_with(parent: int) -> None:

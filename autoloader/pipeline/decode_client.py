@@ -31,7 +31,7 @@ from autoloader.cache.table import FrameTable
 from autoloader.decode.activity import BuilderActivity
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, as_fault
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.knobs import Knobs
 from autoloader.pipeline.frame_messages import answered, frames_of, note_stored
 from autoloader.process import messages
@@ -42,6 +42,8 @@ from autoloader.supervision.supervisor import Supervisor, waited
 
 _LOOK_S = 1.0
 _END_S = 2.0
+_LEAVE_S = 1.5
+"""A process that does not end by itself within so long is killed."""
 
 
 class RemoteBuilder:
@@ -115,7 +117,11 @@ class RemoteBuilder:
             WorkerError: it cannot be kept alive.
         """
         with self._condition:
-            self._condition.wait_for(lambda: self._filled or self._failure, timeout_s)
+            self._condition.wait_for(
+                lambda: self._filled or self._failure or self._closed, timeout_s
+            )
+            if self._closed:
+                return None
             if self._filled:
                 return self._filled.popleft()
             if self._failure is not None:
@@ -154,17 +160,25 @@ class RemoteBuilder:
         return self._before.plus(self._now)
 
     def close(self, within_s: float) -> bool:
-        """End the process; whether it has ended in time."""
+        """End the process; see ``BatchBuilder.close``."""
         with self._condition:
             self._closed = True
+            self._condition.notify_all()
             if self._wire is not None:
                 self._wire.shut_down()
         process = self._supervisor.process
-        if process is not None and not waited(process, max(0.05, within_s)):
-            self._supervisor.end()
-        if self._thread is not threading.current_thread():
-            self._thread.join(within_s)
-        return not self._thread.is_alive()
+        if process is not None and not waited(process, min(_LEAVE_S, within_s)):
+            process.kill()
+        # The thread ends when the process can write no more, and has given up its leases then.
+        return all_ended([self._thread], max(within_s, _END_S))
+
+    slots: frozenset[int] = frozenset()
+    """Slots that are written to though it is closed: a process that was killed writes no more."""
+
+    @property
+    def leased_frames(self) -> int:
+        """See ``BatchBuilder.leased_frames``."""
+        return sum(lease.pinned_frames for lease in list(self._leases.values()))
 
     def _spawn(self) -> Wire:
         """Start the process and ask for everything that has not come; under the lock."""

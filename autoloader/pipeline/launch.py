@@ -64,14 +64,20 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
         reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
     from autoloader.pipeline.pipeline import Pipeline
 
-    held = sorted(setup.lent())
     with contextlib.ExitStack() as kept:
         if any(one.remote for one in mixture.datasets):
             from autoloader.remote.shards import kept_free  # local data goes without
 
             kept.enter_context(kept_free(setup.control.disk_floor_bytes))
         pipeline = Pipeline(
-            mixture, reader, setup.knobs, setup.memory, deal=deal, held=held, disk=disk
+            mixture,
+            reader,
+            setup.knobs,
+            setup.memory,
+            deal=deal,
+            held=sorted(setup.lent()),
+            stuck=setup.stuck,
+            disk=disk,
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline

@@ -11,7 +11,9 @@ process. Whoever holds it calls ``next`` and gives slots back by ``release``.
 
 Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.
-    2. ``close`` returns; it waits for threads at most ``CLOSE_S``, and threads are daemons.
+    2. ``close`` returns; it waits for threads as long as it is told, and threads are daemons.
+    3. Once it is closed nothing begins in it any more, and ``slots`` says which slots are written
+       to nonetheless: nobody may use these before that is over.
 
 Not here: what the readers read (``read.streams``, ``read.planned``), building a batch
 (``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
@@ -25,7 +27,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLOSE_S = 1.5
+STUCK_S = 5.0
+"""A thread that still writes so long after it was told to end is not waited for."""
 
 
 LocalBuilder: TypeAlias = "BatchBuilder | RemoteBuilder"
@@ -133,6 +137,7 @@ class Pipeline:
         memory: the ring's memory.
         deal: which positions each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
+        stuck: slots that threads of an earlier pipeline still write to.
         disk: where decoded frames may lie; ``None``: nowhere.
         clock: for stalls.
     """
@@ -146,6 +151,7 @@ class Pipeline:
         *,
         deal: Deal,
         held: Sequence[int] = (),
+        stuck: Collection[int] = (),
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -163,9 +169,11 @@ class Pipeline:
         self.opened = False
         """Whether the reader is open."""
         self._lock = threading.Lock()
+        self._taking = threading.RLock()
+        self._calls_for = -1
         self._dealt = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._slots = SlotPool(memory, knobs.ring_slots, held=held)
+        self._slots = SlotPool(memory, knobs.ring_slots, held=held, stuck=stuck)
         self._builders: list[Builder] = []
         self._shared: SharedBuilder | None = None
         self._leaving: list[Builder] = []
@@ -284,14 +292,28 @@ class Pipeline:
         Raises:
             AutoloaderError: a background part failed; names dataset and stage.
         """
+        with self._taking:
+            try:
+                return self._next(timeout_s)
+            finally:
+                self._calls_for = -1
+
+    def _next(self, timeout_s: float) -> BatchMessage | None:
         deadline = time.monotonic() + timeout_s
         with self._dealt:
-            self._dealt.wait_for(lambda: self._under_way or self._failure, timeout_s)
+            self._dealt.wait_for(
+                lambda: self._under_way or self._failure or self._closed, timeout_s
+            )
+            if self._closed:
+                return None
             builder = self._under_way[0] if self._under_way else None
         if self._failure is None and builder is not None:
             try:
                 batch = builder.next(max(0.0, deadline - time.monotonic()))
                 if batch is not None and self._call is not None:
+                    self._calls_for = batch.slot
+                    if self._closed:  # asked behind it, as who closes looks at the slot
+                        return None
                     views = self._mixture.layout.views(self._memory.base(batch.slot))
                     self._call.complete(views, batch)
             except AutoloaderError as error:
@@ -326,6 +348,10 @@ class Pipeline:
         """The consumer is done with a slot."""
         self._slots.release(slot)
 
+    def ended(self, slot: int) -> None:
+        """Nobody writes to a stuck slot any more."""
+        self._slots.ended(slot)
+
     @property
     def knobs(self) -> Knobs:
         """The values in force."""
@@ -334,10 +360,12 @@ class Pipeline:
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; each takes effect as its row in the knob table says."""
         with self._lock:
+            if self._closed:
+                return
             self._knobs = knobs
         self._hold()  # before builders put back runs that pin frames, and read them again
         with self._lock:
-            if len(self._builders) == self._processes:
+            if len(self._builders) == self._processes and not self._closed:
                 self._share_knobs()
         self._slots.resize(knobs.ring_slots)
 
@@ -396,6 +424,7 @@ class Pipeline:
             ring_slots=self._slots.slots,
             ring_out=self._slots.out,
             ring_filled=self.ready_batches,
+            ring_stuck=self._slots.stuck,
             run_bytes=done.run_bytes,
             read_bytes=done.read_bytes,
             reading_s=done.reading_s,
@@ -418,22 +447,45 @@ class Pipeline:
             done = builder.activity().plus(done)
         return done or BuilderActivity.none(len(self._mixture.datasets))
 
-    def close(self) -> None:
-        """End all threads; drops what is under way. May be called twice."""
+    def close(self, within_s: float | None = None) -> bool:
+        """End all threads; drops what is under way. May be called again, to wait longer.
+
+        Args:
+            within_s: so long threads are waited for; default: ``CLOSE_S``.
+
+        Returns:
+            Whether nobody writes into slots any more. Threads may still wait for their source.
+        """
         with self._dealt:
-            if self._closed:
-                return
-            self._closed = True
+            first, self._closed = not self._closed, True
             builders = self._all()
             self._dealt.notify_all()
         self._slots.close()
-        deadline = time.monotonic() + CLOSE_S
-        ended = [one.close(max(0.0, deadline - time.monotonic())) for one in builders]
-        ended.append(self._dealing.ended(max(0.0, deadline - time.monotonic())))
-        if not all(ended):
-            logger.warning("threads that read are still waiting for their source")
-        self._reader.close()
-        self.at_close()
+        deadline = time.monotonic() + (CLOSE_S if within_s is None else within_s)
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        written = [one.close(left_s()) for one in builders]
+        if first:
+            if not self._dealing.ended(min(CLOSE_S, left_s())):
+                logger.warning("the index is still being opened")
+            self._reader.close()
+            self.at_close()
+        if self._taking.acquire(timeout=left_s()):
+            self._taking.release()
+        return all(written) and self._calls_for < 0
+
+    @property
+    def slots(self) -> frozenset[int]:
+        """Slots that threads write to though it is closed; there come no others."""
+        called = frozenset({self._calls_for} - {-1})
+        return called.union(*(builder.slots for builder in self._all()))
+
+    @property
+    def leased_frames(self) -> int:
+        """Frames of the frame cache that are pinned."""
+        return sum(builder.leased_frames for builder in self._all())
 
     def _all(self) -> list[Builder]:
         return [*self._builders, *self._leaving]

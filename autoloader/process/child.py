@@ -325,12 +325,15 @@ class Child:
 
     def _restart(self, reason: str) -> None:
         self._link.kill()
-        out_of_memory = _was_oom(self.page, self.pid)
+        gives_way = self.page.gives_way
+        if gives_way:
+            reason = "threads of it that decode did not end when they were told to"
+        out_of_memory = not gives_way and _was_oom(self.page, self.pid)
         if out_of_memory:
             self.out_of_memory += 1
             reason += " (out of memory, says the kernel)"
         try:
-            self._supervisor.try_again(reason, out_of_memory=out_of_memory)
+            self._supervisor.try_again(reason, out_of_memory=out_of_memory, counts=not gives_way)
         except WorkerError:
             self.close()
             raise

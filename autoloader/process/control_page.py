@@ -17,6 +17,7 @@ PAGE_BYTES = 4096
 _HEARTBEAT_NS = 0
 _OOM_KILLS_AT_START = 1
 _FRAME_BYTES = 2
+_GIVES_WAY = 3
 _BATCHES = 8
 _WAIT_NS = 9
 _WAITING_SINCE_NS = 10
@@ -56,6 +57,15 @@ class ControlPage:
         """What decoded frames take of the child's own memory."""
         return self._get(_FRAME_BYTES)
 
+    def note_gives_way(self) -> None:
+        """Child: it ends now, for another one to begin where this one cannot."""
+        self._set(_GIVES_WAY, 1)
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the child has ended for another one to begin."""
+        return bool(self._get(_GIVES_WAY))
+
     def note_cgroup(self, path: str, oom_kills: int) -> None:
         """Child: its memory cgroup, and the kills counted there when it first looked."""
         self._set(_OOM_KILLS_AT_START, oom_kills)
@@ -93,6 +103,7 @@ class ControlPage:
         self._set(_RESTARTS, self.restarts + 1)
         self._set(_HEARTBEAT_NS, 0)
         self._set(_FRAME_BYTES, 0)
+        self._set(_GIVES_WAY, 0)
         self._map[_TEXT_AT] = 0
 
     def close(self) -> None:

@@ -46,6 +46,7 @@ class PipelineSetup:
         ranks_here: trainers whose pipelines share the process, and its memory.
         position: says where to begin, whenever it begins.
         lent: says which slots of the ring the consumer still has.
+        stuck: slots that threads of an earlier pipeline still write to.
     """
 
     mixture: ResolvedMixture
@@ -58,3 +59,4 @@ class PipelineSetup:
     ranks_here: int
     position: Callable[[], PipelineStart]
     lent: Callable[[], Collection[int]]
+    stuck: frozenset[int] = frozenset()

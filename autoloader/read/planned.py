@@ -32,7 +32,6 @@ import heapq
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence, Set
 from itertools import pairwise
 
@@ -42,7 +41,7 @@ from numpy.typing import NDArray
 from autoloader.catalog.descriptors import descriptors
 from autoloader.decode.activity import DatasetActivity
 from autoloader.decode.source import Spans
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.planned import PlannedReads, RunPlanner
 from autoloader.index.shard import ShardIndex
@@ -105,7 +104,7 @@ class PlannedSource:
         self._held = held
         self._blocks = blocks
         self._user = BlockUser() if blocks is None else blocks.enter()
-        self._leases: weakref.WeakSet[FrameLease] = weakref.WeakSet()
+        self._leases: list[FrameLease] = []
         self._memory = RunMemory(_pieces(knobs.read_ahead))
         self._now = NowRead()
         self._condition = condition
@@ -146,6 +145,8 @@ class PlannedSource:
     def retune(self, knobs: Knobs) -> None:
         """Have so many threads, and so many runs ahead, from now on."""
         with self._room:
+            if self._closed:
+                return
             less = knobs.cache_bytes < self._knobs.cache_bytes
             self._knobs = knobs
             if less:
@@ -155,10 +156,10 @@ class PlannedSource:
             grow = knobs.io_threads - self._io_threads
             self._io_threads = knobs.io_threads
             self._room.notify_all()
-        for _ in range(grow):
-            thread = LoaderThread(target=self._work, name="autoloader-read")
-            self._threads.append(thread)
-            thread.start()
+            for _ in range(grow):
+                thread = LoaderThread(target=self._work, name="autoloader-read")
+                self._threads.append(thread)
+                thread.start()
 
     def park(self, parked: bool) -> None:
         """Stop reading (True) or go on."""
@@ -249,17 +250,25 @@ class PlannedSource:
             reading = self._blocks.leave(self._user)
             self._threads += [] if reading is None else [reading]
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the threads; whether all have ended."""
-        for thread in self._threads:
-            thread.join(timeout_s)
-        over = not any(thread.is_alive() for thread in self._threads)
-        if over and self._entered:
-            self._entered = False
-            for lease in list(self._leases):
+    def join(self, within_s: float | None) -> bool:
+        """See ``SampleSource.join``."""
+        with self._room:
+            threads = list(self._threads)
+        over = all_ended(threads, within_s)
+        with self._room:
+            last = over and self._entered
+            self._entered = self._entered and not last
+        if last:
+            for lease in self._leases:
                 lease.give_up()
+            self._leases.clear()
             descriptors.leave()
         return over
+
+    @property
+    def leased_frames(self) -> int:
+        """See ``SampleSource.leased_frames``."""
+        return sum(lease.pinned_frames for lease in list(self._leases) if not lease.over)
 
     def _work(self) -> None:
         try:
@@ -342,7 +351,8 @@ class PlannedSource:
         if self._held is not None:
             self._held.lease(spans, wanted, block, reads, built=rebuilt)
             if block.lease is not None:
-                self._leases.add(block.lease)
+                self._leases = [lease for lease in self._leases if not lease.over]
+                self._leases.append(block.lease)
         return wanted, block, reads
 
     def _check_indexes(self, paths: Set[str] | None) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.source import Spans
-from autoloader.host.threads import LoaderThread
+from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.order.dealing import NodePart
 from autoloader.order.plan import SamplePlan
 from autoloader.read.planned import PlannedSource
@@ -132,9 +132,9 @@ class ShardFeed:
             self._changed.notify_all()
             self._cache.room.plan(self, {})
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the threads; whether all have ended."""
-        return all(thread.ended(timeout_s) for thread in self._threads)
+    def join(self, within_s: float | None) -> bool:
+        """Wait for the threads, for so long in all; whether all have ended."""
+        return all_ended(self._threads, within_s)
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
@@ -207,7 +207,7 @@ class FedSource(PlannedSource):
         self._feed.close()
         super().close()
 
-    def join(self, timeout_s: float) -> bool:
+    def join(self, within_s: float | None) -> bool:
         """See ``PlannedSource.join``."""
-        ended = self._feed.join(timeout_s)
-        return super().join(timeout_s) and ended
+        ended = super().join(within_s)
+        return self._feed.join(within_s if ended else 0.0) and ended

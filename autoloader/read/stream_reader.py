@@ -71,6 +71,9 @@ class DatasetReader:
         counts: what was counted of the records, where an epoch is one pass of them, else ``None``;
             asked on the reader's own thread.
         failed: told of the exception that ends this reader.
+
+    Attributes:
+        thread: reads.
     """
 
     def __init__(
@@ -104,11 +107,11 @@ class DatasetReader:
         self.generations = 0
         self.episodes = 0
         self.read_s = 0.0
-        self._thread = LoaderThread(target=self._run, name=f"autoloader-read-{dataset.name}")
+        self.thread = LoaderThread(target=self._run, name=f"autoloader-read-{dataset.name}")
 
     def start(self) -> None:
         """Begin to read."""
-        self._thread.start()
+        self.thread.start()
 
     def retune(self, knobs: ResolvedDatasetKnobs) -> None:
         """Read on with other knobs from the next episode on; pending changes coalesce."""
@@ -136,10 +139,6 @@ class DatasetReader:
         shard, has_come = self._cursor.comes_next(self._knobs.cycle_length)
         doing = "reading" if has_come else "opening"
         return f"{doing} {shard_words(self._dataset.slices[shard].path)}"
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the thread to end; whether it has."""
-        return self._thread.ended(timeout_s)
 
     def _run(self) -> None:
         try:

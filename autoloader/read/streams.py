@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from autoloader.decode.activity import DatasetActivity
@@ -19,6 +18,7 @@ from autoloader.decode.quarantine import Quarantine
 from autoloader.decode.source import Spans
 from autoloader.errors import AutoloaderError, SourceError
 from autoloader.host.processors import usable_processors
+from autoloader.host.threads import all_ended
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.read.mixer import Mixer
@@ -204,10 +204,11 @@ class StreamSource:
         for queue in self._queues:
             queue.close()
 
-    def join(self, timeout_s: float) -> bool:
+    leased_frames = 0
+
+    def join(self, within_s: float | None) -> bool:
         """See ``SampleSource.join``."""
-        deadline = time.monotonic() + timeout_s
-        return all(reader.join(max(0.0, deadline - time.monotonic())) for reader in self._readers)
+        return all_ended([reader.thread for reader in self._readers], within_s)
 
     def _reader_failed(self, dataset: int, error: AutoloaderError) -> None:
         drop = self._mixture.spec.errors.dead_dataset == "drop"

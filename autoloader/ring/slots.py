@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from autoloader.ring.memory import MAX_SLOTS, RingMemory
 
@@ -22,21 +22,47 @@ class SlotPool:
         memory: the ring; retired slots give their pages back through it.
         slots: how many are in use at first.
         held: slots that the consumer has already.
+        stuck: slots that threads of a ring before still write to; others serve in their stead.
     """
 
-    def __init__(self, memory: RingMemory, slots: int, *, held: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        memory: RingMemory,
+        slots: int,
+        *,
+        held: Sequence[int] = (),
+        stuck: Collection[int] = (),
+    ) -> None:
         self._memory = memory
         self._condition = threading.Condition()
-        self._out = set(held)
+        self._stuck = set(stuck)
+        self._out = self._stuck.union(held)
         self._held = set(held)
-        self._free = [slot for slot in range(slots - 1, -1, -1) if slot not in self._out]
+        self.slots = slots
+        self._free = [slot for slot in range(self._most - 1, -1, -1) if slot not in self._out]
         self._unpunched: set[int] = set()
         self._handed: set[int] = set()
         self._closed = False
-        self.slots = slots
-        for slot in range(slots, MAX_SLOTS):  # a ring before this one may have had more
+        for slot in range(self._most, MAX_SLOTS):  # a ring before this one may have had more
             if slot not in self._out:
                 self._punch(slot)
+
+    @property
+    def _most(self) -> int:
+        """The first slot that is not in use."""
+        return min(MAX_SLOTS, self.slots + len(self._stuck))
+
+    @property
+    def stuck(self) -> int:
+        """Slots that threads of a ring before still write to."""
+        return len(self._stuck)
+
+    def ended(self, slot: int) -> None:
+        """Nobody writes to a stuck slot any more."""
+        with self._condition:
+            self._stuck.discard(slot)
+            self.release(slot)
+            self.resize(self.slots)
 
     def acquire(self) -> int | None:
         """A free slot; waits for one. ``None`` once closed.
@@ -48,7 +74,9 @@ class SlotPool:
             begun = time.monotonic()
             while not self._closed:
                 left = DRAIN_S - (time.monotonic() - begun)
-                if self._free and (len(self._out - self._held) < self.slots or left <= 0):
+                if self._free and (
+                    len(self._out - self._held - self._stuck) < self.slots or left <= 0
+                ):
                     break
                 self._condition.wait(left if self._free else None)
             if self._closed:
@@ -66,7 +94,7 @@ class SlotPool:
             self._held.discard(slot)
             self._handed.discard(slot)
             self._condition.notify()
-            if slot < self.slots:
+            if slot < self._most:
                 self._free.append(slot)
             else:
                 self._punch(slot)  # under the lock: it may come back into use at once
@@ -88,14 +116,15 @@ class SlotPool:
     def resize(self, slots: int) -> None:
         """Have ``slots`` slots; those beyond are retired as soon as they are free."""
         with self._condition:
-            for slot in self._free:
-                if slot >= slots:
-                    self._punch(slot)
-            self._free = [slot for slot in self._free if slot < slots]
-            known = {*self._free, *self._out}
-            self._free[:0] = [slot for slot in range(slots - 1, -1, -1) if slot not in known]
             self.slots = slots
-            self._unpunched = {slot for slot in self._unpunched if slot >= slots}
+            most = self._most
+            for slot in self._free:
+                if slot >= most:
+                    self._punch(slot)
+            self._free = [slot for slot in self._free if slot < most]
+            known = {*self._free, *self._out}
+            self._free[:0] = [slot for slot in range(most - 1, -1, -1) if slot not in known]
+            self._unpunched = {slot for slot in self._unpunched if slot >= most}
             self._condition.notify_all()
 
     def punch_free(self) -> None:

@@ -49,9 +49,11 @@ class FrameLease(Protocol):
         slots: camera → [m] int64 slot that each of the block's frames has; −1: none.
         written: camera → [S] bool, in which slots a frame lies. Who finds that none does decodes
             it, and puts it there.
+        over: whether it was given up, or all samples of the run are in filled batches.
     """
 
     slots: dict[str, NDArray[np.int64]]
+    over: bool
 
     @property
     def written(self) -> Mapping[str, NDArray[np.bool_]]:
@@ -72,6 +74,11 @@ class FrameLease(Protocol):
     @property
     def pinned_bytes(self) -> int:
         """Of the slots that it shows frames from, or puts them into."""
+        ...
+
+    @property
+    def pinned_frames(self) -> int:
+        """How many slots these are."""
         ...
 
     def filled(self, rows: int) -> None:

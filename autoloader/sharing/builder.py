@@ -235,8 +235,18 @@ class SharedBuilder:
         ]
         return replace(done, datasets=datasets, helpers=counts)
 
+    @property
+    def slots(self) -> frozenset[int]:
+        """See ``BatchBuilder.slots``."""
+        return frozenset().union(*(lane.builder.slots for lane in self._lanes))
+
+    @property
+    def leased_frames(self) -> int:
+        """See ``BatchBuilder.leased_frames``."""
+        return sum(lane.builder.leased_frames for lane in self._lanes)
+
     def close(self, within_s: float) -> bool:
-        """End everything; drops what is under way. Whether all ended in time."""
+        """See ``BatchBuilder.close``."""
         with self._changed:
             self._closed = True
             self._over.set()
@@ -246,7 +256,7 @@ class SharedBuilder:
         ended = [lane.close(max(0.05, deadline - time.monotonic())) for lane in lanes]
         if helpers is not None:
             ended.append(helpers.close(max(0.05, deadline - time.monotonic())))
-        ended.append(self._watch.ended(max(0.05, deadline - time.monotonic())))
+        self._watch.ended(max(0.05, deadline - time.monotonic()))  # it writes nothing
         return all(ended)
 
     def answered(self, number: int, took_s: float, check: bool) -> None:

@@ -35,6 +35,16 @@ class LocalBuilder(Protocol):
         ...
 
     @property
+    def slots(self) -> frozenset[int]:
+        """Slots that are written to though it is closed."""
+        ...
+
+    @property
+    def leased_frames(self) -> int:
+        """Frames of the frame cache that it has pinned."""
+        ...
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Its processes."""
         ...
@@ -194,7 +204,11 @@ class Lane:
                 self._failed(error)
 
     def close(self, within_s: float) -> bool:
-        """End the builder, and the thread; whether the builder has ended in time."""
+        """End the builder, and the thread, which takes nothing from it then.
+
+        Returns:
+            Whether nobody writes into slots any more.
+        """
         self._closed = True
         self._by_itself.set()
         ended = self.builder.close(within_s)

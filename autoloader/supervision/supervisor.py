@@ -23,7 +23,14 @@ from collections.abc import Callable, Mapping, Sequence
 from autoloader.errors import WorkerError
 from autoloader.host.files import memory_file
 from autoloader.supervision.start import start
-from autoloader.supervision.vitals import Kind, Silence, Vitals, kind_of, read_vitals
+from autoloader.supervision.vitals import (
+    Kind,
+    Silence,
+    Vitals,
+    kind_of,
+    read_vitals,
+    waits_in_kernel,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +39,10 @@ _LOOK_EVERY_S = 0.5
 _SAY_EVERY_S = 30.0
 _LAST_BYTES = 8192
 _KILL_S = 30.0
-"""A killed process that is still there then waits inside the kernel, where no signal reaches it."""
+_GONE_S = 2.0
+"""A killed process that is still there then mostly waits inside the kernel."""
+_blocked: list[subprocess.Popen[bytes]] = []
+"""Killed processes that were left inside the kernel: kept to be waited for."""
 
 
 class ProcessWatch:
@@ -141,29 +151,48 @@ class Supervisor:
         return describe_end(self.process.returncode)
 
     def end(self) -> None:
-        """Kill it where it still runs, and wait until it is gone.
+        """Kill it where it still runs, and wait until it can write no more.
+
+        That is when it is gone, or when all its threads wait inside the kernel, for a disk mostly:
+        a thread that was killed runs no instruction of its program after such a wait.
 
         Raises:
-            WorkerError: it waits inside the kernel and cannot be ended.
+            WorkerError: it is not, for a long time.
         """
-        if self.process is None:
+        process = self.process
+        if process is None:
             return
-        if self.process.poll() is None:
-            self.process.kill()
-        if not waited(self.process, _KILL_S):
-            raise WorkerError(
-                f"{self._what} (process {self.process.pid}) was killed and has not ended for "
-                f"{_KILL_S:.0f} s: it waits inside the kernel, mostly for a disk",
-                remedy="look whether the data's file system answers, then start the run again",
-            )
+        if process.poll() is None:
+            process.kill()
+        deadline = time.monotonic() + _KILL_S
+        while not waited(process, _GONE_S):
+            if waits_in_kernel(process.pid):
+                logger.warning(
+                    "%s (process %d) was killed and waits inside the kernel, mostly for a disk: "
+                    "look whether the data's file system answers",
+                    self._what,
+                    process.pid,
+                )
+                _blocked.append(process)
+                break
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"{self._what} (process {process.pid}) was killed and has not ended for "
+                    f"{_KILL_S:.0f} s",
+                    remedy="look what it waits for (cat /proc/PID/task/*/stack), then start the "
+                    "run again",
+                )
+        _blocked[:] = [one for one in _blocked if one.poll() is None]
 
-    def try_again(self, reason: str, *, out_of_memory: bool = False) -> None:
+    def try_again(self, reason: str, *, out_of_memory: bool = False, counts: bool = True) -> None:
         """Count an end of the process, for this reason; returns where it may be started again.
+
+        One that ended for the next one to begin ``counts`` for nothing.
 
         Raises:
             WorkerError: it has failed too often in a row.
         """
-        self._in_a_row += 1
+        self._in_a_row += counts
         if self._in_a_row <= MAX_RESTARTS:
             logger.warning("%s is started again: %s", self._what, reason)
             return

@@ -179,6 +179,12 @@ def read_vitals(pid: int, *, proc: Path = Path("/proc")) -> Vitals:
     return Vitals(at_s, threads)
 
 
+def waits_in_kernel(pid: int) -> bool:
+    """Whether all threads of a process have ended or wait inside the kernel."""
+    states = [one.state for one in read_vitals(pid).threads.values()]
+    return bool(states) and all(state in "DZX" for state in states)
+
+
 def _read_thread(task: Path) -> ThreadVitals:
     words = (task / "stat").read_text().rpartition(")")[2].split()
     state = words[0]

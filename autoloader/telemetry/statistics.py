@@ -55,6 +55,9 @@ class RingStatistics:
         occupancy_ratio: filled / slots; near 1 the consumer is the bottleneck, near 0 the loader.
         copies: batches handed out as copies because the consumer keeps too many.
         allocated_bytes: pages the kernel holds for it.
+        stuck: slots out of use, beside the others, because a thread that was told to end still
+            writes to them (``isolation="thread"``; a child is started anew instead). Any for long:
+            a picture takes long to decode, or the file system does not answer.
     """
 
     slots: int
@@ -62,6 +65,7 @@ class RingStatistics:
     occupancy_ratio: float
     copies: int
     allocated_bytes: int
+    stuck: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class CacheStatistics:
             seconds that a hit saves; ``None`` while all that is shown again is held.
         from_disk: frames of this loader that were read from a disk, already decoded (the profile's
             ``cache``); they are among the misses.
+        stuck: frames out of use until a thread that was told to end has ended, see
+            ``RingStatistics.stuck``.
     """
 
     budget_bytes: int
@@ -91,6 +97,7 @@ class CacheStatistics:
     threshold: float | None
     from_disk: int = 0
     private_bytes: int = 0
+    stuck: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class Work:
     do: Callable[[], None]
     dataset: int = 0
     rows: int = 1
+    slot: int = 0
     frames: int = 0
 
     def run(self) -> int:
@@ -156,6 +157,7 @@ def test_work_is_counted_for_its_dataset(pools: Callable[[int], Pool]) -> None:
         pool.submit(Work(lambda: None, dataset))
     assert all_at_once(pool, 2)  # behind the three
     pool.close()
+    assert pool.join(LONG_S)
     seconds, done, frames = pool.service()
     assert done.tolist() == [3, 2]
     assert frames.tolist() == [0, 0]

@@ -1,0 +1,138 @@
+"""Threads that do not end when they are told to: nobody else uses what they write to."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rlds_files import Written, episode, jpeg, write_dataset
+from slow_pictures import SCANS_MOST, slow_jpeg
+from streams import endless, spec_of
+
+from autoloader import AutoLoader
+from autoloader.actuation import in_thread
+from autoloader.decode.frames import FrameDecoder
+
+LONG_S = 60.0
+THREAD: dict[str, Any] = {
+    "isolation": "thread",
+    "output": "numpy",
+    "ram_floor": "1GB",
+    "controller": False,
+    "profile": "local_dev",
+}
+KNOBS: dict[str, Any] = {"decode_threads": 3, "ring_slots": 4, "read_ahead": 1}
+
+
+class Gate:
+    """Holds decoding threads, once it is shut, until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.waiting = threading.Semaphore(0)
+
+    def pass_through(self) -> None:
+        if not self.open.is_set():
+            self.waiting.release()
+            self.open.wait(LONG_S)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    gate, decode = Gate(), FrameDecoder.decode_into
+
+    def held(decoder: FrameDecoder, encoded: Any, out: Any) -> None:
+        gate.pass_through()
+        decode(decoder, encoded, out)
+
+    monkeypatch.setattr(FrameDecoder, "decode_into", held)
+    monkeypatch.setattr(in_thread, "STUCK_S", 0.2)
+    yield gate
+    gate.open.set()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    number = iter(range(100))
+    shards = [[episode(next(number), 12, encode=jpeg) for _ in range(5)] for _ in range(2)]
+    return write_dataset(tmp_path, shards, name="a")
+
+
+def pictures(batch: dict[str, Any]) -> Any:
+    return batch["images"]["primary"].copy()
+
+
+def take(batches: Iterator[dict[str, Any]], count: int) -> list[Any]:
+    return [pictures(batch) for batch in itertools.islice(batches, count)]
+
+
+@pytest.mark.parametrize(
+    ("reader", "cache_bytes"), [("indexed", 0), ("indexed", "16MiB"), ("stream", 0)]
+)
+def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after_it(
+    written: Written, gate: Gate, reader: str, cache_bytes: Any
+) -> None:
+    spec = spec_of(written)
+    knobs = {**KNOBS, "reader": reader, "cache_bytes": cache_bytes}
+    with AutoLoader(spec, knobs=knobs, **THREAD) as fresh:
+        wanted = take(endless(fresh), 80)
+    with AutoLoader(spec, knobs=knobs, **THREAD) as loader:
+        state = loader.state_dict()
+        batches = endless(loader)
+        take(batches, 3)
+        while loader.statistics().ring.filled < 3:
+            pass
+        gate.open.clear()
+        take(batches, 2)
+        assert gate.waiting.acquire(timeout=LONG_S)
+        late = [one for one in threading.enumerate() if "autoloader-decode" in one.name]
+        loader.load_state_dict(state)
+        stuck = loader.statistics()
+        assert stuck.ring.stuck > 0
+        assert bool(stuck.cache.stuck) == bool(cache_bytes)
+        old, gate.open = gate.open, threading.Event()
+        gate.open.set()  # for the threads of the pipeline that is in force
+        came = list(itertools.islice(batches, 2))  # lent from here on
+        before = [pictures(batch) for batch in came]
+        came += [dict(batch) for batch in itertools.islice(batches, 6)]
+        old.set()
+        for thread in late:
+            thread.join(LONG_S)
+        after = [pictures(batch) for batch in came]
+        after += take(batches, 80 - len(after))
+        over = loader.statistics()
+    assert all(map(np.array_equal, before, wanted))
+    assert all(map(np.array_equal, after, wanted))
+    assert over.ring.stuck == over.cache.stuck == 0
+
+
+def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
+    slow = slow_jpeg(5600, 5600, SCANS_MOST, 40)
+    shards: list[list[Any]] = [[episode(number, 8) for number in range(6)]]
+    shards[0][3]["observation/image"] = [slow, slow, *shards[0][3]["observation/image"][2:]]
+    spec = spec_of(write_dataset(tmp_path, shards), batch={"size": 2})
+    arguments = {**THREAD, "isolation": "process"}
+    with AutoLoader(spec, knobs={**KNOBS, "reader": "indexed"}, **arguments) as loader:
+        state = loader.state_dict()
+        batches = endless(loader)
+        rows = [batch["provenance"].tolist() for batch in itertools.islice(batches, 24)]
+        at = next(k for k, two in enumerate(rows) if [3, 0] in [[row[3], row[4]] for row in two])
+        loader.load_state_dict(state)
+        take(batches, max(1, at - 1))  # the slow picture is next, or under way
+        loader.load_state_dict(state)
+        again = list(itertools.islice(batches, 24))
+        assert loader.statistics().restarts == 1
+    assert [batch["provenance"].tolist() for batch in again] == rows
+    for batch in again:
+        for row, picture in zip(batch["provenance"].tolist(), pictures(batch), strict=True):
+            red = 40 if row[3] == 3 and row[4] < 2 else (8 * row[3] + 4) % 256
+            assert abs(int(picture[0, 0, 0, 0]) - red) <= 6
