@@ -195,7 +195,7 @@ def cache_steps(
     """What holding decoded frames saves, as steps of which each saves less for a byte.
 
     Args:
-        sets: the mixture's frames (``planning.frame_sets``).
+        sets: the mixture's frames (``cache.forecast.frame_sets``).
         left_bytes: what the RAM floor leaves; steps go up to twice that.
         most_s: processor seconds of a sample that are saved where all its frames are held. The
             forecast gives the part of it that is saved.
@@ -207,12 +207,8 @@ def cache_steps(
         return ()
     points = [(0.0, 0.0)]
     for size in sorted({min(ratio * left_bytes, whole) for ratio in _SIZES if ratio}):
-        told = next(one for one in forecast(sets, round(size)) if one.rule == "next use")
-        copied = sum(
-            one.frames.uses_per_position * one.hit_ratio * one.frames.frame_bytes
-            for one in told.sets
-        )
-        saved_s = most_s * told.saved_s / every_s - copied / copy_bytes_per_s
+        told = forecast(sets, size)
+        saved_s = most_s * told.saved_s / every_s - told.hit_bytes / copy_bytes_per_s
         points.append((size, max(points[-1][1], saved_s)))
     return _concave(points)
 

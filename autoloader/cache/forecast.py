@@ -1,53 +1,56 @@
-"""What a cache of so many bytes will do: which frames it holds, how many it hits, how fast that is.
+"""Forecast of the frame cache: the share of frame uses that a cache of so many bytes will hit.
 
-One rule says which frames are held. A frame that is shown now and again x positions later takes its
-bytes for x positions and saves the seconds of one decode. It is held where
+A frame that is needed again x positions later is held where
 
     x ≤ threshold × decode seconds ÷ bytes
 
-and the threshold is whatever fills the cache. That is the choice of the most saved seconds for the
-bytes: Belady's rule (IBM Systems Journal 5(2), 1966) with sizes and costs. A dataset whose uses all
-follow each other within its limit is held whole by the same rule. What it hits is foretold by
-``flow``.
+and the threshold is the one that fills the cache (``order.next_use``; Belady, IBM Systems Journal
+5(2), 1966, with sizes and costs). Two laws say how long x is, counted in passes of the dataset:
 
-The other rule holds a fixed part that is never evicted (MinIO, in CoorDL of Mohan et al.,
-"Analyzing and mitigating data stalls in DNN training", VLDB 2021), of the frames that save most
-for their bytes. It hits as large a part as it holds. Which rule saves more hangs on the mixture:
+1. *Interval law.* Each pass shuffles anew, so k uses of a frame lie anywhere in it. From a use at u
+   the next is the first of the k−1 others behind it, or the first of the k in the next pass. A use
+   comes in a pass with chance ρ (other nodes and drawn samples have the rest):
 
-- With one frame a sample and passes that end together every interval goes over that end, so what is
-  held then bounds the hits of any rule: a fixed part of c hits c, and no rule hits more.
-- Where passes end at different times, or a frame is shown several times a pass, the next use does
-  better, and most so in small caches.
-- With many nodes a node's next use of a frame lies passes away. Where it is not known so far ahead
-  the frame is not held for it. What the near uses leave of the bytes then holds a fixed part, of
-  the frames that came first: so the loader does what both rules do.
+       P(X > x) = max(0, 1−x) (1−ρx)ᵏ⁻¹ + ∫ (1−ρ(x−z))ᵏ⁻¹ G(z) dz   over z from max(0, x−1) to x
+       G(m + y) = (1−ρ)ᵏᵐ (1−ρy)ᵏ                                   for whole m and y in [0, 1)
 
-A steady state is what both are told for. In the first pass of a run there is nothing to hit but
-what the pass itself has shown.
+   By Little's law the share of the frames that is held is kρ E[X; X ≤ x].
+2. *Passes that end together.* With one use a pass every interval crosses the end of the pass. Where
+   all passes end together, every held frame is held at that moment, so the cache hits the share
+   that it holds.
 
-Not here: when one frame is shown next (``order.next_use``), holding frames.
+Datasets of a mixture lie between the two: the second law counts by the chance that two frames of
+the mixture have passes of equal length. Held against a walk of real plans, use by use (2 to 29
+datasets, equal, set and natural weights, one and two frames a sample, 5 to 100 % held), the hits
+are right within 4 points. The steady state is meant: from the third pass on, little read ahead.
+
+Not here: the next use of one frame (``order.next_use``), holding frames (``cache.table``).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
 
-from autoloader.cache.flow import Ahead, Kind, full_cache
-from autoloader.cache.intervals import interval_law
-from autoloader.cache.shown import Shown
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.cache.shown import Shown, frames_by_uses, of_blocks
+from autoloader.order.episodes import DatasetTable, valid_counts
+from autoloader.order.mixture import MixtureOrder
+from autoloader.order.reuse import Reuse
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 SAMPLE_S = 5e-5
-"""Seconds that a sample takes of the interpreter beside its frames (measured: 48 to 58 µs)."""
+"""Seconds of the interpreter for a sample beside its frames (measured: 48 to 58 µs)."""
 HELD_SAMPLE_S = 2.2e-5
-"""The same where its frames are held (measured: 17 to 19 µs, and 40,000 to 42,000 samples/s of two
-frames of 192 KiB on two cores, where copies in two threads take longer than in one)."""
+"""The same for a sample whose frames are held (measured: 17 to 19 µs, and 40,000 to 42,000
+samples/s of two frames of 192 KiB on two cores, where copies in two threads take longer)."""
 
-Rule = Literal["next use", "never evict"]
-_ALIKE = 0.01
-"""By so much a rule must save more to be preferred to the next use, which adapts."""
+_STEPS = 128
+"""Points of a pass at which the law is tabled."""
+_TAIL, _MOST_PASSES = 1e-3, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +58,19 @@ class FrameSet:
     """The frames of one camera of one dataset.
 
     Attributes:
-        dataset: its name.
-        camera: its name.
-        share: of the mixture's samples.
-        samples: of a pass.
-        shown: how often its frames are used in a pass.
-        frame_bytes: of a decoded frame.
+        dataset: name of the dataset.
+        camera: name of the camera.
+        pass_positions: positions of the mixture that a pass of the dataset takes.
+        shown: (uses in a pass, number of frames with so many uses).
+        frame_bytes: bytes of a decoded frame.
         decode_s: seconds of one thread that a hit saves.
-        chance: that a use comes in a pass, on this node.
-        goals: frames of goals that a sample shows beside these. They are drawn, from all frames
-            alike, so no next use is known of them; one is hit where it happens to be held.
+        chance: chance that a use comes in a pass, on this node.
+        goals: goal frames for each position; they are drawn, so no next use is known of them.
     """
 
     dataset: str
     camera: str
-    share: float
-    samples: int
+    pass_positions: float
     shown: Shown
     frame_bytes: int
     decode_s: float
@@ -78,195 +78,144 @@ class FrameSet:
     goals: float = 0.0
 
     @property
-    def frames(self) -> float:
-        """Different frames."""
-        return sum(frames for _, frames in self.shown)
-
-    @property
     def frames_bytes(self) -> float:
-        """Bytes of all of them."""
-        return self.frames * self.frame_bytes
-
-    @property
-    def pass_positions(self) -> float:
-        """Positions of the mixture that a pass takes."""
-        return self.samples / self.share
-
-    def uses(self, uses: int, frames: float) -> float:
-        """Uses of some of its frames for each position."""
-        return uses * frames * self.chance / self.pass_positions
+        """Bytes of all of its frames, decoded."""
+        return sum(frames for _, frames in self.shown) * self.frame_bytes
 
     @property
     def uses_per_position(self) -> float:
-        """Frames that a position of the mixture uses of these, in the mean."""
-        foreseen = sum(self.uses(uses, frames) for uses, frames in self.shown)
-        return foreseen + self.share * self.goals
-
-    def held(self, hits_per_position: float, held_bytes: float) -> Holding:
-        """What becomes of these where so many foreseen uses hit, and so much is held."""
-        hits = hits_per_position + self.share * self.goals * _part(held_bytes, self.frames_bytes)
-        return Holding(self, _part(hits, self.uses_per_position), held_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What is held of one set, in the mean.
-
-    Attributes:
-        frames: which set.
-        hit_ratio: of its uses.
-        held_bytes: of its frames.
-    """
-
-    frames: FrameSet
-    hit_ratio: float
-    held_bytes: float
-
-    @property
-    def saved_s(self) -> float:
-        """Decode seconds saved for each position."""
-        return self.frames.uses_per_position * self.hit_ratio * self.frames.decode_s
+        """Frames of the set that a position of the mixture uses, mean."""
+        uses = sum(uses * frames for uses, frames in self.shown)
+        return uses * self.chance / self.pass_positions + self.goals
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a cache will do by one rule.
+    """The steady state of a frame cache.
 
     Attributes:
-        rule: by which frames are held.
-        cache_bytes: that there are.
-        threshold: of the next use, positions × bytes ÷ second; infinite where all is held that is
-            shown again, or where nothing is evicted.
-        sets: each set's part.
+        hit_ratio: hits over uses of frames.
+        held_bytes: bytes of held frames, mean over time.
+        saved_s: decode seconds of one thread that hits save for each position.
+        hit_bytes: bytes of frames that hits copy for each position.
     """
 
-    rule: Rule
-    cache_bytes: int
-    threshold: float
-    sets: tuple[Holding, ...]
-
-    @property
-    def hit_ratio(self) -> float:
-        """Of all uses of frames."""
-        return hit_ratio(self.sets)
-
-    @property
-    def held_bytes(self) -> float:
-        """Bytes of what is held, in the mean."""
-        return sum(one.held_bytes for one in self.sets)
-
-    @property
-    def uses_per_sample(self) -> float:
-        """Frames that a sample shows, in the mean."""
-        return sum(one.frames.uses_per_position for one in self.sets)
-
-    @property
-    def saved_s(self) -> float:
-        """Seconds of one thread that a sample's decoding takes less, in the mean."""
-        return sum(one.saved_s for one in self.sets)
-
-    @property
-    def missed_s(self) -> float:
-        """Seconds of one thread that a sample's decoding still takes, in the mean."""
-        every = sum(one.frames.uses_per_position * one.frames.decode_s for one in self.sets)
-        return max(0.0, every - self.saved_s)
-
-    def longest_positions(self, one: FrameSet) -> float:
-        """The interval up to which frames of a set are held; infinite where all are."""
-        return self.threshold * one.decode_s / one.frame_bytes
+    hit_ratio: float
+    held_bytes: float
+    saved_s: float
+    hit_bytes: float
 
 
-def forecast(
-    sets: Sequence[FrameSet],
-    cache_bytes: int,
+def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
+    """What a cache of ``cache_bytes`` will hit of the frames of a whole mixture."""
+    whole = sum(one.frames_bytes for one in sets)
+    if not whole or cache_bytes <= 0:
+        return Forecast(0.0, 0.0, 0.0, 0.0)
+    low, high = -64.0, 64.0  # of the threshold's logarithm
+    for _ in range(64):
+        middle = (low + high) / 2
+        held = sum(_law(one, 2.0**middle)[0] for one in sets) if whole > cache_bytes else 0.0
+        low, high = (middle, high) if held <= cache_bytes else (low, middle)
+    passes: dict[int, float] = {}
+    for one in sets:
+        length = round(one.pass_positions)
+        passes[length] = passes.get(length, 0.0) + one.frames_bytes / whole
+    together = sum(part**2 for part in passes.values())
+    found = [(one, *_law(one, 2.0**low, together)) for one in sets]
+    uses = sum(one.uses_per_position for one in sets)
+    return Forecast(
+        sum(hits for _, _, hits in found) / uses if uses else 0.0,
+        sum(held for _, held, _ in found),
+        sum(hits * one.decode_s for one, _, hits in found),
+        sum(hits * one.frame_bytes for one, _, hits in found),
+    )
+
+
+def _law(one: FrameSet, threshold: float, together: float = 0.0) -> tuple[float, float]:
+    """Bytes held of a set, and hits for each position."""
+    longest = threshold * one.decode_s / one.frame_bytes / one.pass_positions
+    held_bytes = hits = 0.0
+    for uses, frames in one.shown:
+        x, within, held = interval_law(uses, one.chance)
+        hit_ratio, held_ratio = (float(np.interp(longest, x, each)) for each in (within, held))
+        if uses * one.chance <= 1:
+            hit_ratio += together * (held_ratio - hit_ratio)
+        held_bytes += held_ratio * frames * one.frame_bytes
+        hits += hit_ratio * uses * frames * one.chance / one.pass_positions
+    return held_bytes, hits + one.goals * held_bytes / max(1.0, one.frames_bytes)
+
+
+@lru_cache(maxsize=256)
+def interval_law(uses: int, chance: float) -> tuple[NDArray[np.float64], ...]:
+    """The interval law of frames with ``uses`` uses a pass, each with ``chance``.
+
+    Returns:
+        Passes x, P(X ≤ x), and the share of the frames that is held for intervals up to x.
+    """
+    passes = 2
+    while (1 - chance) ** (uses * (passes - 1)) > _TAIL and passes < _MOST_PASSES:
+        passes += 1
+    x = np.linspace(0, passes, passes * _STEPS + 1)
+    z = x[:-1] + 0.5 / _STEPS
+    whole = np.floor(z)
+    none_before = (1 - chance) ** (uses * whole) * (1 - chance * (z - whole)) ** uses
+    behind = (1 - chance * z[:_STEPS]) ** (uses - 1)
+    later = np.convolve(none_before, behind)[: len(z)] / _STEPS
+    same_pass = np.maximum(0, 1 - x) * np.maximum(0, 1 - chance * x) ** (uses - 1)
+    longer = same_pass + np.concatenate([[0.0], later])
+    area = np.concatenate([[0.0], np.cumsum((longer[1:] + longer[:-1]) / 2) / _STEPS])
+    held = np.clip(uses * chance * (area - x * longer), 0, 1)
+    held[-1] = 1.0
+    return x, 1 - longer, held
+
+
+def frame_sets(
+    mixture: ResolvedMixture,
+    order: MixtureOrder,
+    tables: Sequence[DatasetTable],
+    reuse: Reuse,
+    decode_s: Mapping[str, float],
     *,
-    known_uses: float = math.inf,
-    ahead: Ahead | None = None,
-) -> tuple[Forecast, Forecast]:
-    """What a cache will do by either rule; the one that saves more seconds comes first.
+    nodes: int = 1,
+) -> tuple[FrameSet, ...]:
+    """The frames of every camera of every dataset with a share.
 
     Args:
-        sets: of the whole mixture.
-        cache_bytes: of decoded frames that it may hold.
-        known_uses: of a frame, on any node, that are looked at for one of this node.
-        ahead: how far ahead the loader plans; ``None``: what the rules alone would do.
+        mixture: datasets and cameras.
+        order: shares of the datasets.
+        tables: episodes of the datasets.
+        reuse: decodes of chained samples.
+        decode_s: seconds of a frame's decode, by dataset. A dataset without gets the mean of the
+            others; without any there are no sets.
+        nodes: number of nodes that share the samples evenly; the sets are one node's.
     """
-    by_next_use = _next_use(sets, cache_bytes, known_uses, ahead)
-    fixed = Forecast("never evict", cache_bytes, math.inf, _never_evict(sets, cache_bytes))
-    if fixed.saved_s > by_next_use.saved_s * (1 + _ALIKE):
-        return fixed, by_next_use
-    return by_next_use, fixed
+    if not decode_s:
+        return ()
+    mean_s = sum(decode_s.values()) / len(decode_s)
 
+    def sets_of(dataset: ResolvedDataset, table: DatasetTable) -> Iterator[FrameSet]:
+        number, goals = dataset.index, float(table.sample.goal != "none")
+        share = order.shares[number]
+        shown = frames_by_uses(table)
+        if reuse.chained[number]:
+            shown = of_blocks(shown, (reuse.decodes[number] - goals) * table.samples)
+        drawn = table.samples / int(valid_counts(table).sum())
+        for camera, choices in dataset.cameras.items():
+            for _ in choices:
+                yield FrameSet(
+                    dataset.name,
+                    camera,
+                    table.samples / share,
+                    shown,
+                    mixture.layout.frame_bytes[camera],
+                    decode_s.get(dataset.name, mean_s),
+                    chance=drawn / len(choices) / nodes,
+                    goals=share * goals / len(choices) / nodes,
+                )
 
-def _next_use(
-    sets: Sequence[FrameSet], cache_bytes: int, known_uses: float, ahead: Ahead | None
-) -> Forecast:
-    kinds = _kinds(sets, known_uses)
-    flow = full_cache(kinds, cache_bytes, ahead)
-    hits, held = list(flow.hit_ratio), list(flow.held_bytes)
-    if known_uses < math.inf:
-        left = [kind.frames * kind.frame_bytes - own for kind, own in zip(kinds, held, strict=True)]
-        fixed = _worthiest(kinds, left, cache_bytes - sum(held))
-        for n, more in enumerate(fixed):
-            hits[n] += (1 - hits[n]) * _part(more, left[n])
-            held[n] += more
-    return Forecast("next use", cache_bytes, flow.threshold, _holdings(sets, kinds, hits, held))
-
-
-def _never_evict(sets: Sequence[FrameSet], cache_bytes: int) -> tuple[Holding, ...]:
-    """The frames that save most for their bytes are held for good."""
-    kinds = _kinds(sets, math.inf)
-    every = [kind.frames * kind.frame_bytes for kind in kinds]
-    held = _worthiest(kinds, every, cache_bytes)
-    return _holdings(sets, kinds, list(map(_part, held, every)), held)
-
-
-def _kinds(sets: Sequence[FrameSet], known_uses: float) -> list[Kind]:
-    """The frames of each set, told apart by their uses."""
-    return [
-        Kind(
-            interval_law(uses, one.chance, known_uses / uses),
-            frames,
-            one.frame_bytes,
-            one.decode_s,
-            one.pass_positions,
-        )
-        for one in sets
-        for uses, frames in one.shown
-    ]
-
-
-def _worthiest(kinds: Sequence[Kind], there: Sequence[float], room: float) -> list[float]:
-    """Bytes of each kind that are held, of those that are ``there``: what saves most first."""
-    held, room = [0.0] * len(kinds), max(0.0, room)
-    for _, n in sorted(
-        (-_part(kind.uses_per_position * kind.decode_s, kind.frames * kind.frame_bytes), n)
-        for n, kind in enumerate(kinds)
-    ):
-        held[n] = min(there[n], room)
-        room -= held[n]
-    return held
-
-
-def _holdings(
-    sets: Sequence[FrameSet], kinds: Sequence[Kind], hits: Sequence[float], held: Sequence[float]
-) -> tuple[Holding, ...]:
-    """What becomes of each set, of what becomes of its kinds."""
-    found, first = [], 0
-    for one in sets:
-        own = slice(first, first + len(one.shown))
-        first = own.stop
-        each = zip(kinds[own], hits[own], strict=True)
-        hit = sum(kind.uses_per_position * ratio for kind, ratio in each)
-        found.append(one.held(hit, sum(held[own])))
-    return tuple(found)
-
-
-def hit_ratio(holdings: Sequence[Holding]) -> float:
-    """Of all uses of frames of some sets."""
-    hits = sum(one.hit_ratio * one.frames.uses_per_position for one in holdings)
-    return _part(hits, sum(one.frames.uses_per_position for one in holdings))
-
-
-def _part(some: float, every: float) -> float:
-    return some / every if every > 0 else 0.0
+    return tuple(
+        one
+        for dataset, table in zip(mixture.datasets, tables, strict=True)
+        if order.shares[dataset.index]
+        for one in sets_of(dataset, table)
+    )

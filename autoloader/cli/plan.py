@@ -43,7 +43,7 @@ def plan(
     from autoloader.cli.plan_ranks import ranks_of_a_node
     from autoloader.cli.plan_report import plan_document
     from autoloader.clock import SystemClock
-    from autoloader.decode.probe import probe_copy, probe_decode
+    from autoloader.decode.probe import probe_decode
     from autoloader.order.dealing import Ranks
     from autoloader.planning.start import plan_loader
     from autoloader.probes.headroom import HeadroomProbe
@@ -68,7 +68,6 @@ def plan(
         sets=knobs,
         costs=probe_decode(found.mixture, SystemClock(), budget_s=PROBE_S),
         headroom=headroom.read(),
-        copy_bytes_per_s=probe_copy,
         nodes=nodes,
     )
     if as_json:
@@ -121,15 +120,13 @@ def _show(document: Mapping[str, Any]) -> None:
     if document["cache"] is not None:
         _heading("decoded frames held in memory (cache_bytes)")
         emit(f"all frames of a pass take {format_bytes(document['cache']['all_frames'])}")
-        heads = ("memory", "bytes", "hits", "a fixed part", "holds frames", "samples/s at most")
-        emit_table(heads, _cache_rows(document["cache"]))
-    if (helpers := document["helpers"]) is not None:
-        from autoloader.cli.plan_helpers import helper_rows
-
-        size = format_bytes(helpers["sample_bytes"])
-        _heading(f"other hosts (helpers), at {size} a sample")
-        columns = ("link", "samples/s at most", "processors that fill it", "speedup at most")
-        emit_table(columns, helper_rows(helpers))
+        emit_table(
+            ("memory", "bytes", "hits"),
+            (
+                (one["memory"], format_bytes(one["cache_bytes"]), f"{one['hit_ratio']:.0%}")
+                for one in document["cache"]["forecasts"]
+            ),
+        )
     if document["remote"] is not None:
         from autoloader.cli.plan_remote import show_remote
 
@@ -287,28 +284,6 @@ def _memory_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "RAM floor", format_bytes(found["ram_floor"])
     left = found["left_above_floor"]
     yield "left above the floor", f"{'-' if left < 0 else ''}{format_bytes(abs(left))}"
-
-
-def _cache_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """A row for each forecast, for people."""
-    for one in found["forecasts"]:
-        yield (
-            one["memory"],
-            format_bytes(one["cache_bytes"]),
-            f"{one['hit_ratio']:.0%}",
-            f"{one['fixed_part_hit_ratio']:.0%}",
-            _held(one) if one["cache_bytes"] else "-",
-            f"{one['samples_per_s']:.0f}",
-        )
-
-
-def _held(one: Mapping[str, Any]) -> str:
-    """Which frames are held."""
-    if one["shown_again_within"] is None:
-        return "all"
-    low, high = (round(limit) for limit in one["shown_again_within"])
-    within = f"{low}" if low == high else f"{low}–{high}"
-    return f"shown again within {within} samples"
 
 
 def _bound_line(bound: Mapping[str, Any], datasets: int) -> str:

@@ -10,12 +10,12 @@ Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoloader.cli.cache_forecast import cache_document
-from autoloader.cli.plan_helpers import helpers_document
+from autoloader.bound.held_frames import reuse_of, sets_of
+from autoloader.cache.forecast import FrameSet, forecast
 from autoloader.cli.plan_locality import locality_document
 from autoloader.cli.plan_ranks import ranks_document
 from autoloader.cli.plan_remote import remote_document
@@ -28,8 +28,6 @@ from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.reuse import Reuse
 from autoloader.pipeline.batch_call import try_call
-from autoloader.pipeline.indexed import planned_ahead
-from autoloader.planning.frame_sets import frame_sets, reuse_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
@@ -49,7 +47,6 @@ def plan_document(
     sets: Mapping[str, Any],
     costs: Mapping[str, DecodeCost],
     headroom: Headroom,
-    copy_bytes_per_s: Callable[[], float],
     nodes: int = 1,
 ) -> dict[str, Any]:
     """The document.
@@ -60,16 +57,13 @@ def plan_document(
         sets: knob values from the command line.
         costs: what decoding a sample costs, by dataset; may lack some.
         headroom: a fresh reading.
-        copy_bytes_per_s: times how one thread copies decoded frames, where any may be held.
         nodes: over which the plan's ranks are dealt evenly.
     """
     mixture, order = plan.mixture, plan.order
     batch = mixture.spec.batch
     profile = plan.profile.profile
-    frames_bytes = mixture.layout.frames * sum(mixture.layout.frame_bytes.values())
     tables = quick_tables(mixture.datasets)
     reuse = reuse_of(plan, tables)
-    held = () if reuse is None else frame_sets(mixture, order, tables, reuse, costs, nodes=nodes)
     memory = _bytes(plan, headroom, plan.world_size // nodes)
     call = _batch_call(plan)
     bound = _with_call(_bound(plan, costs, reuse), plan, call)
@@ -110,7 +104,6 @@ def plan_document(
         "bytes": memory,
         "bound": bound,
         "batch_call": call,
-        "helpers": helpers_document(plan, bound),
         "ranks": ranks_document(
             plan,
             tables,
@@ -120,16 +113,7 @@ def plan_document(
             bound_per_s=bound["samples_per_s"],
             memory_bytes=memory["total"],
         ),
-        "cache": cache_document(
-            held,
-            cache_bytes=plan.knobs.cache_bytes,
-            left_bytes=plan.limits.cache_bytes or 0,
-            threads=_threads(plan),
-            copy_bytes_per_s=copy_bytes_per_s,
-            ahead=planned_ahead(plan.knobs, frames_bytes, nodes),
-            interpreters=plan.knobs.decode_processes,
-            nodes=nodes,
-        ),
+        "cache": _cache(plan, sets_of(plan, tables, costs, nodes=nodes)),
         "remote": remote_document(plan, tables),
         "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],
@@ -352,6 +336,26 @@ def _bound(
         "threads": threads,
         "datasets_probed": len(costs),
         "share_probed": covered,
+    }
+
+
+def _cache(plan: LoaderPlan, sets: Sequence[FrameSet]) -> dict[str, Any] | None:
+    """Hits of the frame cache, as the knob is set and in all the memory above the floor."""
+    if not sets:
+        return None
+    sizes = {"as set": plan.knobs.cache_bytes, "above the floor": plan.limits.cache_bytes or 0}
+    found = {memory: forecast(sets, size) for memory, size in sizes.items() if size}
+    return {
+        "all_frames": round(sum(one.frames_bytes for one in sets)),
+        "forecasts": [
+            {
+                "memory": memory,
+                "cache_bytes": sizes[memory],
+                "hit_ratio": one.hit_ratio,
+                "held_bytes": round(one.held_bytes),
+            }
+            for memory, one in found.items()
+        ],
     }
 
 

@@ -56,6 +56,11 @@ class DecodeCost:
     encoded_bytes: int
     samples: int
 
+    @property
+    def frame_s(self) -> float:
+        """Seconds of one thread for a frame; 0 where none was decoded."""
+        return self.decode_s / self.frames if self.frames else 0.0
+
 
 def probe_decode(
     mixture: ResolvedMixture, clock: Clock, *, budget_s: float = 1.0

@@ -39,7 +39,6 @@ from autoloader.samples.resolve import ResolvedMixture
 from autoloader.supervision.start import import_path
 
 if TYPE_CHECKING:
-    from autoloader.cache.flow import Ahead
     from autoloader.pipeline.decode_client import RemoteBuilder
     from autoloader.pipeline.pipeline import LocalBuilder
     from autoloader.sharing.builder import SharedBuilder
@@ -91,23 +90,6 @@ def run_samples(
     many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, displaced)))
     many = max(LEAST_RUN_SAMPLES, many // ranks_here)
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, sample_bytes * decoded))))
-
-
-def planned_ahead(knobs: Knobs, frames_bytes: int, nodes: int = 1) -> Ahead:
-    """How far ahead of their showing samples are planned, for a forecast of the frame cache.
-
-    Args:
-        knobs: in force.
-        frames_bytes: of the decoded frames of a sample.
-        nodes: over which the samples are dealt.
-    """
-
-    def positions(hit_ratio: float, cache_bytes: float) -> float:
-        held_samples = cache_bytes / frames_bytes
-        run = run_samples(knobs.decode_threads, 1, 1.0, hit_ratio, held_samples)
-        return float(nodes * knobs.decode_processes * (knobs.read_ahead + 1) * run)
-
-    return positions
 
 
 def sample_bytes(

@@ -132,8 +132,8 @@ def test_frames_that_are_held_leave_the_interpreters_their_part_of_a_sample() ->
 
 def test_steps_of_a_cache_save_less_and_less_for_a_byte_and_never_more_than_decoding() -> None:
     sets = [
-        FrameSet("a", "primary", 0.5, 4000, ((1, 4000.0),), 200_000, 0.004),
-        FrameSet("b", "primary", 0.5, 500, ((1, 500.0),), 200_000, 0.001),
+        FrameSet("a", "primary", 8000, ((1, 4000.0),), 200_000, 0.004),
+        FrameSet("b", "primary", 1000, ((1, 500.0),), 200_000, 0.001),
     ]
     steps = cache_steps(sets, GIB // 4, 0.002, 5e9)
     slopes = [step.saved_s / step.room_bytes for step in steps]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -250,20 +249,6 @@ def test_local_files_are_read_by_index_unless_somebody_says_otherwise(
     assert not planned["knobs"]["cycle_length"]["used"]
 
 
-def test_what_helpers_could_bring_follows_from_the_link_and_the_cost_of_a_sample(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert plan_json(mix, capsys, "reader=stream")["helpers"] is None
-    planned = plan_json(mix, capsys, "reader=indexed")
-    helpers, bound = planned["helpers"], planned["bound"]
-    shown = planned["batch"]["images/primary"]["shape"]
-    assert helpers["sample_bytes"] >= math.prod(shown[1:])
-    ten = helpers["links"]["10 Gb/s"]
-    assert ten["samples_per_s"] == pytest.approx(0.9 * 10e9 / 8 / helpers["sample_bytes"], rel=1e-3)
-    assert ten["processors"] == math.ceil(ten["samples_per_s"] * bound["mean_decode_s"])
-    assert ten["speedup"] == pytest.approx(1 + ten["samples_per_s"] / bound["samples_per_s"])
-
-
 def test_the_bound_weighs_decode_costs_by_share(planned: dict[str, Any]) -> None:
     bound, datasets = planned["bound"], planned["datasets"].values()
     mean_s = sum(entry["share"] * entry["decode_s"] for entry in datasets)
@@ -282,23 +267,14 @@ def test_what_memory_would_hold_of_decoded_frames_is_foretold(
     cache = planned["cache"]
     # In "hand" the shortest episode is too short for a window.
     assert cache["all_frames"] == 2 * sum(FRAMES) * frame_bytes - FRAMES[0] * frame_bytes
-    told = {one["memory"]: one for one in cache["forecasts"]}
-    none, set_, left = (told[name] for name in ("none", "as set", "all that the floor leaves"))
-    assert (none["hit_ratio"], none["held_bytes"], none["cache_bytes"]) == (0, 0, 0)
+    set_, left = cache["forecasts"]
+    assert [one["memory"] for one in (set_, left)] == ["as set", "above the floor"]
     assert 0.2 < set_["hit_ratio"] < 0.9
     assert 0.8 * 20_000 < set_["held_bytes"] <= 20_000
     assert set_["cache_bytes"] == planned["bytes"]["cache"] == 20_000
     assert 0 < left["cache_bytes"] < planned["bytes"]["headroom"]
-    assert told["twice that"]["cache_bytes"] == 2 * left["cache_bytes"]
     assert left["hit_ratio"] == pytest.approx(1)
     assert left["held_bytes"] == pytest.approx(cache["all_frames"])
-    assert none["samples_per_s"] <= set_["samples_per_s"] <= left["samples_per_s"]
-    assert none["samples_per_s"] < planned["bound"]["samples_per_s"]
-    low, high = set_["shown_again_within"]
-    costs = sorted(one["decode_s"] / one["decoded_frames"] for one in planned["datasets"].values())
-    assert low == pytest.approx(set_["threshold"] * costs[0] / frame_bytes)
-    assert high == pytest.approx(set_["threshold"] * costs[-1] / frame_bytes)
-    assert set(set_["datasets"]) == {"arm", "hand"}
 
 
 def test_the_stream_reader_holds_no_decoded_frames(planned: dict[str, Any]) -> None:
@@ -415,8 +391,8 @@ def test_people_see_every_section_and_notes_go_to_stderr(
 ) -> None:
     assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
     said = capsys.readouterr()
-    for heading in ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded",
-                    "other hosts"):  # fmt: skip
+    headings = ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded")
+    for heading in headings:
         assert f"-- {heading}" in said.out
     assert "edges: drop leaves out" in said.out
     assert "shipped default local_dev" in said.err
