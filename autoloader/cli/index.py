@@ -33,7 +33,8 @@ def index(
     disk_floor: DiskFloor = None,
     threads: Annotated[int, typer.Option(min=1, help="Shard files indexed at a time.")] = 2,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check all of an index that is there already.")
+        bool,
+        typer.Option("--verify", help="Index the files once more, and compare with what is there."),
     ] = False,
     over_hosts: Annotated[
         bool, typer.Option("--ray", help="Have the hosts of the cluster at RAY_ADDRESS build it.")
@@ -79,9 +80,9 @@ def index(
             progress=tell,
             threads=threads,
         )
-    if verify:
-        for one in found:
-            one.verify()
+    differing = _derive_again(found, threads) if verify else []
+    if differing:
+        found = open_indexes(mixture.datasets, beside=beside, keep=True)
     put = _put(found, out, beside=beside)
     took_s = clock.now_s() - begun
     rows: dict[str, dict[str, Any]] = {
@@ -104,6 +105,8 @@ def index(
     document = {"split": split, "built_shards": built, "seconds": took_s, "datasets": rows}
     if put is not None:
         document["put_beside"] = put
+    if verify:
+        document["differing"] = differing
     if as_json:
         emit_json(document)
         return
@@ -118,11 +121,24 @@ def index(
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
     if put is not None:
         emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
+    note_some(f"its index was of other content, and is replaced: {path}" for path in differing)
     note_some(
         f"damaged: {record['path']}, record {record['record']}: {record['reason']}"
         for row in rows.values()
         for record in row["damaged"]
     )
+
+
+def _derive_again(found: Sequence[Any], threads: int) -> list[str]:
+    """Shard files whose index is not what they give; of data far away what is there is checked."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    for one in found:
+        if one.dataset.remote:
+            one.verify()
+    local = [one for one in found if not one.dataset.remote]
+    with ThreadPoolExecutor(threads, "autoloader-index") as pool:
+        return [path for paths in pool.map(lambda one: one.derive_again(), local) for path in paths]
 
 
 def _check_out(out: str | None, datasets: tuple[str, ...]) -> None:

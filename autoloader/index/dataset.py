@@ -201,6 +201,13 @@ class DatasetIndex:
         for shard in self._shards:
             shard.verify()
 
+    def derive_again(self) -> list[str]:
+        """Shard files that give another index by now; each such index is replaced on disk.
+
+        Every section of the others is checked.
+        """
+        return [path for path, one in self._by_path.items() if not one.derive_again()]
+
 
 def _damaged(number: int, start: int, stop: int, front: Front) -> Iterator[DamagedRecord]:
     behind = front.damage.get(REST_OF_FILE, "the file has fewer records than its metadata says")

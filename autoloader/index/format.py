@@ -4,8 +4,8 @@ Not here: what is in the tables (``index.build``), the paths of index files (``i
 access to mapped sections (``index.shard``).
 ``docs/reference/index-format.md`` describes every byte.
 
-An index file is written once and never changed. Its identity is the version of this format, size
-and modification time of the source file, and the fingerprint of the indexed features; whoever
+An index file is written once and never changed. Its identity is the version of this format, the
+stamp of all files that it was made from, and the fingerprint of the indexed features; whoever
 opens it compares all of them. The header carries a checksum of itself and of the directory, the
 directory one of each section, so that damage anywhere is noticed before a value is used.
 """
@@ -37,8 +37,8 @@ REST_OF_FILE = -1
 """Record number of the damage entry that speaks of everything behind the last record."""
 
 HEADER = struct.Struct("<8sIIqq32sqqqII")
-"""Magic, version, sections, source size, source mtime in ns, fingerprint, records, rows, bytes of
-this file, zero, CRC-32C of header (with 0 in this place) and directory."""
+"""Magic, version, sections, source size, source stamp, fingerprint, records, rows, bytes of this
+file, zero, CRC-32C of header (with 0 in this place) and directory."""
 ENTRY = struct.Struct("<HHIqqII")
 """Kind, feature, CRC-32C, offset, items, numbers an item, zero."""
 _CRC_AT = HEADER.size - 4
@@ -111,10 +111,16 @@ class UnusableIndexError(Exception):
 
 
 class SourceIdentity(NamedTuple):
-    """What a source file looked like when it was indexed: bytes, modification time in ns."""
+    """What a shard file, and all that its index is made from, looked like when it was indexed.
+
+    Attributes:
+        size: bytes to read.
+        stamp: modification time of a single file in ns, or the generation of a remote one; of
+            several files a hash of each one's name, size and time, or of its content.
+    """
 
     size: int
-    mtime_ns: int
+    stamp: int
 
     @classmethod
     def of(cls, stat: os.stat_result) -> SourceIdentity:

@@ -167,7 +167,7 @@ def index_numbers(dataset: ResolvedDataset) -> DatasetIndex:
             piece.path, schema, dataset.name, lambda: index_shard(piece.path, schema, records)
         )
         front = front_of(content, identity, schema.fingerprint)
-        return ShardIndex(piece.path, front, content, lambda: content)
+        return ShardIndex(piece.path, front, content, lambda _: content)
 
     with ThreadPoolExecutor(_REMOTE_THREADS, "autoloader-statistics") as pool:
         index = DatasetIndex(numbers, schema, list(pool.map(shard, dataset.slices)))
@@ -375,12 +375,15 @@ class _ShardFile:
         front = front_of(content, identity, self.schema.fingerprint)
         return self._kept(content, front, identity, self.place)
 
-    def _rebuilt(self, place: Path, identity: SourceIdentity) -> bytes:
-        """The content of an index anew, because the one at ``place`` proved damaged."""
-        logger.warning("the index %s is damaged and is built anew", place)
+    def _rebuilt(self, place: Path, identity: SourceIdentity, held: bytes | None) -> bytes:
+        """The content of an index anew: the one at ``place`` is damaged, or ``held`` by it."""
+        if held is None:
+            logger.warning("the index %s is damaged and is built anew", place)
         found, content = self._content()
         if found != identity:
             raise _changed(self.path, self.dataset)
+        if content == held:
+            return content
         self._publish(content, place, identity, replace=True)
         return content
 

@@ -48,6 +48,7 @@ _PIECE_BYTES = 2**20
 logger = logging.getLogger(__name__)
 
 _Key = tuple[Section, int]
+Rebuild = Callable[[bytes | None], bytes]
 
 
 class ShardIndex:
@@ -57,7 +58,8 @@ class ShardIndex:
         path: the shard file.
         front: header and episode table of its index.
         source: the index file, or its content where it could not be written.
-        rebuild: builds the index anew, writes it if possible, and gives its content; raises
+        rebuild: builds the index anew, writes it if possible, and gives its content; where it is
+            given the content that there is, nothing is written unless it differs. Raises
             ``SourceError``.
 
     Attributes:
@@ -67,9 +69,7 @@ class ShardIndex:
 
     rebuilt: ClassVar[int] = 0
 
-    def __init__(
-        self, path: str, front: Front, source: Path | bytes, rebuild: Callable[[], bytes]
-    ) -> None:
+    def __init__(self, path: str, front: Front, source: Path | bytes, rebuild: Rebuild) -> None:
         self.path = path
         self.front = front
         self._source = source
@@ -124,6 +124,11 @@ class ShardIndex:
         for key in self.front.entries():
             self._touch(key)
 
+    def derive_again(self) -> bool:
+        """Whether the shard file gives this index still; one that differs is replaced on disk."""
+        held = self.content()
+        return self._rebuild(held) == held
+
     def check_unchanged(self) -> None:
         """Builds the index anew where it was written to and proves damaged; ``rebuilt`` moves then.
 
@@ -164,7 +169,7 @@ class ShardIndex:
                 return self._values(key)
 
     def _build_anew(self) -> None:
-        self._source, self._mapped = self._rebuild(), None
+        self._source, self._mapped = self._rebuild(None), None
         self._verified.clear()
         ShardIndex.rebuilt += 1
 

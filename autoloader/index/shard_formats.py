@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+from autoloader.catalog.files import unreadable
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.index.build import index_beginning, index_shard
 from autoloader.index.format import ShardTables, SourceIdentity
@@ -51,6 +52,23 @@ class RldsShards:
     def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
         """See ``ShardFormat``."""
         return index_beginning(path, schema, nbytes)
+
+
+def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
+    """Of each shard file of a local dataset what it, and all that belongs to it, looks like now.
+
+    Raises:
+        SourceError: one of them cannot be asked for.
+    """
+    if dataset.remote:
+        return []
+    format_, schema = format_of(dataset), RecordSchema.of(dataset)
+    try:
+        return [
+            format_.identity(path, schema) for path in sorted({one.path for one in dataset.slices})
+        ]
+    except OSError as error:
+        raise unreadable(error, error.filename or "", dataset=dataset.name) from error
 
 
 def format_of(dataset: ResolvedDataset) -> ShardFormat:

@@ -25,6 +25,7 @@ from autoloader.decode.decoders import DecodeRequest, requests_of
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes
 from autoloader.index.planned import RunPlanner
+from autoloader.index.shard_formats import versions_of
 from autoloader.index.valid import tables_of
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NextUse
@@ -159,7 +160,8 @@ def open_mixture(
     Raises:
         SourceError: as ``open_indexes``.
     """
-    key = json.dumps([mixture.plain(), asdict(order)], sort_keys=True)
+    files = [versions_of(one) for one in mixture.datasets]
+    key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)
     with _lock:
         opened = _open_mixtures.get(key)
         if opened is None:

@@ -101,7 +101,7 @@ class RecordSchema:
             for one in self.features
         ]
         if self.transform is not None:
-            rows.append({"transform": self.transform.identity})
+            rows.append({"transform": self.transform.identity, "given": self.transform.given_types})
         return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
             errors="surrogatepass"
         )

@@ -1,10 +1,10 @@
 """Keeps computed statistics in the user's cache directory, one small JSON file a dataset.
 
-The key is all that they depend on: the shard files (path, size, modification time) and
-which records of them, the field expressions and the features' widths, stride, what counts, the
-sample window where that has a say, and whatever else the spec says of the dataset that is no
-picture or weight. Of a group, it is the keys of its datasets. A file that cannot be used is
-computed anew; a cache that cannot be written is none.
+The key is all that they depend on: the identity and the features of each shard file's index (so
+of LeRobot data also videos and metadata), which records of the files, the field expressions and the
+features' widths, stride, what counts, the sample window where that has a say, and whatever else the
+spec says of the dataset that is no picture or weight. Of a group, it is the keys of its datasets. A
+file that cannot be used is computed anew; a cache that cannot be written is none.
 
 Not here: computing them (``compute``).
 """
@@ -12,15 +12,16 @@ Not here: computing them (``compute``).
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from autoloader.catalog.cache import JsonCache
+from autoloader.index.shard_formats import format_of
 from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import DatasetSpec
 from autoloader.statistics.compute import StatisticsOf, is_of_samples
 
-_cache = JsonCache("statistics", version=4)
+_cache = JsonCache("statistics", version=5)
 _IRRELEVANT = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
      "sample", "num_samples")
@@ -40,17 +41,16 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: Statisti
         OSError: a shard file is gone.
     """
     files = {}
+    format_, schema = format_of(dataset), RecordSchema.of(dataset)
     for path in sorted({piece.path for piece in dataset.slices}):
-        if dataset.remote:  # a version is not written again; asking for each file takes minutes
-            files[path] = (0, 0)
-            continue
-        stat = Path(path).stat()
-        files[path] = (stat.st_size, stat.st_mtime_ns)
+        # A remote version is not written again; asking for each file takes minutes.
+        files[path] = (0, 0) if dataset.remote else format_.identity(path, schema)
     said = declared.model_dump(mode="json")
     windowed = of == "samples" or is_of_samples(dataset, "action")
     window = dataset.sample if windowed else None
     identity = {
         "files": files,
+        "features": schema.fingerprint.hex(),
         "slices": [(piece.path, piece.start, piece.stop) for piece in dataset.slices],
         "widths": [bound.widths if bound else None for bound in (dataset.action, dataset.state)],
         "of": of,

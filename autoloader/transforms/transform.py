@@ -16,6 +16,7 @@ transform before anything starts (``trial``, ``binding``).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -71,6 +72,11 @@ class Transform:
     def features(self) -> Mapping[str, Feature]:
         """Those of the transformed episodes, by path."""
         return self.given if self.derivation is None else self.derivation.features(self.given)
+
+    @property
+    def given_types(self) -> str:
+        """Hash of the types in which the function, or the pass, is given the episodes."""
+        return types_of(self.sources)
 
     @property
     def framework(self) -> str:
@@ -159,6 +165,11 @@ class Transform:
         empty = nothing(self.features, keys).values
         values = {key: [] if key in pictures else value for key, value in empty.items()}
         return write_example({**values, VALID_KEY: np.empty(0, np.int64)})
+
+
+def types_of(features: Mapping[str, Feature]) -> str:
+    """Hash of features, whose order does not count."""
+    return hashlib.sha256(repr(sorted(features.items())).encode()).hexdigest()
 
 
 def apply_here(

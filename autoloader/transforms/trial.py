@@ -33,7 +33,7 @@ from autoloader.transforms.rlds import (
     read_result,
     steps_of,
 )
-from autoloader.transforms.transform import Transform, answer
+from autoloader.transforms.transform import Transform, answer, types_of
 from autoloader.transforms.user_function import Caller, FunctionFailedError
 
 MOST_TRIAL_EPISODES = 16
@@ -102,7 +102,7 @@ def try_function(
     pictures = tuple(sorted(one.path for one in sources.values() if one.kind == "image"))
     return _trials.of(
         slices[0].path,
-        (identity, slices[0], pictures),
+        (identity, slices[0], pictures, types_of(sources)),
         lambda: _try_function(spec, sources, slices, where=where, dataset=dataset),
         dataset=dataset,
         shared=spec.framework not in user_function.CALLERS,
@@ -130,7 +130,7 @@ def check_values(
     """
     checks.of(
         slices[0].path,
-        ("derived", transform.identity, slices[0]),
+        ("derived", transform.identity, transform.given_types, slices[0]),
         lambda: _check_first_episodes(transform, derivation, slices),
         dataset=dataset,
     )

@@ -9,6 +9,8 @@ Not here: the list of episodes (``episodes``), the packets of a video (``packets
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,6 +60,7 @@ class LeRobotMetadata:
         features: by path.
         episodes: all of them.
         dataset: the name that the spec gives this dataset, for messages.
+        digest: hash of the content of every metadata file that an index is made from.
     """
 
     root: Path
@@ -65,6 +68,7 @@ class LeRobotMetadata:
     features: Mapping[str, Feature]
     episodes: EpisodeList
     dataset: str
+    digest: bytes
 
     @property
     def fps(self) -> float:
@@ -99,6 +103,7 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
         MissingExtraError: it is of v3.0, whose metadata is Parquet, and pyarrow is not installed.
     """
     root = Path(files.normal(path))
+    digest = _digest(root)  # of what is read after it: metadata edited meanwhile makes it stale
     info = read_info(root, dataset=dataset)
     features = _features(info, root, dataset=dataset)
     episodes = read_episodes(root, info, dataset=dataset)
@@ -114,8 +119,23 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
         dataset=dataset,
         steps={path: tuple(one.length for one in of) for path, of in episodes.by_file.items()},
         notes=(*episodes.notes, *notes),
-        lerobot=LeRobotMetadata(root, info, features, episodes, dataset),
+        lerobot=LeRobotMetadata(root, info, features, episodes, dataset, digest),
     )
+
+
+def _digest(root: Path) -> bytes:
+    """Hash of the content of ``info.json`` and of the lists of tasks and episodes."""
+    found = hashlib.blake2b(digest_size=16)
+    meta = root / "meta"
+    lists = (meta.glob(name) for name in ("tasks.*", "episodes.jsonl", "episodes/*/*.parquet"))
+    for file in [root / LEROBOT_INFO, *sorted(file for each in lists for file in each)]:
+        try:
+            content = file.read_bytes()
+        except OSError:  # whoever needs the file says why
+            continue
+        found.update(b"%b\0%d\0" % (os.fsencode(file.relative_to(root)), len(content)))
+        found.update(content)
+    return found.digest()
 
 
 def metadata_of(directory: VersionDirectory) -> LeRobotMetadata:

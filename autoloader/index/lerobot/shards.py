@@ -8,13 +8,15 @@ as a record of RLDS, in which marks stand for pictures: what comes out says whic
 
 Invariants:
     1. An episode is indexed whole or not at all.
-    2. The tables are a function of the files' bytes, the metadata and the schema alone.
+    2. The tables are a function of the files' bytes, the metadata and the schema alone. The
+       identity covers all of these: metadata by content, Parquet files and videos by size and time.
 
 Not here: the metadata and the files (``catalog.lerobot``), RLDS shards (``index.build``), decoding.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -50,22 +52,24 @@ class LeRobotShards:
         self._videos = videos.Videos(known)
 
     def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
-        """Of a Parquet file and the videos of its episodes: bytes in all, and the last change.
+        """Of a Parquet file, the videos of its episodes, and the metadata; any may be missing.
 
-        Raises:
-            OSError: the Parquet file is not there. A video may be missing.
+        Paths count from the dataset's folder: an index beside data that was moved stays right.
         """
-        first = os.stat(path)  # noqa: PTH116
-        size, changed = first.st_size, first.st_mtime_ns
         cameras = self._cameras(schema)
         places = (one.videos.get(key) for one in self._episodes(path) for key in cameras)
-        for video in sorted({place.path for place in places if place is not None}):
+        stamp = hashlib.blake2b(self._known.digest, digest_size=8)
+        size = 0
+        for file in [path, *sorted({place.path for place in places if place is not None})]:
+            stamp.update(os.fsencode(file.removeprefix(f"{self._known.root}/")))
             try:
-                found = os.stat(video)  # noqa: PTH116
+                found = os.stat(file)  # noqa: PTH116
             except OSError:
+                stamp.update(b"\0missing\0")
                 continue
-            size, changed = size + found.st_size, max(changed, found.st_mtime_ns)
-        return SourceIdentity(size, changed)
+            size += found.st_size
+            stamp.update(b"\0%d %d\0" % (found.st_size, found.st_mtime_ns))
+        return SourceIdentity(size, int.from_bytes(stamp.digest(), "little") >> 1)
 
     def tables(self, path: str, schema: RecordSchema) -> ShardTables:
         """The tables of a Parquet file's episodes.

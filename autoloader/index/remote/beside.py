@@ -105,6 +105,6 @@ def _is_copy(found: SourceIdentity, identity: SourceIdentity, scheme: str) -> bo
     """Whether an index file is of a copy of the shard, by its time."""
     if scheme not in ("http", "https"):
         return False
-    return found.size == identity.size and found.mtime_ns // _SECOND_NS * _SECOND_NS == (
-        identity.mtime_ns
+    return found.size == identity.size and found.stamp // _SECOND_NS * _SECOND_NS == (
+        identity.stamp
     )
