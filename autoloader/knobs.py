@@ -195,21 +195,6 @@ class Knobs(BaseModel):
         knobs._check_everywhere()  # noqa: SLF001 its own class
         return knobs
 
-    @classmethod
-    def from_saved(cls, values: Mapping[str, Any]) -> Knobs:
-        """Knobs that this version or an earlier one wrote to a file or a study.
-
-        Raises:
-            KnobError: as ``build``; or an earlier version decoded frames where this one cannot.
-        """
-        values = dict(values)
-        if (decode := values.pop("decode", "pool")) != "pool":
-            raise KnobError(
-                f"decode: {decode!r}: frames are decoded by the pool, and nowhere else",
-                remedy="leave decode out; autoloader.tfdata decodes in TensorFlow's graph",
-            )
-        return cls.build(values)
-
     def _check_everywhere(self) -> None:
         for name in (None, *self.datasets):
             own = self.for_dataset(name)

@@ -23,7 +23,6 @@ from autoloader.errors import AutoloaderError, ProfileError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile.facts import HostFacts, ProfilePart, Size
 from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
-from autoloader.profile.migrations import migrated
 from autoloader.profile.text import differences, yaml_text
 from autoloader.spec.documents import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
@@ -34,6 +33,8 @@ DEFAULT_PROFILE = "local_dev"
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _MOST_SHARDS = 64
+
+SCHEMA_VERSION = 2
 
 Number = (
     Annotated[int, Field(strict=True)] | Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -120,7 +121,7 @@ class Entry(ProfilePart):
     def _legal_knobs(cls, value: Any) -> Any:
         if value is not None and not isinstance(value, Mapping):
             return value
-        return Knobs.from_saved(value or {})
+        return Knobs.build(value or {})
 
 
 class Profile(Entry):
@@ -166,9 +167,9 @@ class Profile(Entry):
                 f"{origin}: a profile is a mapping, this is {type(raw).__name__}",
                 remedy=f"`autoloader profile show {DEFAULT_PROFILE}` prints one to start from",
             )
-        document = migrated(raw, origin=origin)
+        _check_version(raw, origin)
         try:
-            return cls.model_validate(document)
+            return cls.model_validate(dict(raw))
         except ValidationError as error:
             raise _as_profile_error(error, origin) from error
 
@@ -281,6 +282,28 @@ class Profile(Entry):
         return self.with_entries(fitted).model_copy(update={"limits": limits}), [
             f"profile {self.name} clamped to this host: {line}" for line in moved
         ]
+
+
+def _check_version(raw: Mapping[str, Any], origin: str) -> None:
+    """Refuse a profile of another schema version.
+
+    Raises:
+        ProfileError: the version is missing, is none, or is not ``SCHEMA_VERSION``.
+    """
+    version = raw.get("schema_version")
+    if version == SCHEMA_VERSION and not isinstance(version, bool):
+        return
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ProfileError(
+            f"{origin}: schema_version: {version} was written by a newer autoloader; this one "
+            f"reads {SCHEMA_VERSION}",
+            remedy="update autoloader on this host, or export the profile with this version there",
+        )
+    found = repr(version) if "schema_version" in raw else "this field is required and not there"
+    raise ProfileError(
+        f"{origin}: schema_version: {found}",
+        remedy=f"write `schema_version: {SCHEMA_VERSION}`",
+    )
 
 
 def _assumed_shards(entry: Entry) -> dict[str, int]:

@@ -154,7 +154,7 @@ def known_results(trials: Sequence[FrozenTrial]) -> dict[str, TrialResult]:
         if measurement.get("samples_per_s") is None:
             continue
         try:
-            knobs = Knobs.from_saved(attrs["knobs"])
+            knobs = Knobs.build(attrs["knobs"])
         except KnobError:  # of a version with other knobs
             continue
         found[knobs_key(knobs)] = TrialResult(
@@ -199,7 +199,7 @@ def pick_finalists(
         if len(chosen) == most:
             break
         try:
-            knobs = Knobs.from_saved(trial.user_attrs.get("knobs", {}))
+            knobs = Knobs.build(trial.user_attrs.get("knobs", {}))
             knobs.check(space.limits)
         except KnobError:
             continue

@@ -211,7 +211,6 @@ COMMANDS = [
     command("peek --spec mix.yaml --out sheet.txt", "--out", "sheet.txt", ".png"),
     command("peek --spec mix.yaml --shown-samples 13", "--shown-samples", "'13'", "equal to 12"),
     command("verify --spec mix.yaml -n 0", "-n", "'0'", AT_LEAST_1),
-    command("verify --spec mix.yaml --against no.yaml", "no.yaml", "No such file", "readable"),
     command("index --spec mix.yaml --threads 0", "--threads", "'0'", AT_LEAST_1),
     command("stats --spec mix.yaml --format csv", "--format", "csv", "openpi"),
     command("tune --spec mix.yaml --trials 0", "--trials 0", "at least one trial"),

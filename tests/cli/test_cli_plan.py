@@ -203,7 +203,7 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
 ) -> None:
     profile = tmp_path / "wide.yaml"
     profile.write_text(
-        "schema_version: 1\nname: wide\nhost: {cpus: 64, memory_bytes: 64GiB}\n"
+        "schema_version: 2\nname: wide\nhost: {cpus: 64, memory_bytes: 64GiB}\n"
         "limits: {ram_floor: 1MB}\nknobs: {cycle_length: 8, num_parallel_calls: 8}\n"
         "provenance: {source: reasoned, detail: test}\n"
     )

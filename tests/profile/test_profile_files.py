@@ -24,7 +24,7 @@ from autoloader.profile import (
 from autoloader.units import GIB
 
 MINIMAL = """\
-schema_version: 1
+schema_version: 2
 name: box
 host: {cpus: 8, memory_bytes: 62.5GiB}
 limits: {ram_floor: 5GB}
@@ -129,45 +129,6 @@ def test_an_unknown_knob_names_the_nearest_one() -> None:
     assert "'decode_threads'" in error.remedy
 
 
-EARLIER = Path(__file__).parent
-"""A profile that a study of an earlier version saved, and the default that shipped with it."""
-
-
-@pytest.mark.parametrize("origin", ["saved", "shipped"])
-def test_a_file_of_an_earlier_version_that_decodes_in_the_pool_is_read_as_ever(origin: str) -> None:
-    path = EARLIER / f"{origin}_by_an_earlier_version.yaml"
-    text = path.read_text()
-    assert "  decode: pool\n" in text
-    found = Profile.from_yaml(path)
-    assert found == Profile.from_yaml_text(text.replace("  decode: pool\n", ""))
-    if origin == "saved":
-        # What is written today has the knobs that came later, too.
-        later = text.replace("  decode: pool\n", "").replace(
-            "  datasets:\n", "  cache_bytes: 0\n  datasets:\n"
-        )
-        later = later.replace("  cycle_length:", "  helper_slots: 0\n  cycle_length:", 1)
-        later = later.replace("schema_version: 1", "schema_version: 2")
-        later = later.replace("\nknobs:", "\nmixture:\n  datasets: 29\n  batch: 32\n\nknobs:")
-        host = "  cpu_model: unknown\n  memory_bytes"
-        later = later.replace("  memory_bytes", host, 1)
-        later = later.replace("per_node: 1\n", "per_node: 1\n  kernel: unknown\n", 1)
-        assert found.to_yaml() == later
-        assert found.knobs.for_dataset("bridge").cycle_length == 4
-
-
-@pytest.mark.parametrize("origin", ["saved", "shipped"])
-def test_a_file_of_an_earlier_version_that_decodes_in_the_graph_is_refused(
-    origin: str, tmp_path: Path
-) -> None:
-    text = (EARLIER / f"{origin}_by_an_earlier_version.yaml").read_text()
-    path = tmp_path / "old.yaml"
-    path.write_text(text.replace("decode: pool", "decode: graph"))
-    with pytest.raises(ProfileError) as caught:
-        Profile.from_yaml(path)
-    assert caught.value.what.startswith(f"{path}: knobs: decode: 'graph'")
-    assert "leave decode out" in caught.value.remedy
-
-
 @pytest.mark.parametrize(
     "knobs", ["{datasets: {bridge: 5}}", "{datasets: {5: {cycle_length: 2}}}", "{1: 2}", "[1]"]
 )
@@ -189,7 +150,7 @@ def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
         ("62.5GiB", "lots", "host.memory_bytes"),
         ("5GB", "-1", "limits.ram_floor"),
         ("source: reasoned", "source: guessed", "provenance.source"),
-        ("schema_version: 1", "schema_version: 3", "schema_version"),
+        ("schema_version: 2", "schema_version: 3", "schema_version"),
         ("name: box", "name: ../box", "name"),
         ("cpus: 8, ", "", "host.cpus"),
     ],

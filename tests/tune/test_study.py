@@ -291,20 +291,6 @@ def test_a_shared_study_gives_no_finalist_that_this_host_may_not_run(tmp_path: P
     assert found.verdict.winner.knobs.decode_threads <= 16
 
 
-@pytest.mark.parametrize(("decode", "asked"), [("pool", True), ("graph", False)])
-def test_a_study_of_an_earlier_version_gives_the_finalists_that_still_can_run(
-    decode: str, asked: bool, tmp_path: Path
-) -> None:
-    study(Machine(), tmp_path, trials=2)
-    saved = optuna.load_study(study_name="s", storage=sqlite_url(tmp_path / "s.db"))
-    best = Knobs.build({"decode_threads": 7, "queue_samples": 77})
-    knobs = {**best.flat(), "decode": decode}
-    saved.add_trial(optuna.create_trial(value=9e9, user_attrs={"knobs": knobs}))
-    machine = Machine()
-    study(machine, tmp_path, trials=1)
-    assert (best in machine.asked) == asked
-
-
 def test_an_interrupt_leaves_no_trial_running(tmp_path: Path) -> None:
     def interrupt(knobs: Knobs, call: int) -> TrialResult | None:
         if call == 2:
