@@ -97,7 +97,11 @@ class Observer:
         self._own_process = own_process
         sizes = mixture.sizes
         self._slot_bytes = sizes.batch_bytes
-        self._prices = RollingPrices(slot_bytes=sizes.batch_bytes, record_bytes=sizes.record_bytes)
+        self._prices = RollingPrices(
+            slot_bytes=sizes.batch_bytes,
+            record_bytes=sizes.record_bytes,
+            picture_bytes=sizes.picture_bytes,
+        )
         self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
         self._held_bytes: int | None = None
         self._held_at_s = float("-inf")

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.knobs import BATCHES_OF_A_HELPER, Knobs
+from autoloader.samples.encoded import DECODED_TOGETHER_BYTES
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.units import MIB, format_bytes
 
@@ -71,6 +72,7 @@ class StartPrice:
         cache_bytes: decoded frames that are held; those of all ranks.
         block_bytes: blocks of an order with locality, which ranks share.
         request_bytes: requests to stores that are under way, which ranks share.
+        decode_bytes: large pictures that are being decoded; 0 where they are small.
     """
 
     framework_bytes: int
@@ -81,12 +83,13 @@ class StartPrice:
     cache_bytes: int = 0
     block_bytes: int = 0
     request_bytes: int = 0
+    decode_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """The whole."""
         working = self.framework_bytes + self.streams_bytes + self.queued_bytes
-        shared = self.block_bytes + self.request_bytes
+        shared = self.block_bytes + self.request_bytes + self.decode_bytes
         return working + self.ring_bytes + self.cache_bytes + shared
 
 
@@ -131,7 +134,17 @@ def price_start(
         cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
         block_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
         request_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
+        decode_bytes=price_decoding(knobs.decode_threads, sizes.picture_bytes),
     )
+
+
+def price_decoding(threads: int, picture_bytes: int) -> int:
+    """What pictures take while they are decoded, beyond ``THREAD_BYTES`` of each thread.
+
+    Those that are large are decoded as far as ``DECODED_TOGETHER_BYTES`` reach, or one at a time.
+    """
+    together = max(picture_bytes, DECODED_TOGETHER_BYTES)
+    return min(threads * max(0, picture_bytes - THREAD_BYTES), together)
 
 
 def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int) -> int:
@@ -149,6 +162,7 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             f"ring {format_bytes(price.ring_bytes)}"
             + (f", blocks {format_bytes(price.block_bytes)}" if price.block_bytes else "")
             + (f", requests {format_bytes(price.request_bytes)}" if price.request_bytes else "")
+            + (f", decoding {format_bytes(price.decode_bytes)}" if price.decode_bytes else "")
             + "), but only "
             f"{format_bytes(headroom_bytes)} can be had and {format_bytes(ram_floor_bytes)} of it "
             "must stay free",
@@ -170,6 +184,7 @@ class Prices:
         record_bytes: an episode, by dataset; "" is any other.
         run_bytes: a planned run read ahead (indexed).
         process_bytes: a further decode process.
+        picture_bytes: the largest picture, decoded; 0 where it is not known.
         scale: what the process held / what these prices made of it, at least 1.
     """
 
@@ -178,6 +193,7 @@ class Prices:
     record_bytes: Mapping[str, int] = field(default_factory=dict)
     run_bytes: int = RUN_BYTES
     process_bytes: int = INTERPRETER_BYTES
+    picture_bytes: int = 0
     scale: float = 1.0
 
     def record(self, dataset: str) -> int:
@@ -195,6 +211,7 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
         prices: of one unit.
     """
     private, shared = knobs.decode_threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
+    private += price_decoding(knobs.decode_threads, prices.picture_bytes)
     if knobs.reader == "indexed":
         private += knobs.io_threads * THREAD_BYTES
         private += (knobs.read_ahead + 1) * prices.run_bytes
@@ -275,12 +292,19 @@ class RollingPrices:
     Args:
         slot_bytes: of one ring slot; known, not measured.
         record_bytes: mean bytes of a record by dataset, to begin with.
+        picture_bytes: of the largest picture, decoded; 0 where it is not known.
         window: readings kept.
     """
 
     def __init__(
-        self, *, slot_bytes: int, record_bytes: Mapping[str, int], window: int = 120
+        self,
+        *,
+        slot_bytes: int,
+        record_bytes: Mapping[str, int],
+        picture_bytes: int = 0,
+        window: int = 120,
     ) -> None:
+        self._picture_bytes = picture_bytes
         self._slot_bytes = slot_bytes
         self._records = {name: deque([size], maxlen=window) for name, size in record_bytes.items()}
         self._samples: deque[float] = deque(maxlen=window)
@@ -314,6 +338,7 @@ class RollingPrices:
                 name: int(percentile(sizes, 0.95) or MIB) for name, sizes in self._records.items()
             },
             run_bytes=int(percentile(self._runs, 0.95) or RUN_BYTES),
+            picture_bytes=self._picture_bytes,
             scale=percentile(self._scales, 0.95) or 1.0,
         )
 

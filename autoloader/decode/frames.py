@@ -20,6 +20,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from autoloader.decode import costs
 from autoloader.samples.block import Encoded
 from autoloader.samples.encoded import PackedPicture, UnpackableError, VideoFrame
 from autoloader.spec import CameraSpec
@@ -35,6 +36,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE = struct.Struct(">II")
 _PNG_SIZE_AT = 16
 _LARGEST_PIXELS = 64_000_000
+_DECODED_BYTES = 8
+"""That OpenCV takes for a pixel, of 16 bits and four channels at most."""
 _KEPT_BYTES = 16_000_000
 """A thread keeps a scratch picture up to this size; a larger one is made for the occasion."""
 
@@ -78,6 +81,8 @@ class FrameDecoder:
                 self._resize_into(decoded(encoded, cv2.IMREAD_COLOR_RGB), out)
         except UndecodableFrameError:
             raise
+        except costs.CostlyPictureError as error:
+            raise UndecodableFrameError(str(error)) from error
         except (ValueError, LookupError, cv2.error, OverflowError, MemoryError) as error:
             raise UndecodableFrameError(_why(error, encoded, is_jpeg=is_jpeg)) from error
 
@@ -93,14 +98,23 @@ class FrameDecoder:
 
     def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        size = costs.jpeg_bytes(encoded, height, width)
+        if size > costs.SMALL_BYTES:
+            with costs.room.taken(size):
+                self._decode_jpeg(encoded, height, width, out)
+        else:
+            self._decode_jpeg(encoded, height, width, out)
+
+    def _decode_jpeg(
+        self, encoded: bytes | memoryview, height: int, width: int, out: Pixels
+    ) -> None:
         if (height, width) == (self._height, self._width):
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
             return
         if height * width > _LARGEST_PIXELS:
             raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
-        picture = simplejpeg.decode_jpeg(
-            encoded, "RGB", fastdct=True, buffer=self._buffer(height * width * 3)
-        )
+        buffer = self._buffer(height * width * 3)
+        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
         self._resize_into(picture, out)
 
     def _buffer(self, size: int) -> Pixels:
@@ -143,10 +157,23 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     Raises:
         UndecodableFrameError: it is none, or larger than any camera's.
     """
+    pixels = 0
     if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
         width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
         if height * width > _LARGEST_PIXELS:
             raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
+        pixels = height * width
+    elif encoded[:3] == _JPEG:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        costs.jpeg_bytes(encoded, height, width)
+        pixels = height * width
+    if pixels * _DECODED_BYTES > costs.SMALL_BYTES:
+        with costs.room.taken(pixels * _DECODED_BYTES):
+            return _read(encoded, how)
+    return _read(encoded, how)
+
+
+def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     data = np.frombuffer(encoded, np.uint8)
     picture = cv2.imdecode(data, how) if len(data) else None
     if picture is None:

@@ -20,6 +20,7 @@ import time
 
 from autoloader.cache.disk import DiskRoom, FramesOnDisk
 from autoloader.cache.slab import FrameSlab, machine_bytes
+from autoloader.decode import costs
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError
@@ -157,6 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     end_with(chosen.parent)
     become("autoloader-fill")
+    costs.room.share(chosen.ring)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     DecodeProcess(socket.socket(fileno=chosen.socket), chosen.ring, chosen.frames).run()
 

@@ -42,6 +42,8 @@ _RETRY_S = 0.02
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
+_MOST_PIXELS = str(64_000_000)
+"""Of a picture that OpenCV decodes, of whatever format; see ``decode.frames``."""
 _WORKER = "autoloader.worker"
 _numbers = itertools.count()
 _left: list[subprocess.Popen[bytes]] = []
@@ -252,6 +254,7 @@ def _environment() -> Mapping[str, str]:
     return {
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),
         "CUDA_VISIBLE_DEVICES": "",
+        "OPENCV_IO_MAX_IMAGE_PIXELS": os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", _MOST_PIXELS),
         "MALLOC_ARENA_MAX": "2",
         "MALLOC_TRIM_THRESHOLD_": str(_KEPT_BYTES),
         "PYTHONFAULTHANDLER": "1",

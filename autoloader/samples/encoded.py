@@ -20,6 +20,8 @@ from autoloader.extras import needs
 
 MOST_KEPT_BYTES = 32 * 2**20
 """Of decoded frames in a process that wait for the samples that show them."""
+DECODED_TOGETHER_BYTES = 256 * 2**20
+"""What large pictures take that are decoded at the same time; a larger one is decoded alone."""
 
 _SNAPPY = "snappy"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from autoloader.samples.layout import BatchLayout
@@ -32,6 +33,7 @@ class MixtureSizes:
         buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
         block_bytes: what the blocks of ``mixing.locality`` take at most; 0 without it.
         request_bytes: what requests to stores that are under way take at most; 0 of local data.
+        picture_bytes: of the largest picture as it is declared, decoded; 0 where none says.
     """
 
     record_bytes: dict[str, int]
@@ -39,6 +41,7 @@ class MixtureSizes:
     buffer_bytes: Mapping[str, int] = field(default_factory=dict)
     block_bytes: int = 0
     request_bytes: int = 0
+    picture_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,18 @@ class ResolvedMixture:
             {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
             self._block_bytes(),
             self._request_bytes(),
+            self._picture_bytes(),
         )
+
+    def _picture_bytes(self) -> int:
+        pictures = [
+            feature.shape
+            for dataset in self.datasets
+            for features in dataset.cameras.values()
+            for feature in features
+            if feature.kind == "image"
+        ]
+        return max((prod(size or 0 for size in shape) for shape in pictures), default=0)
 
     def _request_bytes(self) -> int:
         if not any(one.remote for one in self.datasets):
