@@ -7,6 +7,7 @@ The spec has a camera "primary", a state, a split "val", and says how both are n
 
 import argparse
 import itertools
+import json
 import os
 import signal
 from pathlib import Path
@@ -28,8 +29,8 @@ class Policy(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         frames = batch["images"]["primary"][:, -1].permute(0, 3, 1, 2) / 255
         seen = torch.cat([self.eye(frames).mean(dim=(2, 3)), batch["state"][:, -1]], dim=1)
-        error: Tensor = (self.head(seen).view_as(batch["action"]) - batch["action"]).abs()
-        return error[batch["action_mask"]].mean()
+        error: Tensor = self.head(seen).view_as(batch["action"]) - batch["action"]
+        return error[batch["action_mask"]].abs().mean()
 
 
 def main() -> None:
@@ -68,9 +69,10 @@ def main() -> None:
             if step % given.every == 0:
                 error = torch.stack([policy(batch).detach() for batch in held]).mean()
                 print(f"step {step}: training {loss:.4f}, validation {error:.4f}", flush=True)
-        if loader.rank == 0:  # local data is read by index: any rank's place is that of all
+        if loader.rank == 0:  # any rank's place is that of all, where data is local
             state = {"policy": policy.state_dict(), "adam": adam.state_dict(), "step": step}
-            state |= {"loader": loader.state_dict(), "normalization": loader.normalization}
+            scales = json.dumps(loader.normalization, default=lambda array: array.tolist())
+            state |= {"loader": loader.state_dict(), "normalization": scales}
             torch.save(state, given.checkpoint)
     if several:  # a thread of gloo's with a tensor in hand aborts an interpreter that ends
         distributed.destroy_process_group()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from autoloader.order.mixture import MixtureOrder, phase_of
 from autoloader.planning.start import LoaderPlan
 from autoloader.read.mixer import rename_datasets
 from autoloader.samples.draws import dataset_key
+
+logger = logging.getLogger(__name__)
 
 
 def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
@@ -266,6 +269,11 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         given = dict(zip(saved, before, strict=True))
         if not position:
             return order
+        logger.warning(
+            "the state goes on from position %d as this spec says, not as it was saved: %s",
+            position,
+            differing,
+        )
         return replace(order, base=position, given=tuple(given.get(n, 0) for n in names))
     found = _saved_order(state, order, names)
     moves = found.curriculum is not None or bool(found.changes)

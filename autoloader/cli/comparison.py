@@ -193,7 +193,7 @@ class Comparer:
         exact = True
         if found is not None:
             values, there, zeroed = found
-            how = getattr(self._spec.normalize, name, None)
+            how = self._spec.normalize_of(dataset, name)
             if how is not None:
                 key = "action" if name == "action" else "proprio"
                 values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])

@@ -113,7 +113,7 @@ def _by_recipe(directory: VersionDirectory, name: str, found: Recipe, style: Sty
         known_as=found.name,
         directory=directory,
         values=values,
-        split=_split(directory, ("val",)),
+        split=_split(directory, style),
         hz=None,
         notes=list(found.notes),
     )
@@ -188,7 +188,7 @@ def _proposed(directory: VersionDirectory, style: Style) -> Entry:
         known_as=known[0] if known else directory.name.partition("/")[0],
         directory=directory,
         values={key: value for key, value in values.items() if getattr(found, key) and value},
-        split=_split(directory),
+        split=_split(directory, style),
         hz=known[1].hz if known else None,
         notes=notes,
         proposed={key: why for key, why in found.proposed.items() if getattr(found, key)},
@@ -292,21 +292,24 @@ def _described(feature: Feature) -> str:
     return f"{feature.path} ({', '.join(said)})" if said else feature.path
 
 
-def _split(
-    directory: VersionDirectory, held_out: Sequence[str] = ("val", "validation", "test")
-) -> dict[str, str | None]:
+def _split(directory: VersionDirectory, style: Style) -> dict[str, str | None]:
     """A split to train on and one to validate on, neither empty."""
     counts = {
         name: sum(shard.records for shard in shards) for name, shards in directory.splits.items()
     }
     full = [name for name, count in counts.items() if count]
     train = "train" if "train" in full else next(iter(full), "train")
-    for name in held_out:
+    for name in style.held_out:
         if name in full and name != train:
             return {"train": train, "val": name}
-    if counts.get(train, 0) < 2:
+    episodes = counts.get(train, 0)
+    if style.rest_of_train == "5%":
+        left = episodes - round(95 * episodes / 100)
+    else:
+        left = int(style.rest_of_train == "some" and episodes > 1)
+    if not left:
         return {"train": train, "val": None}
-    if counts[train] < 40:
+    if style.rest_of_train == "some" and episodes < 40:
         return {"train": f"{train}[:-1]", "val": f"{train}[-1:]"}
     return {"train": f"{train}[:95%]", "val": f"{train}[95%:]"}
 

@@ -32,7 +32,9 @@ def init(
     ] = None,
     mix: Annotated[
         str | None,
-        typer.Option(help="A published mixture, such as oxe_magic_soup with --style octo."),
+        typer.Option(
+            help="A published mixture, such as oxe_magic_soup with --style octo, or one dataset."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -68,7 +70,8 @@ def init(
             note(f"{one.name}: no {what}: {why}")
         for told in one.directory.notes:
             note(f"{one.name}: {told}")
-    if not any(one.cameras for one in found):
+    always = STYLES[name].only_cameras and not any("camera" in one.missing for one in found)
+    if not always and not any(one.cameras for one in found):
         raise SourceError(
             f"{normal(data_dir)}: no dataset has a camera that could be taken, and a spec has one",
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
@@ -101,7 +104,7 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
     """
     from autoloader.catalog.registry import KnownMix, known_mixes
     from autoloader.errors import UsageError, nearest
-    from autoloader.recipes import mixtures
+    from autoloader.recipes import mixtures, names, other_names
 
     if mix is None:
         return style or StyleName.plain, None
@@ -111,9 +114,11 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
         project = how.project
         found[one] = bare
         if project is not None:
+            alone = {other: {name: 1.0} for name in names(project)
+                     for other in (name, *other_names(name))}  # fmt: skip
             found[one] = {
                 name: KnownMix(f"a mixture of {project}", weights, pairs=False)
-                for name, weights in mixtures(project).items()
+                for name, weights in {**alone, **mixtures(project)}.items()
             }
     if style is None and mix in bare:
         style = StyleName.stage2 if bare[mix].pairs else StyleName.plain

@@ -197,7 +197,7 @@ def _panels(
             if bound is None:
                 continue
             scaling = dataset.scaling.get(name)
-            how = getattr(asked.normalize, name, None)
+            how = asked.normalize_of(dataset.name, name)
             fields[name] = columns_of(
                 look.fields.get(name, []),
                 np.concatenate(one.rows[name]),

@@ -252,6 +252,10 @@ def normalised_rows(
     """``values`` normalised column by column with statistics ``found``, in float64."""
     done = values.copy()
     for column in range(values.shape[1]):
+        constant = "min" in found and found["min"][column] == found["max"][column]
+        if how.arithmetic == "openvla" and constant and how.method != "mean_std":
+            done[:, column] = 0.0
+            continue
         if not found["mask"][column]:
             continue
         x = values[:, column]
@@ -261,8 +265,15 @@ def normalised_rows(
             low, high = found["mean"][column], found["mean"][column] + found["std"][column]
         else:
             low, high = found["q01"][column], found["q99"][column]
-        still = "min" in found and found["min"][column] == found["max"][column]
-        if still or not high > low:
+        if how.arithmetic != "autoloader":
+            added = 1e-6 if how.arithmetic == "openpi" else 1e-8
+            if how.arithmetic == "lerobot" and how.method != "mean_std" and high > low:
+                added = 0.0
+            above = x - float(np.float32(low))  # as the values: near constant, the bound decides
+            done[:, column] = above / (high - low + added)
+            if how.method != "mean_std":
+                done[:, column] = 2 * done[:, column] - 1
+        elif constant or not high > low:
             done[:, column] = 0.0
         elif how.method == "mean_std":
             done[:, column] = (x - low) / (high - low)

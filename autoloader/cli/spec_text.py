@@ -55,10 +55,16 @@ def spec_text(
         lines += _dataset(one, weight, style)
     lines.append(f"weights: {style.weights[0 if chosen else 1]}")
     cameras = list(dict.fromkeys(camera for one in entries for camera in one.cameras))
+    empty = [name for name in style.cameras if style.only_cameras and name not in cameras]
+    cameras += empty
     ordered = sorted(cameras, key=lambda name: (name not in style.cameras, cameras.index(name)))
     lines += [*style.sample.splitlines(), "cameras:"]
-    lines += [f"  {name}: {style.cameras.get(name, style.cameras['primary'])}" for name in ordered]
-    augmented = [name for name in ordered if name in style.augment]
+    for name in ordered:
+        how = style.cameras.get(name, style.cameras["primary"])
+        if name in empty:  # the project has it nonetheless
+            how = how.replace("}", ", placeholder: true}", 1)
+        lines.append(f"  {name}: {how}")
+    augmented = [name for name in ordered if name in style.augment and name not in empty]
     if augmented:
         lines.append(f"augment:                          # {style.augmented}")
         for name in augmented:

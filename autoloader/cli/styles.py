@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
 
 class StyleName(str, Enum):
@@ -36,10 +37,14 @@ class Style:
         augmented: comment on the block ``augment``.
         rest: YAML lines at the end.
         project: whose recipes (``autoloader.recipes``) datasets are written by, if any's.
-        only_cameras: whether cameras that the style does not name are left out.
+        only_cameras: whether the batch has the style's cameras and no others: those that no
+            dataset fills are black.
         state: whether the project reads the state; else it stands as a comment.
         raw: whether actions and states are taken as they lie.
         pairs: whether each dataset has an offset of about a second.
+        held_out: splits that may be validated on, the first that is there.
+        rest_of_train: what is validated on else: some of train's episodes, at least one; the last
+            5 %, rounded as TFDS does, which is none of a few episodes; or none.
     """
 
     about: tuple[str, ...]
@@ -54,14 +59,14 @@ class Style:
     state: bool = True
     raw: bool = False
     pairs: bool = False
+    held_out: tuple[str, ...] = ("val", "validation", "test")
+    rest_of_train: Literal["some", "5%", "none"] = "some"
 
 
 _SIZES = {"primary": "{size: [256, 256]}", "wrist": "{size: [128, 128]}"}
 _BY_SIZE = "natural                   # shares by size; explicit: by each dataset's weight"
 _SCALED = "natural_scaled            # shares are weight × samples, as these weights are meant"
-_BALANCED = (
-    "natural_scaled            # weight × samples; there × the steps of all splits, so a little off"
-)
+_BALANCED = "natural_scaled            # weight × all recorded steps, as there"
 _ENDLESS = (
     "mixing: {epoch: forever}          # as there; a number makes epochs of so many samples\n"
 )
@@ -111,9 +116,12 @@ STYLES: Mapping[StyleName, Style] = {
             "wrist": _OCTO_COLOURS,
         },
         rest="normalize:\n"
-        '  action: {method: mean_std, dims: "[:-1]"}   # the gripper passes through\n'
+        '  action: {method: mean_std, dims: "[:-1]", arithmetic: octo}   # all but the gripper\n'
+        "  statistics_of: recorded         # every step of all splits, as there, also for weights\n"
         "batch: {size: 48}                 # samples per batch and rank\n" + _ENDLESS,
         project="octo",
+        held_out=("val",),
+        rest_of_train="5%",
         only_cameras=True,
         state=False,
     ),
@@ -135,9 +143,13 @@ STYLES: Mapping[StyleName, Style] = {
         },
         augmented="as its finetune.py; its train.py has image_aug off: take the block away",
         rest="normalize:\n"
-        '  action: {method: q01_q99, dims: "[:-1]", clip: true}   # BOUNDS_Q99\n'
+        "  # BOUNDS_Q99\n"
+        '  action: {method: q01_q99, dims: "[:-1]", clip: true, arithmetic: openvla}\n'
+        "  statistics_of: recorded         # every step of all splits, as there, also for weights\n"
         "batch: {size: 48}                 # samples per batch and rank\n" + _ENDLESS,
         project="openvla",
+        held_out=("val",),
+        rest_of_train="5%",
         only_cameras=True,
         state=False,
     ),
@@ -163,12 +175,14 @@ STYLES: Mapping[StyleName, Style] = {
             "wrist": "{size: [224, 224], fit: pad}",
         },
         rest="normalize:\n"
-        "  action: {method: q01_q99}       # pi0.5 and pi0-FAST; pi0 takes mean_std\n"
-        "  state: {method: q01_q99}\n"
+        "  action: {method: q01_q99, arithmetic: openpi}   # pi0.5, pi0-FAST; pi0: mean_std\n"
+        "  state: {method: q01_q99, arithmetic: openpi}\n"
         "  statistics_of: samples          # a row counts once per chunk that it lies in\n"
         "pad_to: {action: 32, state: 32}   # pi0 and pi0.5; pi0-FAST is not padded\n"
         "batch: {size: 32}                 # samples per batch and rank\n" + _ENDLESS,
         project="openpi",
+        held_out=(),
+        rest_of_train="none",
     ),
     StyleName.stage2: Style(
         about=("Pairs of frames about a second apart, and the sum of the actions between them.",),

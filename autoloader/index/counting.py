@@ -112,6 +112,7 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
         episodes=dataset.records,
         frames=int(table.steps.sum(dtype=np.int64)),
         samples=max(1, table.samples) if given is None else given,
+        size=max(1, table.size) if given is None or dataset.sample.per_episode != "all" else given,
         short_episodes=0,
         damaged=(),
         estimated=given is None,

@@ -24,7 +24,7 @@ from autoloader.errors import SourceError
 from autoloader.index.dataset import DatasetIndex
 from autoloader.order.episodes import DatasetTable
 from autoloader.order.mixture import MixtureOrder
-from autoloader.samples.counts import DatasetCount, samples_per_episode
+from autoloader.samples.counts import DatasetCount, samples_per_episode, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import EdgesSpec
@@ -77,6 +77,7 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         episodes=index.episodes,
         frames=int(index.steps.sum(dtype=np.int64)),
         samples=int(left.sum()),
+        size=int(valid_per_episode(dataset.sample, strided, allowed).sum()),
         short_episodes=int((every == 0).sum()) - dropped,
         damaged=index.damage_reasons(),
         estimated=False,

@@ -33,8 +33,8 @@ def openvla(
     - ``dataset_name`` [B] bytes, where names are given.
 
     Rows behind the goal (or the episode's last step) are neutral, as there: the absolute column
-    repeats the last row inside, the others are 0 in *normalised* units. This wants
-    ``edges: {end: repeat}``, the default.
+    repeats the last row inside, the others are 0 in *normalised* units. Rows before the episode
+    repeat its first action. This wants ``edges: {start: repeat, end: repeat}``, the default.
 
     Args:
         batch: a loader's, with ``metadata: full``; torch tensors or NumPy arrays.
@@ -51,13 +51,14 @@ def openvla(
         batch, dataset_names, goal=goal, frame_offsets=frame_offsets, layout="OpenVLA"
     )
     action, mask = batch["action"], batch["action_mask"]
-    inside = mask.any(-1)
+    rows = constant(range(action.shape[1]), window.samples)
+    before = window.t[:, None] + action_start + rows < 0
+    inside = mask.any(-1) | before  # a row before the first one repeats it
     columns = mask.any(1)
     last = columns.sum(-1)[:, None] - 1
     absolute = columns & (constant(range(columns.shape[1]), last) == last)
     if window.goal is not None:
         ahead = like(window.goal - window.t - action_start, window.samples)[:, None]
-        rows = constant(range(action.shape[1]), ahead)
         held = (rows - (rows - ahead).clip(0)).clip(0)  # up to the goal's own row
         action = action[window.samples[:, None], held]
         inside = inside & (rows <= ahead)

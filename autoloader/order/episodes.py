@@ -78,6 +78,12 @@ class DatasetTable:
         """Samples of a pass."""
         return int(self.counts.sum(dtype=np.int64))
 
+    @property
+    def size(self) -> int:
+        """Samples of a pass that takes every valid t."""
+        strided = -(-self.steps.astype(np.int64) // self.stride)
+        return int(valid_per_episode(self.sample, strided, self.kept).sum())
+
 
 class EpisodeCounts:
     """Running counts over the episodes of all datasets.

@@ -196,17 +196,24 @@ class MixtureOrder:
         )
 
 
-def mixture_order(mixture: ResolvedMixture, samples: Mapping[str, int]) -> MixtureOrder:
+def mixture_order(
+    mixture: ResolvedMixture,
+    samples: Mapping[str, int],
+    sizes: Mapping[str, int] | None = None,
+) -> MixtureOrder:
     """Shares and epoch of a mixture (design: "Epochs").
 
     Args:
         mixture: the mixture.
         samples: samples of a pass, by dataset name.
+        sizes: what ``natural_scaled`` multiplies weights by (``DatasetCount.size``), by dataset
+            name; default: ``samples``.
     """
+    sizes = samples if sizes is None else sizes
     spec = mixture.spec
     moves = spec.weights if isinstance(spec.weights, CurriculumSpec) else None
-    shares = shares_of(mixture, samples, moves.from_ if moves else {})
-    last = shares_of(mixture, samples, moves.to) if moves else shares
+    shares = shares_of(mixture, samples, sizes, moves.from_ if moves else {})
+    last = shares_of(mixture, samples, sizes, moves.to) if moves else shares
     counts = [
         samples[name] if begins or ends else 0
         for name, begins, ends in zip(mixture.names, shares, last, strict=True)
@@ -236,13 +243,17 @@ def phase_of(key: int) -> float:
 
 
 def shares_of(
-    mixture: ResolvedMixture, samples: Mapping[str, int], weights: Mapping[str, float]
+    mixture: ResolvedMixture,
+    samples: Mapping[str, int],
+    sizes: Mapping[str, int],
+    weights: Mapping[str, float],
 ) -> tuple[float, ...]:
     """[D] the shares that weights give.
 
     Args:
         mixture: says by ``weights`` whether they are multiplied by sample counts.
-        samples: of a pass, by dataset name.
+        samples: of a pass, by dataset name: natural shares, so that passes end together.
+        sizes: what ``natural_scaled`` multiplies weights by, by dataset name.
         weights: by dataset name; one left out has its own ``weight``.
 
     Raises:
@@ -252,9 +263,9 @@ def shares_of(
     how = mixture.spec.weights
     kind = how.kind if isinstance(how, CurriculumSpec) else how
     if kind == "natural":
-        own = [float(weight > 0) for weight in own]
-    if kind != "explicit":
-        own = [w * samples[name] for w, name in zip(own, mixture.names, strict=True)]
+        own = [samples[n] * float(w > 0) for w, n in zip(own, mixture.names, strict=True)]
+    elif kind == "natural_scaled":
+        own = [w * sizes[name] for w, name in zip(own, mixture.names, strict=True)]
     total = sum(own)
     if not total:
         raise SpecError(

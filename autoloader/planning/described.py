@@ -9,6 +9,8 @@ import math
 from abc import abstractmethod
 from typing import Any
 
+import numpy as np
+
 from autoloader.host.owner import OfOneProcess, Owner
 from autoloader.order.dealing import Ranks
 from autoloader.pipeline.progress import DeliveryProgress
@@ -124,10 +126,22 @@ class PlannedLoader(OfOneProcess):
 
         By dataset: ``action`` and ``proprio`` (the state) with ``mean``, ``std``, ``max``, ``min``,
         ``q01``, ``q99`` and ``mask`` (the columns that are normalised), ``num_transitions`` and
-        ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``.
+        ``num_trajectories``: the layout of Octo's and OpenVLA's ``dataset_statistics.json``, as
+        NumPy arrays (float64, and bool for the mask), as both hold it.
         """
         found = self.plan.mixture.statistics
-        return None if found is None else statistics_document(self._spec, found, self.dataset_names)
+        if found is None:
+            return None
+        document = statistics_document(self._spec, found, self.dataset_names)
+        return {
+            name: {
+                field: {key: np.asarray(column) for key, column in one.items()}
+                if isinstance(one, dict)
+                else one
+                for field, one in entry.items()
+            }
+            for name, entry in document.items()
+        }
 
     def locate(self, provenance: Any) -> SampleLocation:
         """The file, record and t of one row of ``batch["provenance"]``."""

@@ -36,7 +36,7 @@ from autoloader.samples.resolve.mixture import ResolvedMixture
 from autoloader.samples.resolve.normalise import normalised
 from autoloader.samples.resolve.split import resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec
-from autoloader.statistics import file_differences, statistics_of
+from autoloader.statistics import file_differences, statistics_of, with_recorded_sizes
 from autoloader.telemetry.progress import told_while
 from autoloader.units import parse_bytes
 
@@ -310,18 +310,19 @@ def plan_loader(
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))
-    order = mixture_order(mixture, samples)
+    if spec.normalize is not None:
+        with disk_floor_kept(disk_floor_bytes, mixture):
+            statistics = statistics_of(spec, split, cached_only=probe_only)
+        counts = with_recorded_sizes(counts, spec, statistics)
+        mixture = mixture if statistics is None else normalised(mixture, statistics)
+        changes += file_differences(mixture, spec, split) if probe_only else ()
+    order = mixture_order(mixture, samples, {name: one.size for name, one in counts.items()})
     if order.epoch_samples is not None and order.epoch_samples < world_size:
         raise SpecError(
             f"an epoch has {order.epoch_samples} samples, and there are {world_size} ranks",
             remedy="use fewer ranks, or a longer epoch (mixing.epoch)",
             path="mixing.epoch",
         )
-    if spec.normalize is not None:
-        with disk_floor_kept(disk_floor_bytes, mixture):
-            statistics = statistics_of(spec, split, cached_only=probe_only)
-        mixture = mixture if statistics is None else normalised(mixture, statistics)
-        changes += file_differences(mixture, spec, split) if probe_only else ()
     return LoaderPlan(
         mixture,
         counts,

@@ -52,7 +52,8 @@ def reweighted(
             remedy="give one of them a weight above 0",
         )
     samples = {name: count.samples for name, count in plan.counts.items()}
-    shares = shares_of(plan.mixture, samples, weights)
+    sizes = {name: count.size for name, count in plan.counts.items()}
+    shares = shares_of(plan.mixture, samples, sizes, weights)
     start = progress.start()
     number = _number(at_batch, start.first_number, ranks)
     deal = Deal.of(

@@ -12,6 +12,6 @@ The recipes are data (``datasets.yaml``, ``mixtures.yaml``). Not here: whether f
 the features that a recipe names (``samples.resolve``), whole specs (``autoloader init``).
 """
 
-from autoloader.recipes.library import STYLES, Recipe, mixtures, names, recipe
+from autoloader.recipes.library import STYLES, Recipe, mixtures, names, other_names, recipe
 
-__all__ = ["STYLES", "Recipe", "mixtures", "names", "recipe"]
+__all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "recipe"]

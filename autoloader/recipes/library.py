@@ -27,6 +27,7 @@ _FIELDS = (
     "language",
     "stride",
     "steps",
+    "normalize",
     "keep",
     "transform",
     "sample",
@@ -43,8 +44,8 @@ class Recipe:
         name: of the dataset, as TFDS knows it; a name of one project is brought to this one.
         style: whose convention.
         dataset: fields of a spec's dataset: ``images``, ``action``, ``state``, ``language``,
-            ``steps``, ``keep``, ``stride``, ``transform``, ``sample``; those that it lacks are left
-            out. Plain values, the caller's own.
+            ``steps``, ``keep``, ``stride``, ``transform``, ``sample``, ``normalize``; those that it
+            lacks are left out. Plain values, the caller's own.
         notes: what a person should know, one sentence each.
         features_seen: every feature that the fields name, once.
         tree_known: whether the recipe is held against the dataset's public feature tree in the
@@ -114,6 +115,13 @@ def recipe(name: str, style: str) -> Recipe:
 def own_name(name: str) -> str:
     """The one name of a dataset that others are known for; the name itself where none is."""
     return name if name in _table() else _aliases().get(name, name)
+
+
+def other_names(name: str) -> tuple[str, ...]:
+    """What else a dataset is called, its name in the registry first; empty where none is known."""
+    own = own_name(name)
+    known = (own, *_table().get(own, {}).get("also", ()))
+    return tuple(one for one in known if one != name) if own in _table() else ()
 
 
 def mixtures(style: str) -> dict[str, dict[str, float]]:

@@ -24,6 +24,8 @@ class DatasetCount:
         episodes: records of the split that can be read.
         frames: their frames, before the stride.
         samples: samples of a pass.
+        size: what ``natural_scaled`` multiplies a weight by: samples of a pass that takes every
+            valid t, whatever ``per_episode`` draws; or the steps of recorded statistics.
         short_episodes: episodes that give no sample because no window fits.
         damaged: records that cannot be read, with their reasons.
         estimated: whether samples are an estimate from a probe.
@@ -35,6 +37,7 @@ class DatasetCount:
     episodes: int
     frames: int
     samples: int
+    size: int
     short_episodes: int
     damaged: tuple[str, ...]
     estimated: bool

@@ -1,9 +1,21 @@
-"""Normalisation as column arithmetic: (x − centre) × factor, bounded or not, for all rows at once.
+"""Normalisation as column arithmetic: (x − centre) × factor + shift, bounded or not, for all rows.
 
 Theory of operation. Every method is one affine map a column, in float32: ``q01_q99`` and
-``min_max`` bring that range to [-1, 1], ``mean_std`` gives (x − mean) / std. A column that is
-constant (or whose range is empty) becomes 0. It is applied to the rows as the model would get them
-otherwise: after field expressions, differences and sums, before padding.
+``min_max`` bring that range to [-1, 1], ``mean_std`` gives (x − mean) / std. It is applied to the
+rows as the model would get them otherwise: after field expressions, differences and sums, before
+padding.
+
+Projects differ where a column is constant, or nearly so (``arithmetic``):
+
+| | added to std, or to the range | a constant column | one whose range is empty, not constant |
+| --- | --- | --- | --- |
+| autoloader | nothing | 0 | 0 |
+| octo | 1e-8 | range: −1; mean_std: 0 | −1 at the bound, else far off (±1 with ``clip``) |
+| openvla | 1e-8 | range: 0, outside the mask too; mean_std: 0 | as octo |
+| openpi | 1e-6 | range: −1; mean_std: 0 | as octo |
+| lerobot | std: 1e-8; a range of 0 is 1e-8 | range: −1; mean_std: 0 | as octo |
+
+Theirs map the lower bound to −1 in float32 exactly, so they are taken from there (``shift``).
 
 Invariants:
     1. Columns outside the mask pass through, to the bit.
@@ -30,13 +42,14 @@ class Scaling:
     """One field's map; equal by identity.
 
     Attributes:
-        centre, factor: [width] float32.
+        centre, factor, shift: [width] float32.
         active: [width] bool; the other columns pass through.
         clip: whether the result is bounded to [-1, 1].
     """
 
     centre: NDArray[np.float32]
     factor: NDArray[np.float32]
+    shift: NDArray[np.float32]
     active: NDArray[np.bool_]
     clip: bool
 
@@ -48,7 +61,7 @@ class Scaling:
             nothing: [n, R] bool, rows that hold no value and stay zero.
         """
         own = values[..., : len(self.centre)]
-        scaled = (own - self.centre) * self.factor
+        scaled = (own - self.centre) * self.factor + self.shift
         if self.clip:
             np.clip(scaled, np.float32(-1), np.float32(1), out=scaled)
         own[...] = np.where(self.active & ~nothing[..., None], scaled, own)
@@ -86,6 +99,11 @@ def scaling_of(
             remedy="name columns that every dataset has, counted from the front or the end",
             path=f"normalize.{field}.dims",
         ) from error
+    active = np.asarray(mask, dtype=np.bool_)
+    shift = np.zeros(width)
+    same = np.zeros(width, dtype=np.bool_)
+    if found.minimum is not None and found.maximum is not None:
+        same = np.asarray(found.minimum) == np.asarray(found.maximum)
     if how.method == "mean_std":
         centre, unit = np.asarray(found.mean), np.asarray(found.std)
     else:
@@ -102,13 +120,24 @@ def scaling_of(
             )
         low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
         centre, unit = (low + high) / 2, (high - low) / 2
-    constant = ~(unit > 0)
-    if found.minimum is not None and found.maximum is not None:
-        constant |= np.asarray(found.minimum) == np.asarray(found.maximum)
-    factor = np.where(constant, 0.0, 1.0 / np.where(constant, 1.0, unit))
+        if how.arithmetic != "autoloader":
+            centre, shift = low, shift - 1
+    if how.arithmetic == "autoloader":
+        still = ~(unit > 0) | same
+    else:
+        still = same & (how.arithmetic == "openvla" and how.method != "mean_std")
+        active = active | still
+        added = np.full(width, 1e-6 if how.arithmetic == "openpi" else 1e-8)
+        if how.method != "mean_std":
+            added /= 2  # of half the range
+            if how.arithmetic == "lerobot":
+                added[unit > 0] = 0.0
+        unit = unit + added
+    factor = np.where(still, 0.0, 1.0 / np.where(still, 1.0, unit))
     return Scaling(
         centre.astype(np.float32),
         factor.astype(np.float32),
-        np.asarray(mask, dtype=np.bool_),
+        np.where(still, 0.0, shift).astype(np.float32),
+        active,
         how.clip,
     )

@@ -124,6 +124,16 @@ class KeepSpec(Block):
         """Whether there are rules besides ``moving``, which a pass over each episode applies."""
         return bool(self.language or self.match or self.ranges or self.flags)
 
+    @property
+    def of_episodes(self) -> KeepSpec | None:
+        """The rules that say which recordings are meant (``flags``, ``match``), if there are any.
+
+        So do Octo's ``filter_functions``; the other rules choose among what was recorded.
+        """
+        if not self.match and not self.flags:
+            return None
+        return KeepSpec(match=self.match, flags=self.flags)
+
     @field_validator("match")
     @classmethod
     def _are_regular_expressions(cls, match: Mapping[str, str]) -> Mapping[str, str]:

@@ -20,7 +20,7 @@ from autoloader.spec.keep import KeepSpec
 from autoloader.spec.mixture.batch import BatchSpec
 from autoloader.spec.mixture.curriculum import CurriculumSpec, Weight, Weights
 from autoloader.spec.mixture.mixing import MixingSpec
-from autoloader.spec.normalise import NormalizeSpec
+from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeOverride, NormalizeSpec
 from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, merged
 from autoloader.spec.steps import StepsSpec
 from autoloader.spec.transform import TransformSpec
@@ -48,6 +48,9 @@ class CameraSpec(Block):
     )
     depth: Literal["uint16", "float32"] | None = Field(
         None, description="a depth camera: frames [B, F, H, W, 1] of this type, values as stored"
+    )
+    placeholder: bool = Field(
+        False, description="may be without a dataset that fills it: black, and frame_mask false"
     )
 
     @property
@@ -112,6 +115,7 @@ class DatasetSpec(Block):
         description="frames a second, for delta_timestamps; LeRobot datasets say it themselves",
     )
     sample: SampleOverride = Field(default_factory=SampleOverride)
+    normalize: NormalizeOverride = Field(default_factory=NormalizeOverride)
     keep: KeepSpec | None = Field(None, description="which episodes and steps give samples")
     transform: TransformSpec | None = Field(
         None, description="a function that rewrites each episode first"
@@ -236,11 +240,12 @@ class PipelineSpec(Block):
                         f"dataset {dataset.name!r} flips the channels of depth camera {camera!r}",
                         "a depth frame has one channel: leave ops out",
                     )
-        for camera in self.cameras:
-            if camera not in seen:
+        for name, how in self.cameras.items():
+            if name not in seen and not how.placeholder:
                 raise wrong(
-                    f"camera {camera!r} has no dataset that fills it",
-                    "name its feature in some dataset's images, or leave the camera out",
+                    f"camera {name!r} has no dataset that fills it",
+                    "name its feature in some dataset's images, leave the camera out, or write "
+                    "placeholder: true for black frames",
                 )
         if self.mixing.chain and self.reader == "stream":
             raise wrong(
@@ -334,6 +339,14 @@ class PipelineSpec(Block):
     def sample_of(self, name: str) -> SampleSpec:
         """What a sample of this dataset holds: its own ``sample`` over the mixture's."""
         return merged(self.sample, self.dataset(name).sample)
+
+    def normalize_of(self, name: str, field: str) -> FieldNormalizeSpec | None:
+        """How a dataset's "action" or "state" is normalised, by its own ``dims``, if it is."""
+        how: FieldNormalizeSpec | None = getattr(self.normalize, field, None)
+        own = getattr(self.dataset(name).normalize, field)
+        if how is None or own is None:
+            return how
+        return how.model_copy(update={"dims": own.dims})
 
     @classmethod
     def of(cls, source: SpecSource) -> PipelineSpec:

@@ -71,6 +71,10 @@ class FieldNormalizeSpec(Block):
         "the mask of a given statistics file",
     )
     clip: bool = Field(False, description="bound to [-1, 1] (q01_q99, min_max)")
+    arithmetic: Literal["autoloader", "octo", "openvla", "openpi", "lerobot"] = Field(
+        "autoloader",
+        description="whose formula, where a column is constant or nearly so: autoloader gives 0",
+    )
 
     @model_validator(mode="after")
     def _has_bounds_to_clip_to(self) -> FieldNormalizeSpec:
@@ -95,6 +99,19 @@ class FieldNormalizeSpec(Block):
         return tuple(column in taken for column in range(width))
 
 
+class DimsSpec(Block):
+    """A dataset's own columns of a field."""
+
+    dims: NormalizedDims = Field(description="as in the mixture's normalize, of this dataset")
+
+
+class NormalizeOverride(Block):
+    """A dataset's own ``normalize``: which columns of fields that are laid out in another way."""
+
+    action: DimsSpec | None = Field(None, description="columns of action that are normalised")
+    state: DimsSpec | None = Field(None, description="columns of state that are normalised")
+
+
 class NormalizeSpec(Block):
     """Normalisation of the batch's numbers, each dataset by its own statistics."""
 
@@ -105,10 +122,11 @@ class NormalizeSpec(Block):
         description="a statistics file (or a folder of them), used as it is; null computes exact "
         "ones and caches them",
     )
-    statistics_of: Literal["steps", "samples"] = Field(
+    statistics_of: Literal["steps", "samples", "recorded"] = Field(
         "steps",
         description="steps: every step counts once; samples: a row counts as often as samples "
-        "hold it",
+        "hold it; recorded: every step of all splits once, also those that keep.language, ranges "
+        "and moving leave out",
     )
     group: Mapping[GroupName, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
         default_factory=dict,

@@ -11,6 +11,7 @@ from autoloader.statistics.mixture import (
     read_statistics,
     statistics_document,
     statistics_of,
+    with_recorded_sizes,
 )
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "read_statistics",
     "statistics_document",
     "statistics_of",
+    "with_recorded_sizes",
 ]

@@ -24,7 +24,7 @@ from autoloader.statistics.compute import StatisticsOf, is_of_samples
 _cache = JsonCache("statistics", version=5)
 _IRRELEVANT = frozenset(
     ("name", "path", "tfds", "data_dir", "split", "weight", "images", "features",
-     "sample", "num_samples")
+     "sample", "num_samples", "normalize")
 )  # fmt: skip
 """Fields of a dataset's spec that change no action or state, or that the key holds elsewhere."""
 

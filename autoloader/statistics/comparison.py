@@ -85,13 +85,15 @@ def _difference(
     computed: FieldStatistics,
 ) -> Iterator[str]:
     """The column whose normalised values differ most, where they do."""
-    how = getattr(spec.normalize, field)
+    how = spec.normalize_of(dataset.name, field)
+    assert how is not None
     width = len(computed.mean)
     a, b = (
         scaling_of(how, one, width, field=field, dataset=dataset.name) for one in (given, computed)
     )
     points = np.asarray([computed.q01, computed.mean, computed.q99], dtype=np.float64)
-    apart = np.abs((points - a.centre) * a.factor - (points - b.centre) * b.factor).max(axis=0)
+    scaled = [(points - one.centre) * one.factor + one.shift for one in (a, b)]
+    apart = np.abs(scaled[0] - scaled[1]).max(axis=0)
     apart[~(a.active & b.active)] = 0.0
     worst = int(apart.argmax())
     if apart[worst] > APART:

@@ -3,7 +3,8 @@
 Theory of operation. What counts is one of two multisets of rows:
 
 - ``steps``: every step (after the stride) of the episodes from which filters leave something, once,
-  after field expressions. So do Octo and OpenVLA count. Windows, edges and chunks have no say.
+  after field expressions. Windows, edges and chunks have no say. ``recorded`` is the same of more
+  episodes (``mixture.measured``).
 - ``samples``: what the model gets in a pass with ``per_episode: all``: the rows of every valid t's
   window that lie in the episode. A horizon of 16 gives the same row up to 16 times; it is held
   once, with that weight.
@@ -44,7 +45,7 @@ from autoloader.transforms.ranges import Ranges
 
 logger = logging.getLogger(__name__)
 
-StatisticsOf = Literal["steps", "samples"]
+StatisticsOf = Literal["steps", "samples", "recorded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ def dataset_rows(index: DatasetIndex, of: StatisticsOf) -> DatasetRows:
     def rows(name: FieldName) -> FieldRows | None:
         if dataset.bound(name) is None:
             return None
-        if of == "steps" and not is_of_samples(dataset, name):
+        if of != "samples" and not is_of_samples(dataset, name):
             return _noted(index, name, _step_rows(index, name, remain))
         return _noted(index, name, _sample_rows(index, name, valid_t(index)))
 

@@ -3,7 +3,7 @@
 | format | layout |
 | --- | --- |
 | autoloader | by dataset; every key, with masks of action and proprio |
-| octo | by dataset; ``p01`` and ``p99``; ``action`` has a mask |
+| octo | by dataset, of one dataset itself; ``p01`` and ``p99``; ``action`` has a mask |
 | openvla | by dataset; ``q01`` and ``q99``; ``action`` has a mask; proprio is zeros if missing |
 | openpi | one robot's ``norm_stats.json``: ``{"norm_stats": {"state", "actions"}}``, no extremes |
 | lerobot | one dataset's ``meta/stats.json``: by feature, with counts and five quantiles |
@@ -84,7 +84,9 @@ def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
         make = _openpi if how == "openpi" else _lerobot
         return {name: make(entry) for name, entry in document.items()}
     if how == "octo":
-        return {"": {name: _octo(entry) for name, entry in document.items()}}
+        found = {name: _octo(entry) for name, entry in document.items()}
+        # What its loader takes for one dataset names none.
+        return {"": next(iter(found.values())) if len(found) == 1 else found}
     if how == "openvla":
         return {"": {name: _openvla(entry) for name, entry in document.items()}}
     return {"": dict(document)}

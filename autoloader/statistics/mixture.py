@@ -2,7 +2,7 @@
 
 Statistics are computed over the records of the spec's split ``train``, whichever split is read, so
 that validation data is normalised with the scale of the training data. A dataset without a
-``train`` split is measured on the split that is read.
+``train`` split is measured on the split that is read. ``statistics_of: recorded`` takes all splits.
 
 Not here: one dataset's numbers (``compute``), applying them (``samples.scaling``).
 """
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SpecError
 from autoloader.index import DatasetIndex, find_indexes, open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
+from autoloader.recipes import other_names
+from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import NormalizeSpec, PipelineSpec
@@ -145,8 +148,9 @@ def _needs_file(dataset: ResolvedDataset) -> SpecError:
 def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, NormalizationStatistics]:
     """The statistics that a file, or a folder of them, has for the datasets of a spec, by name.
 
-    A dataset has those under its own name, else its group's (``normalize.group``), else those of a
-    file that names none. What the file says of other datasets is left out.
+    A dataset has those under its own name, else under another name of the same dataset
+    (``bridge_orig`` and ``bridge_dataset``), else its group's (``normalize.group``), else those of
+    a file that names none. What the file says of other datasets is left out.
 
     Args:
         path: a file of one of the ``formats``; or a folder with one for each dataset, below its
@@ -161,7 +165,7 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
     found = {}
     for dataset in spec.datasets:
         group = _how(spec).group_of(dataset.name)
-        names = [name for name in (dataset.name, group) if name is not None]
+        names = [dataset.name, *other_names(dataset.name), *([] if group is None else [group])]
         own = by_file
         if own is None:
             files = (_in_folder(folder, name) for name in names)
@@ -171,6 +175,28 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
         if entry is not None:
             found[dataset.name] = entry
     return found
+
+
+def with_recorded_sizes(
+    counts: Mapping[str, DatasetCount],
+    spec: PipelineSpec,
+    statistics: Mapping[str, NormalizationStatistics] | None,
+) -> dict[str, DatasetCount]:
+    """Counts whose sizes are the steps that recorded statistics are of, where these are known.
+
+    So do Octo and OpenVLA weigh: by the ``num_transitions`` of a dataset's statistics.
+    """
+    how = _how(spec)
+    if how.statistics_of != "recorded" or statistics is None:
+        return dict(counts)
+    steps = {
+        name: one.transitions
+        for name, one in statistics.items()
+        if one.transitions and how.group_of(name) is None
+    }
+    return {
+        name: replace(count, size=steps.get(name, count.size)) for name, count in counts.items()
+    }
 
 
 def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
@@ -212,7 +238,7 @@ def statistics_document(
         for key, own in (("action", "action"), ("proprio", "state")):
             if key not in entry:
                 continue
-            how = getattr(spec.normalize, own, None)
+            how = spec.normalize_of(name, own)
             width = len(entry[key]["mean"])
             given = entry[key].get("mask") or [True] * width
             entry[key]["mask"] = list((how.mask(width) if how else None) or given)
@@ -221,14 +247,24 @@ def statistics_document(
 
 
 def measured(spec: PipelineSpec, split: str) -> ResolvedMixture:
-    """The datasets of ``split``, and those that share statistics with them, as in ``train``."""
+    """The datasets of ``split``, and those that share statistics with them, as in ``train``.
+
+    With ``statistics_of: recorded`` all records of their files, less those that ``keep.flags`` and
+    ``keep.match`` leave out.
+    """
     how = _how(spec)
     named = {one.name for one in spec.datasets if one.split.get(split) is not None}
     named |= {member for name in named for member in how.members(name)}
     taking_part = []
     for dataset in spec.datasets:
         records = dataset.split.get(TRAIN) or dataset.split.get(split)
-        if dataset.name in named and records is not None:
-            taking_part.append(dataset.model_copy(update={"split": {split: records}}))
+        if dataset.name not in named or records is None:
+            continue
+        if how.statistics_of == "recorded":
+            keep = dataset.keep and dataset.keep.of_episodes
+            dataset = dataset.model_copy(update={"split": {split: "all"}, "keep": keep})
+        else:
+            dataset = dataset.model_copy(update={"split": {split: records}})
+        taking_part.append(dataset)
     plain = {"datasets": tuple(taking_part), "normalize": None}
     return resolve(spec.model_copy(update=plain), split)

@@ -86,7 +86,7 @@ def scaled(scaling: Scaling, values: Any, nothing: Any) -> Any:
     """``Scaling.apply`` of [n, R, W] float32 with rows [n, R] bool that hold nothing."""
     width = len(scaling.centre)
     own = values[..., :width]
-    found = (own - tf.constant(scaling.centre)) * tf.constant(scaling.factor)
+    found = (own - scaling.centre) * scaling.factor + scaling.shift
     if scaling.clip:
         found = tf.where(found < -1.0, np.float32(-1), found)
         found = tf.where(found > 1.0, np.float32(1), found)

@@ -26,7 +26,7 @@ from autoloader.knobs import Knobs
 from autoloader.order.mixture import mixture_order
 from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec, SpecSource
-from autoloader.statistics import statistics_of
+from autoloader.statistics import statistics_of, with_recorded_sizes
 from autoloader.tfdata.choices import turns
 from autoloader.tfdata.decode import decode_sample
 from autoloader.tfdata.samples import sample_stream
@@ -88,7 +88,8 @@ def as_dataset(
         )
     mixture = resolve(spec, split)
     _check_told(mixture)
-    if spec.normalize is not None and (statistics := statistics_of(spec, split)) is not None:
+    statistics = None if spec.normalize is None else statistics_of(spec, split)
+    if statistics is not None:
         mixture = normalised(mixture, statistics)
     if indexed := [one.name for one in mixture.datasets if not one.streamable]:
         raise UnsupportedError(
@@ -98,7 +99,8 @@ def as_dataset(
         )
     if any(dataset.remote for dataset in mixture.datasets):
         files.enter()
-    samples = {name: count.samples for name, count in count_mixture(mixture).items()}
+    counts = with_recorded_sizes(count_mixture(mixture), spec, statistics)
+    samples = {name: count.samples for name, count in counts.items()}
     for name, count in samples.items():
         if not count:
             raise SourceError(
@@ -122,7 +124,7 @@ def as_dataset(
             )
             for dataset in mixture.datasets
         ]
-        choices = turns(mixture_order(mixture, samples))
+        choices = turns(mixture_order(mixture, samples, {n: one.size for n, one in counts.items()}))
         mixed = tf.data.Dataset.choose_from_datasets(streams, choices, stop_on_empty_dataset=False)
         found = mixed.map(_Finish(mixture), num_parallel_calls=decode_calls, deterministic=True)
         if batched:

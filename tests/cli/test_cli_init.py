@@ -13,10 +13,12 @@ import yaml
 from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
 
+from autoloader import AutoLoader
 from autoloader.catalog import open_source
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
 from autoloader.cli.dataset_entries import as_they_lie, with_flags
+from autoloader.errors import SpecError
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
@@ -333,7 +335,10 @@ def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
         "primary": {"size": [256, 256], "resize": "lanczos3"},
         "wrist": {"size": [128, 128], "resize": "lanczos3"},
     }
-    assert plain["normalize"] == {"action": {"method": "mean_std", "dims": "[:-1]"}}
+    assert plain["normalize"] == {
+        "action": {"method": "mean_std", "dims": "[:-1]", "arithmetic": "octo"},
+        "statistics_of": "recorded",
+    }
     assert set(plain["augment"]) == {"primary", "wrist"}
     assert "random_resized_crop" not in plain["augment"]["wrist"]
 
@@ -350,9 +355,77 @@ def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
     assert found["viola"]["keep"] == {"language": "anywhere"}
     assert "pour_tea: look at images, action, state, language: proposed (openvla has no" in notes
     assert plain["cameras"] == {"primary": {"size": [224, 224], "resize": "lanczos3"}}
-    assert plain["normalize"]["action"] == {"method": "q01_q99", "dims": "[:-1]", "clip": True}
+    assert plain["normalize"]["action"] == {
+        "method": "q01_q99", "dims": "[:-1]", "clip": True, "arithmetic": "openvla",
+    }  # fmt: skip
     mixed, _ = spec_of_init([*words, "--mix", "bridge_rt_1"], capsys)
     assert [one["name"] for one in mixed["datasets"]] == ["bridge_dataset"]
+
+
+def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_dataset_fills_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    door = "nyu_door_opening_surprising_effectiveness"
+    fields = {key: VIOLA[key] for key in VIOLA if "observation" not in key}
+    wrist = {"observation/image": image(), "observation/natural_language_instruction": TEXT}
+    write(tmp_path, door, {**fields, "action/gripper_closedness_action": numbers(1), **wrist})
+    for style, filled in (("octo", {"wrist"}), ("openvla", set())):
+        plain, _ = spec_of_init([str(tmp_path), "--style", style], capsys)
+        (one,) = plain["datasets"]
+        assert set(one.get("images", {})) == filled
+        cameras = plain["cameras"]
+        assert cameras["primary"]["placeholder"] is True
+        assert {name for name, how in cameras.items() if "placeholder" not in how} == filled
+        assert set(plain.get("augment", {})) == filled  # black stays black
+        with AutoLoader(plain, ram_floor="1MB", output="numpy", isolation="thread") as loader:
+            batch = next(iter(loader))
+        for name, frames in batch["images"].items():
+            assert batch["frame_mask"][name].any() == frames.any() == (name in filled)
+    del plain["cameras"]["primary"]["placeholder"]
+    with pytest.raises(SpecError, match="'primary' has no dataset that fills it") as caught:
+        PipelineSpec.from_mapping(plain)
+    assert "placeholder: true" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("style", "episodes", "splits"),
+    [
+        ("plain", 8, {"train": "train[:-1]", "val": "train[-1:]"}),
+        ("octo", 8, {"train": "train", "val": None}),  # 5 % of 8 rounds to none, as in TFDS
+        ("openvla", 12, {"train": "train[:95%]", "val": "train[95%:]"}),
+        ("openpi", 60, {"train": "train", "val": None}),
+    ],
+)
+def test_a_style_trains_on_the_episodes_that_its_project_trains_on(
+    style: str,
+    episodes: int,
+    splits: dict[str, str | None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write(tmp_path, "viola", VIOLA, episodes=episodes)
+    plain, _ = spec_of_init([str(tmp_path), "--style", style], capsys)
+    assert plain["datasets"][0]["split"] == splits
+
+
+@pytest.mark.parametrize("name", ["bridge_orig", "bridge_dataset"])
+def test_the_name_of_one_dataset_is_a_mixture_of_it_alone(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(project_folder(tmp_path)), "--style", "openvla", "--mix", name]
+    plain, notes = spec_of_init(words, capsys)
+    assert [one["weight"] for one in plain["datasets"]] == [1.0]
+    assert f"1 of the 1 datasets of {name}" in notes
+    assert f"viola: not part of {name}, left out" in notes
+
+
+def test_a_mixture_of_one_dataset_of_one_project_needs_no_style(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path), "--mix", "libero_goal_no_noops"]) == 4
+    assert "0 of the 1 datasets of libero_goal_no_noops" in capsys.readouterr().err
+    assert main(["init", str(tmp_path), "--mix", "bridge_orig"]) == 2
+    assert "add --style octo or --style openvla" in capsys.readouterr().err
 
 
 def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,6 +76,20 @@ def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
     assert of(every + again, "a") == of(untouched, "a")[: len(of(every + again, "a"))]
 
 
+def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_saved(
+    trio: list[Written], caplog: pytest.LogCaptureFixture
+) -> None:
+    a, b, _ = trio
+    _, state = run(mixture([a, b], [1, 1]), 3)
+    run(mixture([a, b], [1, 1]), 1, state)
+    assert "goes on" not in caplog.text
+    capped = mixture([a, b], [1, 1], sample={"per_episode": 1})
+    _, state = run(capped, 3)
+    run(capped.model_copy(update={"weights": "natural_scaled"}), 1, state)
+    assert "the state goes on from position 9 as this spec says" in caplog.text
+    assert "datasets.a.share: saved 0.5, here 0.55" in caplog.text
+
+
 def test_a_stream_resumes_with_other_weights_and_more_datasets(trio: list[Written]) -> None:
     a, b, c = trio
     found, state = run(mixture([a, b], [1, 1], reader="stream"), 4)

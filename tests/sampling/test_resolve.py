@@ -15,6 +15,7 @@ from streams import dataset_of, mixture_of, spec_of
 from autoloader.errors import SourceError, SpecError
 from autoloader.index.counting import count_mixture
 from autoloader.order.mixture import mixture_order
+from autoloader.planning.start import plan_loader
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import LANGUAGE_BYTES_PER_SAMPLE, BatchLayout
 from autoloader.samples.resolve import resolve
@@ -197,6 +198,23 @@ def test_shares_and_epoch_follow_from_weights_and_counts(
     assert order.shares == pytest.approx(shares)
     assert order.epoch_samples == epoch
     assert order.pass_samples == ((9, 3) if by_pass else None)
+
+
+@pytest.mark.parametrize(("cap", "natural"), [("all", 9 / 12), (3, 3 / 6)])
+def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
+    cap: Any, natural: float, tmp_path: Path
+) -> None:
+    one = write_dataset(tmp_path, [[episode(0, 9)]], name="one")
+    two = write_dataset(tmp_path, [[episode(0, 3)]], name="two")
+    shares = {}
+    for weights in ("natural_scaled", "natural"):
+        spec = spec_of(
+            dataset_of(one, weight=2), two,
+            weights=weights, sample={"per_episode": cap}, mixing={"epoch": 100},
+        )  # fmt: skip
+        shares[weights] = plan_loader(spec, ram_floor="1MB").order.shares
+    assert shares["natural_scaled"] == pytest.approx((18 / 21, 3 / 21))
+    assert shares["natural"] == pytest.approx((natural, 1 - natural))  # passes end together
 
 
 # --- layout -------------------------------------------------------------------------------------

@@ -84,6 +84,42 @@ def test_a_file_of_all_datasets_holds_what_octo_and_openvla_look_up(
                 near(numbers[key], getattr(own, key))
 
 
+def test_octos_file_of_one_dataset_is_what_its_loader_takes_and_names_none(
+    two: tuple[Written, Written], tmp_path: Path
+) -> None:
+    out = tmp_path / "dataset_statistics.json"
+    assert (
+        run(spec_of(two[0], normalize=NORMALIZE), tmp_path, "--format", "octo", "--out", str(out))
+        == 0
+    )
+    entry = json.loads(out.read_text())
+    assert set(entry) == {"action", "proprio", "num_transitions", "num_trajectories"}
+    arrays = {key: np.array(column) for key, column in entry["action"].items()}
+    assert {key: one.shape for key, one in arrays.items()} == dict.fromkeys(arrays, (2,))
+    assert np.all(arrays["p01"] < arrays["p99"])
+    named = spec_of(two[0], normalize={**NORMALIZE, "statistics": str(out)})
+    found, own = read_statistics(out, named), statistics_of(spec_of(two[0]))
+    assert own is not None
+    near(found["robot"].action.q99, own["robot"].action.q99)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [("bridge_orig", "bridge_dataset"), ("bridge_dataset", "bridge_orig"), ("fmb", "fmb_dataset")],
+)
+def test_a_file_that_has_a_dataset_under_another_of_its_names_is_found(
+    here: str, there: str, two: tuple[Written, Written], tmp_path: Path
+) -> None:
+    own = statistics_of(spec_of(two[0]))
+    assert own is not None
+    document = {there: own["robot"].plain()}
+    spec = spec_of(dataset_of(two[0], name=here))
+    assert list(read_statistics(given(tmp_path, document), spec)) == [here]
+    other = {**own["robot"].plain(), "num_transitions": 1}
+    both = given(tmp_path, {**document, here: other})
+    assert read_statistics(both, spec)[here].transitions == 1  # its own name comes first
+
+
 def test_openvla_has_zeros_where_a_dataset_has_no_proprio(
     two: tuple[Written, Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

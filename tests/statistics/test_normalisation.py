@@ -17,6 +17,7 @@ from streams import dataset_of, spec_of
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
+from autoloader.planning.start import plan_loader
 from autoloader.statistics import compute, statistics_of
 from autoloader.statistics.compute import field_statistics
 
@@ -264,8 +265,11 @@ def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
         action = batch["action"].copy()
         assert loader.normalization is not None
         entry = loader.normalization["robot"]
-    assert entry["action"]["mask"] == [True, False]
-    assert entry["proprio"]["mask"] == [True] * 3
+    assert entry["action"]["mask"].tolist() == [True, False]
+    assert entry["proprio"]["mask"].tolist() == [True] * 3
+    q01, q99 = (entry["action"][key] for key in ("q01", "q99"))
+    assert q01.dtype == q99.dtype == np.float64
+    assert np.all(q01 < q99)  # arrays, as both projects reckon with them
     assert (entry["num_transitions"], entry["num_trajectories"]) == (34, 5)
     with AutoLoader(spec, ram_floor=0, output="numpy", isolation="thread") as loader:
         np.testing.assert_array_equal(next(iter(loader))["action"], action)
@@ -365,3 +369,111 @@ def test_dims_that_a_dataset_does_not_have_are_refused(written: Written, dims: A
     spec = spec_of(written, normalize={"action": {"method": "q01_q99", "dims": dims}})
     with pytest.raises(SpecError, match="does not fit the 2 columns of dataset 'robot'"):
         AutoLoader(spec, ram_floor=0, isolation="thread")
+
+
+RARE = 250
+"""Steps of an episode of which one differs: both quantiles of such a column are its usual value."""
+
+
+@pytest.fixture
+def nearly(tmp_path: Path) -> Written:
+    """States that are ordinary, constant, and constant but once; the action's last is constant."""
+    steps = np.arange(RARE)
+    state = np.stack([np.sin(steps), np.full(RARE, 0.3), np.where(steps == 7, 0.9, 0.3)], axis=1)
+    action = np.stack([np.cos(steps), np.ones(RARE)], axis=1)
+    told = {"observation/state": state, "action": action}
+    one = episode(0, RARE, **{key: value.ravel().tolist() for key, value in told.items()})
+    return write_dataset(tmp_path, [[one]])
+
+
+def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -> np.ndarray:
+    """x [n, width] as a project writes its formula down, in float32."""
+    one = {key: np.asarray(column) for key, column in found.plain().items() if key != "mask"}
+    added = 1e-6 if how["arithmetic"] == "openpi" else 1e-8
+    f32 = np.float32
+    if how["method"] == "mean_std":
+        done = (x - one["mean"].astype(f32)) / (one["std"] + added).astype(f32)
+    else:
+        low, high = one["q01"], one["q99"]
+        if how["arithmetic"] == "lerobot":
+            added = np.where(high == low, added, 0)
+        done = 2 * (x - low.astype(f32)) / (high - low + added).astype(f32) - 1
+    done = done.clip(-1, 1) if how.get("clip") else done
+    done = np.where(mask, done, x)
+    if how["arithmetic"] == "openvla" and how["method"] != "mean_std":
+        done[:, one["min"] == one["max"]] = 0
+    return done
+
+
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+@pytest.mark.parametrize("method", ["q01_q99", "mean_std"])
+@pytest.mark.parametrize("project", ["octo", "openvla", "openpi", "lerobot"])
+def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_them(
+    nearly: Written, project: str, method: str, reader: str, tmp_path: Path
+) -> None:
+    how = {"method": method, "clip": method != "mean_std", "arithmetic": project}
+    raw = spec_of(nearly, mixing={"epoch": "pass"}, reader=reader)
+    normalize = {"action": {**how, "dims": "[:-1]"}, "state": how}
+    spec = spec_of(nearly, mixing={"epoch": "pass"}, reader=reader, normalize=normalize)
+    (found,) = statistics_of(spec).values()  # type: ignore[union-attr]
+    plain, scaled = delivered(raw), delivered(spec)
+    for field, mask in (("action", [True, False]), ("state", [True] * 3)):
+        x, got = (np.concatenate([one[field] for one in rows.values()]) for rows in (plain, scaled))
+        wanted = upstream(x, getattr(found, field), how, mask)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+    if method != "mean_std":
+        usual = {"octo": [-1, -1], "openvla": [0, -1]}.get(project, [-1, -1])
+        states = np.concatenate([one["state"] for one in scaled.values()])
+        np.testing.assert_array_equal(np.median(states[:, 1:], axis=0), usual)
+        gripper = {one["action"][0, 1] for one in scaled.values()}
+        assert gripper == {0.0 if project == "openvla" else 1.0}
+    path = tmp_path / "mix.yaml"
+    path.write_text(json.dumps(spec.model_dump(mode="json", by_alias=True)))
+    assert main(["verify", "--spec", str(path), "-n", "300", "--ram-floor", "1MB"]) == 0
+
+
+def test_a_dataset_has_its_own_columns_to_normalise_over_those_of_the_mixture(
+    written: Written, tmp_path: Path
+) -> None:
+    other = write_dataset(tmp_path / "other", [[uneven(3, 9)]], name="other")
+    own = dataset_of(other, normalize={"action": {"dims": [1]}, "state": {"dims": "[:]"}})
+    spec = spec_of(written, own, normalize={"action": {"method": "mean_std", "dims": "[:-1]"}})
+    plain = PipelineSpec.from_mapping(spec.model_dump(mode="json", by_alias=True))
+    assert plain == spec
+    with AutoLoader(spec, ram_floor=0, output="numpy", isolation="thread") as loader:
+        assert loader.normalization is not None
+        masks = {name: one["action"]["mask"].tolist() for name, one in loader.normalization.items()}
+        active = {one.name: one.scaling["action"].active.tolist()
+                  for one in loader.plan.mixture.datasets}  # fmt: skip
+    assert masks == active == {"robot": [True, False], "other": [False, True]}
+    refused = dataset_of(other, normalize={"action": {"dims": [5]}})
+    with pytest.raises(SpecError, match=r"\(5,\) does not fit the 2 columns of dataset 'other'"):
+        AutoLoader(
+            spec_of(refused, normalize={"action": {"method": "mean_std"}}),
+            ram_floor=0,
+            isolation="thread",
+        )
+
+
+def test_recorded_statistics_are_of_every_step_of_all_splits_and_so_are_sizes(
+    written: Written, tmp_path: Path
+) -> None:
+    two = write_dataset(tmp_path / "two", [[uneven(1, 10)]], name="two")
+
+    def shares(of: str) -> tuple[int, float]:
+        one = dataset_of(written, split={"train": "train[:2]", "val": "train[2:]"})
+        normalize = {"action": {"method": "mean_std"}, "statistics_of": of}
+        spec = spec_of(one, two, weights="natural_scaled", normalize=normalize)
+        found = statistics_of(spec)
+        assert found is not None
+        assert found["two"].transitions == 10
+        return found["robot"].transitions, plan_loader(spec, ram_floor=0).order.shares[0]
+
+    assert shares("steps") == (14, 14 / 24)
+    assert shares("recorded") == (34, 34 / 44)
+    spec = spec_of(
+        dataset_of(written, keep={"moving": {"path": "action[:1]", "above": 1.0}}),
+        normalize={"action": {"method": "mean_std"}, "statistics_of": "recorded"},
+    )
+    (found,) = statistics_of(spec).values()  # type: ignore[union-attr]
+    assert (found.transitions, found.trajectories) == (34, 5)

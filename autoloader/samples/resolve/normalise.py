@@ -41,7 +41,7 @@ def _scaling(
 ) -> dict[str, Scaling]:
     scaling = {}
     for key, bound in (("action", dataset.action), ("state", dataset.state)):
-        how = getattr(spec.normalize, key, None)
+        how = spec.normalize_of(dataset.name, key)
         if how is None or bound is None:
             continue
         found = getattr(statistics.get(dataset.name), key, None)
