@@ -62,7 +62,7 @@ class AutoLoader(PlannedLoader):
     Args:
         spec: a ``PipelineSpec``, the path of one, or a dict that says the same.
         profile: a host profile's name or path; ``None`` takes the one that fits this host.
-        ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's.
+        ram_floor: memory that must stay free ("5GB"); ``None`` takes the profile's; 0: none.
         disk_floor: what must stay free on the disk of the cache of shards; default: 10 GiB.
         split: which of the spec's splits.
         knobs: values over the profile's.

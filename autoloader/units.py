@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 GIB = 2**30
+LEAST_FLOOR_BYTES = 64 * MIB
+"""The smallest floor that protects anything; less is a unit left out, except 0."""
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|min|h)?\s*$")
 _FACTOR = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -41,6 +43,25 @@ def parse_bytes(text: str | int, *, name: str = "size") -> int:
             f"{name}: {shown(text)} is not a size",
             remedy='write a number with a unit, such as "5GB" (5·10⁹ bytes) or "5GiB" (5·2³⁰)',
         ) from error
+
+
+def parse_floor(text: str | int, *, name: str) -> int:
+    """Bytes that must stay free, of memory or of a disk: 0 switches the floor off.
+
+    Raises:
+        UsageError: the text is no size, or so small that its unit is missing.
+    """
+    floor_bytes = parse_bytes(text, name=name)
+    number = re.match(r"[\s+]*([\d.]+)", str(text))
+    written = 0.0 if number is None else float(number[1])
+    if floor_bytes >= LEAST_FLOOR_BYTES or floor_bytes == written == 0:
+        return floor_bytes
+    meant = f"{written:g}GB" if 0 < written < 1024 else "5GB"
+    raise UsageError(
+        f"{name}: {shown(text)} is {floor_bytes} bytes, and a floor below "
+        f"{format_bytes(LEAST_FLOOR_BYTES)} protects nothing",
+        remedy=f"did you mean {meant}? 0 switches the floor off",
+    )
 
 
 def format_bytes(count: float) -> str:

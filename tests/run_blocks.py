@@ -55,8 +55,8 @@ NEEDS: Mapping[str, Callable[[], bool]] = {
 """What is no package → whether it is here."""
 
 SAID = {
-    'ram_floor="5GB"': 'ram_floor="64MB"',
-    'ram_floor="8GB"': 'ram_floor="64MB"',
+    'ram_floor="5GB"': 'ram_floor="64MiB"',
+    'ram_floor="8GB"': 'ram_floor="64MiB"',
     "max_steps=100_000": "max_steps=4",
     "val_check_interval=2_000": "val_check_interval=2",
     "seed=7, batched=True)": "seed=7, batched=True, passes=1)",
@@ -68,7 +68,7 @@ SAID = {
 
 _LOADER = """
 from autoloader import AutoLoader
-loader = AutoLoader("mix.yaml", ram_floor="64MB")
+loader = AutoLoader("mix.yaml", ram_floor="64MiB")
 """
 _MODULE = """
 import torch

@@ -22,7 +22,7 @@ from autoloader.cli.app import run_command
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note, progress_bar
 from autoloader.errors import UsageError
-from autoloader.units import format_bytes, parse_bytes
+from autoloader.units import format_bytes, parse_floor
 
 if TYPE_CHECKING:
     from training.record import Figures
@@ -123,7 +123,7 @@ def stage2(
 ) -> None:
     """Train a Stage-2 policy: latent actions from a frame and an instruction, by flow matching."""
     if ram_floor is not None:
-        parse_bytes(ram_floor, name="--ram-floor")
+        parse_floor(ram_floor, name="--ram-floor")
     for path, flag in ((resume, "--resume"), (laq_checkpoint, "--laq-checkpoint")):
         if path is not None and not path.is_file():
             raise UsageError(f"{flag}: there is no file {path}", remedy="give a file's path")

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.errors import UsageError
-from autoloader.units import parse_bytes
+from autoloader.units import parse_floor
 
 
 def with_transforms(context: typer.Context, spec: Path | None) -> Path | None:
@@ -75,8 +75,19 @@ KnobValues = Annotated[
     typer.Option("--set", metavar="KNOB=VALUE", help="A knob over the profile's; repeatable."),
 ]
 
+
+def _checked_floor(parameter: typer.CallbackParam, text: str | None) -> str | None:
+    """A floor as it is written, refused before the command does anything."""
+    if text is not None:
+        parse_floor(text, name=parameter.opts[0])
+    return text
+
+
 RamFloor = Annotated[
-    str | None, typer.Option("--ram-floor", help='Memory that must stay free, such as "5GB".')
+    str | None,
+    typer.Option(
+        "--ram-floor", help='Memory that must stay free, such as "5GB".', callback=_checked_floor
+    ),
 ]
 
 DiskFloor = Annotated[
@@ -84,6 +95,7 @@ DiskFloor = Annotated[
     typer.Option(
         "--disk-floor",
         help='What must stay free on the disk of the cache of shards, such as "50GB".',
+        callback=_checked_floor,
     ),
 ]
 
@@ -92,7 +104,7 @@ Split = Annotated[str, typer.Option("--split", help="The spec's split to read.")
 
 def floor_bytes(ram_floor: str | None) -> int | None:
     """What ``--ram-floor`` says, in bytes."""
-    return None if ram_floor is None else parse_bytes(ram_floor, name="--ram-floor")
+    return None if ram_floor is None else parse_floor(ram_floor, name="--ram-floor")
 
 
 def refuse_clamps(profile: str | None) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from autoloader.errors import UsageError, shown
 from autoloader.extras import require
 from autoloader.spec import PipelineSpec
-from autoloader.units import parse_bytes
+from autoloader.units import parse_floor
 
 _PATH = (str, os.PathLike)
 _ALLOWED: Mapping[str, tuple[tuple[type, ...], str]] = {
@@ -56,7 +56,7 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         require("torch", 'output="torch"', instead='or use output="numpy"')
     for name in ("ram_floor", "disk_floor"):
         if given.get(name) is not None:
-            parse_bytes(given[name], name=name)
+            parse_floor(given[name], name=name)
     _check_names(given.get("knobs") or {})
 
 

@@ -6,27 +6,37 @@ Not here: keeping it free (``remote.room``).
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 
 from autoloader.errors import UsageError
+from autoloader.remote.places import disk_floor_of_environment
 from autoloader.samples.resolve.mixture import ResolvedMixture
-from autoloader.units import format_bytes, parse_bytes
+from autoloader.units import format_bytes, parse_floor
+
+logger = logging.getLogger(__name__)
 
 
 def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
     """What ``disk_floor`` says in bytes.
 
     Args:
-        disk_floor: "50GB", or bytes; ``None`` says nothing.
+        disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None`` says nothing.
         mixture: what will be read.
 
     Raises:
-        UsageError: it is no size, or more than the disk of the cache has.
+        UsageError: it is no floor, or more than the disk of the cache has; or the environment's is
+            no floor.
     """
     if disk_floor is None:
+        floor_bytes = disk_floor_of_environment()
+    else:
+        floor_bytes = parse_floor(disk_floor, name="disk_floor")
+    if floor_bytes == 0:
+        logger.warning("disk_floor is 0: the cache of shards may fill its disk")
+    if disk_floor is None:
         return None
-    floor_bytes = parse_bytes(disk_floor, name="disk_floor")
     if not _is_cached(mixture):
         return floor_bytes
     from autoloader.remote.shards import FOLDER_VARIABLE, shards_folder

@@ -38,7 +38,7 @@ from autoloader.samples.resolve.split import resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.statistics import file_differences, statistics_of, with_recorded_sizes
 from autoloader.telemetry.progress import told_while
-from autoloader.units import parse_bytes
+from autoloader.units import parse_floor
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +263,9 @@ def plan_loader(
     changes = [*found.notes, *_same_data_notes(mixture)]
     floor = found.profile.limits.ram_floor
     if ram_floor is not None:
-        floor = parse_bytes(ram_floor, name="ram_floor")
+        floor = parse_floor(ram_floor, name="ram_floor")
+    if floor == 0:
+        logger.warning("ram_floor is 0: the loader keeps no memory free for anything else")
     base = _profile_knobs(found, mixture, changes)
     given = dict(knobs or {})
     if given.get("cache_bytes") == "auto":

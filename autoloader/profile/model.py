@@ -26,7 +26,7 @@ from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
 from autoloader.profile.text import differences, yaml_text
 from autoloader.spec.documents import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
-from autoloader.units import format_bytes
+from autoloader.units import LEAST_FLOOR_BYTES, format_bytes, parse_floor
 
 DEFAULT_PROFILE = "local_dev"
 """The shipped profile for a host that no saved one matches."""
@@ -48,7 +48,11 @@ def _as_text(value: Any) -> Any:
 class Limits(ProfilePart):
     """How far the loader may go on the host."""
 
-    ram_floor: Size = Field(description="memory that must stay free; more is safer, less is faster")
+    ram_floor: Annotated[
+        Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))
+    ] = Field(
+        description="memory that must stay free; more is safer, less is faster; 0 switches it off"
+    )
     cpu_budget: int | None = Field(
         None, ge=1, description="processors the loader may keep busy; absent: all of them"
     )
@@ -261,7 +265,7 @@ class Profile(Entry):
             fitted.append(entry.model_copy(update={"knobs": knobs}))
         floor, budget = self.limits.ram_floor, self.limits.cpu_budget
         if floor >= host.usable_bytes:
-            floor = host.usable_bytes // 2
+            floor = max(host.usable_bytes // 2, LEAST_FLOOR_BYTES)
             moved.append(
                 f"ram_floor: {format_bytes(self.limits.ram_floor)} → {format_bytes(floor)} "
                 f"(this host has {format_bytes(host.usable_bytes)} in all)"

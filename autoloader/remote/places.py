@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import platformdirs
 
 from autoloader.errors import SpecError
-from autoloader.units import expanded
+from autoloader.units import GIB, expanded, parse_floor
 
 PACKAGES: Mapping[str, str] = {
     "file": "os",
@@ -29,6 +29,24 @@ PACKAGES: Mapping[str, str] = {
     "memory": "fsspec",
 }
 """Scheme → the package that opens it."""
+
+
+FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
+"""Environment variable: what must stay free on the disk of the cache, such as "50GB", where no
+loader says (``disk_floor``)."""
+
+DISK_FLOOR_BYTES = 10 * GIB
+"""What stays free where nobody says."""
+
+
+def disk_floor_of_environment() -> int:
+    """Bytes that stay free on the cache's disk where no loader says.
+
+    Raises:
+        UsageError: the environment says no floor.
+    """
+    floor = os.environ.get(FLOOR_VARIABLE)
+    return parse_floor(floor, name=FLOOR_VARIABLE) if floor else DISK_FLOOR_BYTES
 
 
 def cache_root() -> Path:

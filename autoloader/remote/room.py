@@ -33,12 +33,10 @@ from pathlib import Path
 from autoloader.host.files import write_whole
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import discard_unused, set_lock
-from autoloader.units import GIB, format_bytes
+from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
-DISK_FLOOR_BYTES = 10 * GIB
-"""What stays free where nobody says."""
 _OURS = re.compile(r"([0-9a-f]{40})\.(shard|part)")
 _LEASES = "leases"
 

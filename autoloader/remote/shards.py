@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from autoloader.probes import storage
-from autoloader.remote.places import cache_root
-from autoloader.remote.room import DISK_FLOOR_BYTES, Room
+from autoloader.remote.places import (
+    DISK_FLOOR_BYTES,
+    cache_root,
+    disk_floor_of_environment,
+)
+from autoloader.remote.room import Room
 from autoloader.remote.shard import RemoteShard, Stretch, Wanted
 from autoloader.remote.store import store
-from autoloader.units import expanded, parse_bytes
-
-FLOOR_VARIABLE = "AUTOLOADER_DISK_FLOOR"
-"""Environment variable: what must stay free on the disk of the cache, such as "50GB", where no
-loader says (``disk_floor``)."""
+from autoloader.units import expanded
 
 FOLDER_VARIABLE = "AUTOLOADER_SHARDS_DIR"
 """Environment variable: the folder of the cache, on a local disk."""
@@ -138,7 +138,7 @@ def kept_free(floor_bytes: int | None) -> Iterator[None]:
     """
     asked = object()
     with _lock:
-        _floors[asked] = _unsaid_floor() if floor_bytes is None else floor_bytes
+        _floors[asked] = disk_floor_of_environment() if floor_bytes is None else floor_bytes
         _set_floors()
     try:
         yield
@@ -153,7 +153,7 @@ def shard_cache() -> ShardCache:
 
     Raises:
         OSError: its folder cannot be made.
-        UsageError: the environment says no size of a floor.
+        UsageError: as ``disk_floor_of_environment``.
     """
     key = (os.getpid(), shards_folder())
     with _lock:
@@ -165,12 +165,6 @@ def shard_cache() -> ShardCache:
 
 def _set_floors() -> None:
     """Tell every cache of this process what stays free; under the lock."""
-    floor_bytes = max(_floors.values()) if _floors else _unsaid_floor()
+    floor_bytes = max(_floors.values()) if _floors else disk_floor_of_environment()
     for cache in _caches.values():
         cache.room.floor_bytes = floor_bytes
-
-
-def _unsaid_floor() -> int:
-    """What stays free where no loader says."""
-    said = os.environ.get(FLOOR_VARIABLE)
-    return parse_bytes(said, name=FLOOR_VARIABLE) if said else DISK_FLOOR_BYTES

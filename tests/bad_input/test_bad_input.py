@@ -250,7 +250,7 @@ def opened(**arguments: Any) -> Callable[[], object]:
     """A loader of the good spec, with some arguments."""
 
     def call() -> object:
-        with AutoLoader("mix.yaml", **{"output": "numpy", "ram_floor": "1MB", **arguments}):
+        with AutoLoader("mix.yaml", **{"output": "numpy", "ram_floor": "64MiB", **arguments}):
             raise AssertionError("it opened")
 
     return call
@@ -266,7 +266,7 @@ def damaged(harm: Callable[[Path], object]) -> Callable[[], object]:
             harm(folder)
             raw = copy.deepcopy(SPEC)
             raw["datasets"][0]["path"] = str(folder)
-            return AutoLoader(raw, output="numpy", ram_floor="1MB")
+            return AutoLoader(raw, output="numpy", ram_floor="64MiB")
         finally:
             shutil.rmtree(folder)
 
@@ -287,7 +287,9 @@ def in_thread(do: Callable[[AutoLoader], object]) -> Callable[[], object]:
     """What an open loader is asked to do."""
 
     def call() -> object:
-        with AutoLoader("mix.yaml", isolation="thread", output="numpy", ram_floor="1MB") as loader:
+        with AutoLoader(
+            "mix.yaml", isolation="thread", output="numpy", ram_floor="64MiB"
+        ) as loader:
             return do(loader)
 
     return call
@@ -468,7 +470,7 @@ def test_plan_refuses_a_bad_spec(
 @pytest.mark.parametrize("case", SPECS, ids=names)
 def test_a_loader_refuses_a_bad_spec(case: Case) -> None:
     with pytest.raises(AutoloaderError) as refusal:
-        AutoLoader(bad_spec(case.what), output="numpy", ram_floor="1MB")
+        AutoLoader(bad_spec(case.what), output="numpy", ram_floor="64MiB")
     assert refusal.value.exit_code == case.code
     check(refusal.value.what, refusal.value.remedy, case)
 

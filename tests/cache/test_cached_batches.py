@@ -325,7 +325,7 @@ def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batc
     def run(cache_bytes: int, kill_at: int) -> list[Any]:
         knobs = {"cache_bytes": cache_bytes, "ring_slots": 4, "decode_threads": 2}
         came: list[Any] = []
-        with AutoLoader(spec, knobs=knobs, ram_floor="1MiB", output="numpy") as loader:
+        with AutoLoader(spec, knobs=knobs, ram_floor="64MiB", output="numpy") as loader:
             while len(came) < 60:
                 for batch in loader:
                     came.append((batch["provenance"].copy(), batch["images"]["primary"].copy()))
@@ -355,7 +355,7 @@ def test_frames_are_the_childs_own_until_decode_processes_share_them(
         knobs = {"cache_bytes": cache_bytes, "ring_slots": 4, "decode_threads": 2}
         came: list[Any] = []
         seen: list[Statistics] = []
-        common = {"ram_floor": "1MiB", "output": "numpy", "controller": False}
+        common = {"ram_floor": "64MiB", "output": "numpy", "controller": False}
         with AutoLoader(spec, knobs=knobs, **common) as loader:
             while len(came) < count:
                 for batch in loader:
@@ -390,7 +390,7 @@ def test_the_peak_of_a_measurement_has_the_frames_once(
         reader="indexed",
     )
     knobs = {"ring_slots": 4, "decode_threads": 2, "decode_processes": processes}
-    common = {"ram_floor": "1MiB", "output": "numpy", "controller": False}
+    common = {"ram_floor": "64MiB", "output": "numpy", "controller": False}
     plain, held = (
         measure_loader(
             partial(AutoLoader, spec, knobs={**knobs, "cache_bytes": cache_bytes}, **common),

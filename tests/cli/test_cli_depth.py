@@ -120,7 +120,7 @@ def test_init_names_depth_in_a_comment(
 
 
 def test_plan_counts_the_bytes_of_depth(mix: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")
+    plan = answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "64MiB")
     assert "depth 10×30 nearest pad uint16" in json.dumps(plan["graph"], ensure_ascii=False)
     arrays = plan["batch"]
     assert arrays["images/depth"]["shape"][1:] == [2, 10, 30, 1]
@@ -134,7 +134,7 @@ def test_peek_draws_depth_with_its_scale(
 ) -> None:
     sheet = tmp_path / "sheet.html"
     found = answer(
-        capsys, "peek", "--spec", str(mix), "--out", str(sheet), "--ram-floor", "1MB",
+        capsys, "peek", "--spec", str(mix), "--out", str(sheet), "--ram-floor", "64MiB",
         "--samples", "16", "--shown-samples", "1",
     )  # fmt: skip
     for panel in found["datasets"].values():
@@ -154,7 +154,7 @@ def test_depth_and_words_are_equal_to_plain_tfds(
     spec = tmp_path / "mix.yaml"
     spec.write_text(yaml.safe_dump({**yaml.safe_load(mix.read_text()), "reader": reader}))
     found = answer(
-        capsys, "verify", "--spec", str(spec), "-n", "40", "--ram-floor", "1MB"
+        capsys, "verify", "--spec", str(spec), "-n", "40", "--ram-floor", "64MiB"
     )  # fmt: skip
     assert found["differences"] == []
     assert found["frames"] >= 40 * 2 * 3

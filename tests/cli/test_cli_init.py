@@ -248,7 +248,7 @@ def test_what_init_writes_of_29_datasets_is_measured_unedited(
         write(tmp_path / "data", name, features)
     assert main(["init", str(tmp_path / "data")]) == 0
     (tmp_path / "mix.yaml").write_text(capsys.readouterr().out)
-    words = ["measure", "--spec", str(tmp_path / "mix.yaml"), "--ram-floor", "1MB", "--json"]
+    words = ["measure", "--spec", str(tmp_path / "mix.yaml"), "--ram-floor", "64MiB", "--json"]
     assert main([*words, "--warmup", "1", "--batches", "4"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["datasets"], answer["samples"]) == (29, 4 * 48)

@@ -69,7 +69,7 @@ def sheet(written: list[Written], tmp_path_factory: pytest.TempPathFactory) -> t
     words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out), "--frames", "2"]
     with told.open("w") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", file)
-        assert main([*words, "--samples", "18", "--ram-floor", "1MB", "--json"]) == 0
+        assert main([*words, "--samples", "18", "--ram-floor", "64MiB", "--json"]) == 0
     return out.read_text(), json.loads(told.read_text())
 
 
@@ -155,7 +155,7 @@ def test_what_is_not_removed_is_what_a_loader_gives(
     (dataset,) = resolve(spec).datasets
     declared = spec.datasets[0]
     look = look_at(dataset, declared, 8)
-    with AutoLoader(spec, ram_floor="1MB", isolation="thread", output="numpy") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", isolation="thread", output="numpy") as loader:
         given = [batch["provenance"][0, 3:].tolist() for batch in loader]
     first, every = declared.steps.drop_first, declared.steps.every * declared.stride
     wanted = sorted((record, first + t * every) for record, t in given)

@@ -40,7 +40,9 @@ def test_data_that_may_not_be_read_is_named(
     place.chmod(0)
     try:
         with permissions_hold():
-            assert main([command, "--spec", spec, *["--ram-floor=1MB"] * (command == "plan")]) == 4
+            assert (
+                main([command, "--spec", spec, *["--ram-floor=64MiB"] * (command == "plan")]) == 4
+            )
     finally:
         place.chmod(mode)
     said = capsys.readouterr().err

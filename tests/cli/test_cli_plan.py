@@ -112,7 +112,7 @@ def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plan_json(mix: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> dict[str, Any]:
     words = [word for one in sets for word in ("--set", one)]
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words, "--json"]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", *words, "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 
@@ -179,7 +179,7 @@ def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -
 def test_lengths_that_nobody_counted_are_estimated_and_say_so(
     mix: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
     said = capsys.readouterr().out
     assert f"≈{sum(FRAMES)}" in said
     assert "epoch    about" in said
@@ -204,7 +204,7 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
     profile = tmp_path / "wide.yaml"
     profile.write_text(
         "schema_version: 2\nname: wide\nhost: {cpus: 64, memory_bytes: 64GiB}\n"
-        "limits: {ram_floor: 1MB}\nknobs: {cycle_length: 8, num_parallel_calls: 8}\n"
+        "limits: {ram_floor: 64MiB}\nknobs: {cycle_length: 8, num_parallel_calls: 8}\n"
         "provenance: {source: reasoned, detail: test}\n"
     )
     assert main(["plan", "--spec", str(mix), "--profile", str(profile), "--json"]) == 0
@@ -219,8 +219,8 @@ def test_the_bytes_add_up_and_the_floor_is_taken_off(planned: dict[str, Any]) ->
     found = planned["bytes"]
     parts = ("framework", "streams", "queued", "ring", "cache", "blocks", "requests")
     assert found["total"] == sum(found[part] for part in parts)
-    assert found["ram_floor"] == 10**6
-    assert found["left_above_floor"] == found["headroom"] - found["total"] - 10**6
+    assert found["ram_floor"] == 64 * 2**20
+    assert found["left_above_floor"] == found["headroom"] - found["total"] - 64 * 2**20
     assert found["ring"] == planned["knobs"]["ring_slots"]["value"] * found["ring_slot"]
 
 
@@ -308,7 +308,7 @@ def test_which_datasets_chain_and_what_they_decode_is_told(
     saved = arm["decodes_per_sample"] / 2
     expected = 0.75 * arm["decode_s"] * saved + 0.25 * hand["decode_s"]
     assert planned["bound"]["mean_decode_s"] == pytest.approx(expected)
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
     said = capsys.readouterr().out
     assert "no: per_episode: 2 draws each t on its own" in said
     assert "different episodes in a batch of 4" in said
@@ -331,7 +331,7 @@ def with_profile(mix: Path, **knobs: Any) -> str:
         name="tuned",
         description="tuned here",
         host=host,
-        limits=Limits(ram_floor=10**6),
+        limits=Limits(ram_floor=64 * 2**20),
         knobs=Knobs.build(knobs),
         provenance=Provenance(source="measured", detail="by a test"),
     )
@@ -378,7 +378,7 @@ def test_a_first_epoch_without_a_batch_is_told_where_people_look(
     document = plan_json(mix, capsys, "reader=stream")
     assert document["epoch"]["batches"] == 0
     assert any(note.startswith(told) for note in document["notes"])
-    with AutoLoader(PipelineSpec.from_yaml(mix), isolation="thread", ram_floor="1MB"):
+    with AutoLoader(PipelineSpec.from_yaml(mix), isolation="thread", ram_floor="64MiB"):
         assert any(one.message.startswith("the first epoch gives no") for one in caplog.records)
     mix.write_text(small.replace("size: 100", "size: 100, drop_last: false"))
     document = plan_json(mix, capsys, "reader=stream")
@@ -389,7 +389,7 @@ def test_a_first_epoch_without_a_batch_is_told_where_people_look(
 def test_people_see_every_section_and_notes_go_to_stderr(
     mix: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
     said = capsys.readouterr()
     headings = ("datasets", "fields", "graph", "batch", "knobs", "memory", "bound", "decoded")
     for heading in headings:
@@ -400,7 +400,7 @@ def test_people_see_every_section_and_notes_go_to_stderr(
 
 def test_planning_starts_no_tensorflow(mix: Path) -> None:
     before = "tensorflow" in sys.modules
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
     assert ("tensorflow" in sys.modules) == before
 
 
@@ -423,7 +423,7 @@ def test_a_floor_that_cannot_be_met_exits_with_3(
 def test_wrong_words_exit_with_2_and_say_what_to_do(
     mix: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words]) == 2
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", *words]) == 2
     shown = capsys.readouterr().err
     assert said in shown
     assert "→" in shown
@@ -431,7 +431,7 @@ def test_wrong_words_exit_with_2_and_say_what_to_do(
 
 def test_data_that_is_not_there_exits_with_4(mix: Path, tmp_path: Path) -> None:
     (tmp_path / "arm/1.0.0/arm-train.tfrecord-00001-of-00002").unlink()
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB"]) == 4
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 4
 
 
 def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:
@@ -439,12 +439,12 @@ def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path
     data = bytearray(shard.read_bytes())
     data[12:40] = b"\xff" * 28
     shard.write_bytes(data)
-    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="1MB", probe_only=True)
+    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="64MiB", probe_only=True)
     assert set(probe_decode(plan.mixture, SystemClock())) == {"arm", "hand"}
 
 
 def test_a_probe_without_time_has_nothing_to_say(mix: Path) -> None:
-    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="1MB", probe_only=True)
+    plan = plan_loader(PipelineSpec.from_yaml(mix), ram_floor="64MiB", probe_only=True)
     assert probe_decode(plan.mixture, ManualClock(), budget_s=0.0) == {}
 
 

@@ -32,7 +32,7 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(mix: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", "--json", *words]) == 0
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", "--json", *words]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 
@@ -44,7 +44,7 @@ def test_a_rank_gets_what_its_loader_then_has(
     found = document["ranks"]
     assert (found["world_size"], found["nodes"], found["per_node"]) == (4, 2, 2)
     with AutoLoader(
-        mix, rank=3, world_size=4, output="numpy", isolation="thread", ram_floor="1MB"
+        mix, rank=3, world_size=4, output="numpy", isolation="thread", ram_floor="64MiB"
     ) as loader:
         assert found["rank"]["batches"] == document["epoch"]["batches"] == len(loader)
         assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
@@ -61,7 +61,7 @@ def test_without_drop_last_nothing_is_carried(
     samples = []
     for rank in (0, 3):
         with AutoLoader(
-            whole, rank=rank, world_size=4, output="numpy", isolation="thread", ram_floor="1MB"
+            whole, rank=rank, world_size=4, output="numpy", isolation="thread", ram_floor="64MiB"
         ) as loader:
             samples.append(sum(len(batch["action"]) for batch in loader))
     assert found["rank"]["samples"] == max(samples)
@@ -108,7 +108,7 @@ def test_files_and_processes_are_counted_for_a_node(
 def test_people_see_ranks_and_nodes_side_by_side(
     mix: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["plan", "--spec", str(mix), "--ram-floor", "1MB", "--ranks", "4", "--nodes", "2"]
+    words = ["plan", "--spec", str(mix), "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "-- 4 ranks on 2 nodes like this one, 2 on each" in said
@@ -131,5 +131,5 @@ def test_people_see_ranks_and_nodes_side_by_side(
 def test_what_cannot_be_is_refused(
     mix: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, told: str
 ) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "1MB", *words]) == status
+    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", *words]) == status
     assert told in capsys.readouterr().err

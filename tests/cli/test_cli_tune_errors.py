@@ -75,7 +75,7 @@ def test_wrong_input_ends_with_2_says_what_and_writes_no_profile(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = [word if isinstance(word, str) else word(mix.parent) for word in words]
-    code = main(["tune", "--spec", str(mix), "--ram-floor", "1MB", *given, "--json"])
+    code = main(["tune", "--spec", str(mix), "--ram-floor", "64MiB", *given, "--json"])
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]
     assert code == 2

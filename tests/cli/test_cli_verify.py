@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:
-    code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "1MB", "--json"])
+    code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "64MiB", "--json"])
     return code, json.loads(capsys.readouterr().out)
 
 

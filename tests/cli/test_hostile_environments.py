@@ -149,7 +149,7 @@ def test_a_command_ends_in_order_wherever_it_runs(spec: Path, tmp_path: Path, ca
     before = CASES[case].get("before", ":")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        ["/bin/bash", "-c", f'{before}; exec "$@"', "bash", *command, "--ram-floor", "1MB"],
+        ["/bin/bash", "-c", f'{before}; exec "$@"', "bash", *command, "--ram-floor", "64MiB"],
         capture_output=True,
         timeout=HANG_S,
         cwd=tmp_path,

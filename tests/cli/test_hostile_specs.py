@@ -145,7 +145,7 @@ def ends(
     def plan(text: bytes | str) -> dict[str, Any]:
         spec = folder / "mix.yaml"
         spec.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-        return ends_in_order(["plan", "--spec", str(spec), "--ram-floor", "1MB", "--json"], capfd)
+        return ends_in_order(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"], capfd)
 
     return plan
 

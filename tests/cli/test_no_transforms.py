@@ -55,7 +55,7 @@ def ran(folder: Path, *words: str) -> tuple[int, Any, str]:
 def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign: Path) -> None:
     code, found, said = ran(
         foreign, "measure", "--spec", "mix.yaml", "--batches", "1", "--warmup", "0",
-        "--ram-floor", "1MB", "--set", "reader=stream",
+        "--ram-floor", "64MiB", "--set", "reader=stream",
     )  # fmt: skip
     assert code == 0, said
     assert found["samples"] > 0
@@ -64,7 +64,7 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
 
 def test_a_declared_transform_runs_from_the_folder_of_the_spec(foreign: Path) -> None:
     with_transform(foreign)
-    code, _, said = ran(foreign, "plan", "--spec", "mix.yaml", "--ram-floor", "1MB")
+    code, _, said = ran(foreign, "plan", "--spec", "mix.yaml", "--ram-floor", "64MiB")
     assert code == 0, said
     assert (foreign / "ran").exists()
 
@@ -81,7 +81,7 @@ def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(verb: str, forei
 
 
 def test_no_transforms_shows_a_spec_without_one(foreign: Path) -> None:
-    words = ("--spec", "mix.yaml", "--no-transforms", "--ram-floor", "1MB")
+    words = ("--spec", "mix.yaml", "--no-transforms", "--ram-floor", "64MiB")
     assert ran(foreign, "plan", *words)[0] == 0
     assert not (foreign / "ran").exists()
 

@@ -246,7 +246,7 @@ def test_the_child_is_governed_tells_its_state_and_its_log_replays(
 ) -> None:
     log = tmp_path / "run" / "decisions.jsonl"
     monkeypatch.setenv(DECISIONS_VARIABLE, str(log))
-    with load(written, isolation="process", ram_floor="64MB") as loader:
+    with load(written, isolation="process", ram_floor="64MiB") as loader:
         stream = iter(loader)
         while not log.exists() or len(log.read_text().splitlines()) < 4:
             take(stream, 1)

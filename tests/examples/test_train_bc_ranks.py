@@ -80,7 +80,7 @@ def undisturbed(spec: Path) -> list[str]:
     """The rows of the sequence, as a loader gives them that nobody stops."""
 
     def rows() -> Iterator[str]:
-        with AutoLoader(spec, isolation="thread", ram_floor="64MB") as loader:
+        with AutoLoader(spec, isolation="thread", ram_floor="64MiB") as loader:
             for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
                 yield from digests(batch)
 

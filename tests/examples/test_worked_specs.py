@@ -31,7 +31,7 @@ def folder(kept_demo: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 
 
 def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    code = main([*words, "--ram-floor", "1MB", "--json"])
+    code = main([*words, "--ram-floor", "64MiB", "--json"])
     told = capsys.readouterr()
     assert code == 0, told.err
     return json.loads(told.out)

@@ -93,7 +93,7 @@ def test_what_cannot_be_dropped_is_left_behind_by_a_restart_and_the_sequence_goe
     starts = [line for line in lines if line["kind"] == "start"]
     assert len(starts) == 2
     with AutoLoader(
-        spec, isolation="thread", output="numpy", ram_floor="64MB", controller=False
+        spec, isolation="thread", output="numpy", ram_floor="64MiB", controller=False
     ) as calm:
         batches = itertools.chain.from_iterable(itertools.repeat(calm))
         assert got == rows(batches, len(got) // 4)

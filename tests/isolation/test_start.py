@@ -155,7 +155,7 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
 
     from autoloader.planning.start import plan_loader
 
-    plan = plan_loader(PipelineSpec.from_yaml(small_mix), ram_floor="64MB")
+    plan = plan_loader(PipelineSpec.from_yaml(small_mix), ram_floor="64MiB")
     start = {
         "mixture": plan.mixture.plain(),
         "knobs": plan.knobs.flat(),

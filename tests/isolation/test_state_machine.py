@@ -46,7 +46,7 @@ def test_any_sequence_of_events_gives_the_rows_on_disk_each_once_a_pass(
     "action_mask", "state", "state_mask", "language", "dataset_index", "provenance"])  # fmt: skip
 def test_a_row_that_holds_anything_of_another_is_found(rows: CodedRows, column: str) -> None:
     spec = coded_spec(rows.written, batch={"size": len(rows), "drop_last": False})
-    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MB") as loader:
+    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
         batch = copy.deepcopy(dict(next(iter(loader))))
     assert not rows.wrong(batch).any()
     part = batch[column]

@@ -19,7 +19,7 @@ from autoloader.jax import device_put
 
 def main(spec: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    with AutoLoader(spec, output="numpy", ram_floor="64MB", isolation="thread") as loader:
+    with AutoLoader(spec, output="numpy", ram_floor="64MiB", isolation="thread") as loader:
         lent = loader._delivery.lender
         batch = next(iter(loader))
         wanted = {"action": batch["action"].copy(), "primary": batch["images"]["primary"].copy()}

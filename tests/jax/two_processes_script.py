@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from autoloader import AutoLoader
 from autoloader.jax import device_put
 
-HELD: dict[str, Any] = {"output": "numpy", "ram_floor": "64MB", "isolation": "thread"}
+HELD: dict[str, Any] = {"output": "numpy", "ram_floor": "64MiB", "isolation": "thread"}
 
 
 def main(spec: str, port: str, process: str) -> dict[str, Any]:

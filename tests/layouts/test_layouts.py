@@ -36,7 +36,7 @@ def batches(
     """The first batch of a mixture, as it is, and the names of its datasets."""
     top = {"batch": {"size": size}, "mixing": {"epoch": "pass"}, **top}
     with AutoLoader(
-        spec_of(*datasets, **top), ram_floor="1MB", isolation="thread", output=output
+        spec_of(*datasets, **top), ram_floor="64MiB", isolation="thread", output=output
     ) as loader:
         return copy.deepcopy(next(iter(loader))), loader.dataset_names
 

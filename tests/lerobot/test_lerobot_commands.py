@@ -56,7 +56,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_verify_compares_with_what_pyarrow_and_pyav_read(
     spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["verify", "--spec", str(spec), "-n", "24", "--ram-floor", "1MB", "--json"]
+    words = ["verify", "--spec", str(spec), "-n", "24", "--ram-floor", "64MiB", "--json"]
     assert main(words) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["differences"] == []
@@ -84,5 +84,5 @@ def test_peek_shows_pictures_and_what_columns_hold(
     spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "sheet.html"), "--ram-floor"]
-    assert main([*words, "1MB"]) == 0
+    assert main([*words, "64MiB"]) == 0
     assert "arm" in capsys.readouterr().out + (tmp_path / "sheet.html").read_text()

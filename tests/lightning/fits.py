@@ -46,7 +46,7 @@ class Tiny(LightningModule):
 
 
 def data(spec: PipelineSpec, isolation: str = "thread", **own: Any) -> AutoLoaderDataModule:
-    own = {"ram_floor": "64MB", "knobs": KNOBS, **own}
+    own = {"ram_floor": "64MiB", "knobs": KNOBS, **own}
     return AutoLoaderDataModule(spec, isolation=isolation, **own)  # type: ignore[arg-type]
 
 

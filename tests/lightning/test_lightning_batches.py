@@ -171,7 +171,7 @@ def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec)
     trainer(max_epochs=1, limit_train_batches=2, num_sanity_val_steps=0).fit(
         Look(), datamodule=data(spec)
     )
-    options: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS}
+    options: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS}
     with AutoLoader(spec, **options) as loader:
         expected = augment(next(iter(loader)))["images"]["primary"].clone()
     with AutoLoader(spec, split="val", **options, reproducible=True) as loader:
@@ -202,7 +202,7 @@ def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineS
     plain = mix.model_dump(mode="json", exclude_none=True)
     spec = PipelineSpec.from_mapping(plain)
     device = FakeDevice()
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
         deliver = Delivery(loader.dataset_names, augmenter(spec), Stage2Layout(), None)
         move = loader.transfer(device)
         batch = next(iter(loader))
@@ -228,7 +228,7 @@ def test_the_batch_size_finder_works_and_training_begins_at_the_beginning(
     assert module.batch_size == found
     model.seen.clear()
     run.fit(model, datamodule=module)
-    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
         first = places(next(iter(loader)))
     flat = [place for batch in model.seen for place in batch]
     assert flat[:4] == first

@@ -18,7 +18,7 @@ BATCHES = 60
 
 def opened(spec: PipelineSpec, **own: Any) -> AutoLoader:
     return AutoLoader(
-        spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False, **own
+        spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False, **own
     )
 
 

@@ -80,7 +80,7 @@ def test_of_many_validation_loaders_two_hold_batches_at_a_time(mix: PipelineSpec
 
 
 def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: str) -> None:
-    with IdleLoader(mix, isolation=isolation, ram_floor="64MB", knobs=KNOBS) as loader:  # type: ignore[arg-type]
+    with IdleLoader(mix, isolation=isolation, ram_floor="64MiB", knobs=KNOBS) as loader:  # type: ignore[arg-type]
         assert loader.statistics().starts == 0
         batches = iter(loader)
         found = [places(next(batches))]
@@ -89,12 +89,12 @@ def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: s
         assert loader.statistics().ring.filled == 0
         found.append(places(next(batches)))
         assert loader.statistics().starts == 2
-    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
         assert found == [places(batch) for batch in itertools.islice(loader, 2)]
 
 
 def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: PipelineSpec) -> None:
-    with AutoLoader(mix, isolation="thread", ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
         beginning = loader.state_dict()
         next(iter(loader))
         before = loader._pipeline._pipeline

@@ -67,7 +67,7 @@ def test_a_knob_of_a_wrong_type_is_refused_by_name(
         return
     monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
     with pytest.raises(KnobError) as caught:
-        AutoLoader(spec, isolation="thread", knobs={knob: wrong}, ram_floor="64MB")
+        AutoLoader(spec, isolation="thread", knobs={knob: wrong}, ram_floor="64MiB")
     assert knob.rpartition(".")[2] in caught.value.what
 
 
@@ -78,7 +78,7 @@ def test_names_of_knobs_are_texts(spec: PipelineSpec) -> None:
 
 @pytest.fixture(scope="module", params=["process", "thread"])
 def closed(request: pytest.FixtureRequest, spec: PipelineSpec) -> AutoLoader:
-    loader = AutoLoader(spec, isolation=request.param, ram_floor="64MB", output="numpy")
+    loader = AutoLoader(spec, isolation=request.param, ram_floor="64MiB", output="numpy")
     next(iter(loader))
     loader.statistics()
     loader.close()
@@ -123,7 +123,7 @@ def test_what_is_no_provenance_is_refused(wrong: Any, closed: AutoLoader) -> Non
 
 
 def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         before, state = loader.knobs, loader.state_dict()
         for wrong in (None, [], True):
             with pytest.raises(UsageError, match="retune"):
@@ -141,7 +141,7 @@ def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> Non
 
 
 def test_a_loader_is_not_copied(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB") as loader:
         for copied in (copy.copy, copy.deepcopy, pickle.dumps):
             with pytest.raises(TypeError, match="make an AutoLoader in the process"):
                 copied(loader)  # type: ignore[operator]
@@ -155,7 +155,7 @@ def test_a_spec_that_is_a_folder_is_told(tmp_path: Path) -> None:
 
 def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec) -> None:
     plain = spec.model_dump(mode="json", exclude_defaults=True)
-    held: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB", "output": "numpy"}
+    held: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB", "output": "numpy"}
     with AutoLoader(plain, **held) as loader:
         assert isinstance(loader, Iterable)
         batch = next(iter(loader))
@@ -167,7 +167,7 @@ def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpe
 
 
 def test_after_a_break_the_next_loop_goes_on_in_the_same_epoch(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         whole = [batch["provenance"].tolist() for batch in loader]
         beginning = loader.state_dict()
         ahead = [batch["provenance"].tolist() for batch in loader]

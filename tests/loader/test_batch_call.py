@@ -79,7 +79,7 @@ def spec_with(robot: Written, call: str, gives: Any = GIVES, **batch: Any) -> Pi
 
 def opened(spec: PipelineSpec, **own: Any) -> AutoLoader:
     options: dict[str, Any] = {"output": "numpy", "isolation": "thread", **own}
-    return AutoLoader(spec, ram_floor="64MB", knobs=KNOBS, **options)
+    return AutoLoader(spec, ram_floor="64MiB", knobs=KNOBS, **options)
 
 
 def check(batch: dict[str, Any], upper: bool) -> None:
@@ -114,7 +114,7 @@ def test_in_the_loaders_process_with_decode_processes_and_two_ranks(robot: Writt
     torch = pytest.importorskip("torch")
     spec = spec_with(robot, "batch_functions:tokens")
     knobs = {**KNOBS, "decode_processes": 2}
-    with AutoLoader(spec, ram_floor="64MB", knobs=knobs, rank=1, world_size=2) as loader:
+    with AutoLoader(spec, ram_floor="64MiB", knobs=knobs, rank=1, world_size=2) as loader:
         for batch in itertools.islice(loader, 2):
             assert isinstance(batch["mean"], torch.Tensor)
             check({**batch, "mean": batch["mean"].numpy()}, upper=False)
@@ -166,7 +166,7 @@ def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
         path = tmp_path / "mix.yaml"
         spec = spec_with(robot, f"batch_functions:{call}", gives)
         path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
-        assert main(["plan", "--spec", str(path), "--ram-floor", "1MB", "--json"]) == 0
+        assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]) == 0
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
         return found
 

@@ -45,7 +45,7 @@ def opened(
     isolation: Literal["process", "thread"] = "thread",
     **own: Any,
 ) -> AutoLoader:
-    options = {"ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", "reproducible": True, **own}
+    options = {"ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", "reproducible": True, **own}
     return kind(spec, isolation=isolation, **options)
 
 

@@ -41,7 +41,7 @@ def load(written: Written, reader: str, **own: Any) -> AutoLoader:
         batch={"drop_last": False, "size": 4},
         errors={"max_corrupt_ratio": 1},
     )
-    return AutoLoader(spec, isolation="thread", ram_floor="64MB", controller=False, output="numpy")
+    return AutoLoader(spec, isolation="thread", ram_floor="64MiB", controller=False, output="numpy")
 
 
 def change(file: Path, edit: Callable[[Any], None]) -> None:

@@ -91,7 +91,7 @@ def test_after_300_interrupts_at_any_moment_the_loader_goes_on(
     with AutoLoader(
         spec,
         isolation=isolation,
-        ram_floor="64MB",
+        ram_floor="64MiB",
         knobs={"ring_slots": 4},
         output="numpy",
         controller=False,

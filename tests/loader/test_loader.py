@@ -53,7 +53,7 @@ def _with_each_reader(request: pytest.FixtureRequest) -> None:
 def load(spec: PipelineSpec | Path, **own: Any) -> AutoLoader:
     spec = spec if isinstance(spec, PipelineSpec) else PipelineSpec.from_yaml(spec)
     spec = spec.model_copy(update={"reader": _reader[0]})
-    own = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", **own}
+    own = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", **own}
     return AutoLoader(spec, **own)
 
 
@@ -523,7 +523,7 @@ def test_arguments_that_make_no_sense_are_refused(
 
 def test_a_spec_may_be_named_by_its_path(demo_mix: Path) -> None:
     with AutoLoader(
-        demo_mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, output="numpy"
+        demo_mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
     ) as loader:
         assert len(loader.dataset_names) == 6
         batch = next(iter(loader))

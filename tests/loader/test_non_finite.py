@@ -43,7 +43,7 @@ def load(reader: str, *written: Written, **errors: Any) -> AutoLoader:
     return AutoLoader(
         spec,
         isolation="thread",
-        ram_floor="64MB",
+        ram_floor="64MiB",
         controller=False,
         output="numpy",
         knobs={"ring_slots": 4, "decode_processes": 2} if reader == "processes" else None,

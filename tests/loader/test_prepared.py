@@ -35,7 +35,8 @@ def _every_step_is_long_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 def opened(rows: CodedRows, **own: Any) -> AutoLoader:
     spec = coded_spec(rows.written, mixing={"epoch": "forever"}, batch={"size": 16})
     return AutoLoader(
-        spec, **{"output": "numpy", "ram_floor": "64MB", "knobs": KNOBS, "controller": False, **own}
+        spec,
+        **{"output": "numpy", "ram_floor": "64MiB", "knobs": KNOBS, "controller": False, **own},
     )
 
 

@@ -24,7 +24,7 @@ def _no_thread_left_behind() -> Iterator[None]:
 
 def load(trio: list[Written], **own: Any) -> AutoLoader:
     spec = spec_of(*trio, reader="indexed", mixing={"epoch": 24})
-    own = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", **own}
+    own = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", **own}
     return AutoLoader(spec, **own)
 
 

@@ -33,7 +33,7 @@ def run(
     with AutoLoader(
         spec,
         isolation="thread",
-        ram_floor="64MB",
+        ram_floor="64MiB",
         knobs=KNOBS,
         output="numpy",
         reproducible=True,

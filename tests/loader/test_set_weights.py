@@ -35,7 +35,7 @@ def mixture(written: list[Written], each: list[float], **top: Any) -> PipelineSp
 
 
 def opened(spec: PipelineSpec, kind: type[AutoLoader] = AutoLoader, **own: Any) -> AutoLoader:
-    options: dict[str, Any] = {"ram_floor": "64MB", "knobs": KNOBS, "output": "numpy", **own}
+    options: dict[str, Any] = {"ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy", **own}
     return kind(spec, isolation="thread", reproducible=True, **options)
 
 
@@ -163,7 +163,7 @@ def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(
     assert len(set(whole)) == len(whole)
     assert not counts(whole[12 * BATCH + 2 :])[2]
     knobs = {**KNOBS, "decode_processes": 2, "cache_bytes": "20MB"}
-    options = {"ram_floor": "64MB", "knobs": knobs, "output": "numpy", "reproducible": True}
+    options = {"ram_floor": "64MiB", "knobs": knobs, "output": "numpy", "reproducible": True}
     with AutoLoader(spec, **options) as loader:
         rows = taken(loader, 2)
         loader.set_weights({"c": 4})
@@ -261,7 +261,7 @@ def test_a_dataset_of_weight_0_has_no_samples_and_a_validation_of_its_own(
     datasets = [dataset_of(one, weight=w, split={"train": "train", "val": "train"})
                 for one, w in zip(trio, (1, 0, 1), strict=True)]  # fmt: skip
     spec = spec_of(*datasets, batch={"size": 3}, validation={"per_dataset": True})
-    options = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy"}
+    options = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy"}
     loaders = validation_loaders(spec, **options)
     try:
         assert sum(len(batch["language"]) for batch in loaders["b"]) == 12
@@ -348,11 +348,11 @@ def test_plan_shows_the_shares_at_begin_and_end(
     spec = mixture(trio, [1, 1, 1], weights=moves)
     path = tmp_path / "mix.yaml"
     path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
-    assert main(["plan", "--spec", str(path), "--ram-floor", "1MB", "--json"]) == 0
+    assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["datasets"]
     told = {name: (one["share"], one["share_end"]) for name, one in found.items()}
     assert told == {"a": (0.75, 0), "b": (0.25, 0.5), "c": (0, 0.5)}
-    assert main(["plan", "--spec", str(path), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB"]) == 0
     assert "0.7500 → 0.0000" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from autoloader import AutoLoader, Batch, PipelineSpec
 
-HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB"}
+HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB"}
 
 
 @pytest.fixture(scope="module")

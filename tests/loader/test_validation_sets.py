@@ -17,7 +17,7 @@ from autoloader.validation import ValidationLoader, validation_loaders, validati
 
 OPTIONS: dict[str, Any] = {
     "isolation": "thread",
-    "ram_floor": "64MB",
+    "ram_floor": "64MiB",
     "knobs": {"ring_slots": 4, "decode_threads": 1, "queue_samples": 4},
     "output": "numpy",
 }

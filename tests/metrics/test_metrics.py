@@ -188,7 +188,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
 
 def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         stream = iter(loader)
         for _ in range(3):
             next(stream)
@@ -219,7 +219,7 @@ def test_of_several_ranks_worst_and_mean_are_told() -> None:
 
 def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Written) -> None:
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         next(iter(loader))
         statistics = loader.statistics()
     moment = a_moment(datasets={"a": DatasetMoment(1.0, 1.0)}, knobs=dict(statistics.knobs))

@@ -85,7 +85,7 @@ texts = st.text(
 @given(
     memory=sizes,
     limit=st.none() | sizes,
-    floor=sizes,
+    floor=st.just(0) | st.integers(64 * 2**20, 2**43),
     detail=texts,
     description=texts,
     cycle=st.integers(1, 64),

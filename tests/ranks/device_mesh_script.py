@@ -44,7 +44,7 @@ def main(spec: str, meeting: str, rank: int) -> dict[str, Any]:
     policy = model()
     fully_shard(policy, mesh=mesh["dp"])
     sgd = torch.optim.SGD(policy.parameters(), lr=RATE)
-    with AutoLoader(spec, device_mesh=mesh["dp"], ram_floor="64MB") as loader:
+    with AutoLoader(spec, device_mesh=mesh["dp"], ram_floor="64MiB") as loader:
         found: dict[str, Any] = {
             "place": mesh.get_coordinate(),
             "rank_and_world": [loader.rank, loader.world_size],

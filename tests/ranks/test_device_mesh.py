@@ -23,7 +23,7 @@ from autoloader.order.dealing import Ranks
 from autoloader.process.ranks import Neighbours, find_neighbours, find_ranks
 
 FOLDER = Path(__file__).parent
-HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MB"}
+HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB"}
 
 
 @pytest.fixture(scope="module")

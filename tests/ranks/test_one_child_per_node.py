@@ -67,7 +67,7 @@ def mix(demo_mix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_rank(mix: Path) -> tuple[list[list[int]], int]:
     """The sequence as one rank has it, and the bytes of its child."""
     found: list[list[int]] = []
-    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS, output="numpy") as loader:
+    with AutoLoader(mix, ram_floor="64MiB", knobs=KNOBS, output="numpy") as loader:
         for _ in range(6):
             for batch in loader:
                 found += batch["provenance"].tolist()
@@ -176,7 +176,7 @@ def test_any_ranks_state_resumes_at_another_world_size(
     for one in told:
         assert one["state"]["position"] == at
         with AutoLoader(
-            mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, output="numpy"
+            mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
         ) as loader:
             loader.load_state_dict(one["state"])
             assert next(iter(loader))["provenance"].tolist() == one_rank[0][at : at + 8]
@@ -185,7 +185,7 @@ def test_any_ranks_state_resumes_at_another_world_size(
 NODE = """
 import json, sys
 from autoloader import AutoLoader
-with AutoLoader(sys.argv[1], ram_floor="64MB", output="numpy", knobs={"ring_slots": 4}) as loader:
+with AutoLoader(sys.argv[1], ram_floor="64MiB", output="numpy", knobs={"ring_slots": 4}) as loader:
     steps = [batch["provenance"].tolist() for batch in loader]
     pid = loader.statistics().worker_pids[0]
     print(json.dumps({"steps": steps, "pid": pid, "state": loader.state_dict()}), flush=True)
@@ -239,7 +239,7 @@ def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone
     assert every == one_rank[0][:EPOCH]
     assert all(gone(one["pid"]) for one in found)
     with AutoLoader(
-        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, output="numpy"
+        mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
     ) as loader:
         loader.load_state_dict(found[1]["state"])
         assert next(iter(loader))["provenance"].tolist() == one_rank[0][EPOCH : EPOCH + 8]

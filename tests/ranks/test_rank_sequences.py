@@ -28,7 +28,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, ...]:
 
 
 def loader(spec: PipelineSpec, rank: int, world_size: int, **own: Any) -> AutoLoader:
-    arguments = {"isolation": "thread", "ram_floor": "64MB", "knobs": KNOBS, "output": "numpy"}
+    arguments = {"isolation": "thread", "ram_floor": "64MiB", "knobs": KNOBS, "output": "numpy"}
     return AutoLoader(spec, rank=rank, world_size=world_size, **{**arguments, **own})
 
 
@@ -209,7 +209,7 @@ def test_the_environment_says_which_rank_a_loader_is(
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with AutoLoader(
-        spec_of(*pair), isolation="thread", ram_floor="64MB", knobs=KNOBS, output="numpy"
+        spec_of(*pair), isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
     ) as one:
         assert (one.rank, one.world_size) == (1, 2)
         found = rows(next(iter(one)))

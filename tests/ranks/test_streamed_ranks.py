@@ -44,7 +44,7 @@ def loader(
         rank=rank,
         world_size=world_size,
         isolation=isolation,
-        ram_floor="64MB",
+        ram_floor="64MiB",
         knobs=KNOBS,
         reproducible=True,
         output="numpy",

@@ -38,7 +38,7 @@ def main(mix: str, meeting: str) -> None:
     for name in ("RANK", "WORLD_SIZE"):  # the process group says as much
         del os.environ[name]
     told: dict[str, Any] = {"rank": rank}
-    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS) as loader:
+    with AutoLoader(mix, ram_floor="64MiB", knobs=KNOBS) as loader:
 
         def steps(count: int) -> list[list[list[int]]]:
             return [next(batches)["provenance"].tolist() for _ in range(count)]

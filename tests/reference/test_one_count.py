@@ -21,7 +21,7 @@ from autoloader.planning.start import plan_loader
 
 STEPS, RECORDS, SHARDS = 3, 4, 2
 KNOBS = {"ring_slots": 4, "queue_samples": 8}
-FLOOR = "64MB"
+FLOOR = "64MiB"
 
 
 def with_(**features: Any) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def specs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 def run(spec: Path, capsys: pytest.CaptureFixture[str], command: str, *words: str) -> Any:
     """What a command answers of a spec."""
     capsys.readouterr()
-    code = main([command, "--spec", str(spec), *words, "--ram-floor", "1MB", "--json"])
+    code = main([command, "--spec", str(spec), *words, "--ram-floor", "64MiB", "--json"])
     told = capsys.readouterr()
     assert code == 0, told.err
     return json.loads(told.out)

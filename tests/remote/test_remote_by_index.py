@@ -44,7 +44,7 @@ def clean(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def fresh(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine: nothing is in its cache."""
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(folder))
-    monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "1MB")
+    monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "64MiB")
     store.__init__()
 
 
@@ -70,7 +70,7 @@ def batches(
     """Some batches of an endless mixture, and the state behind them."""
     spec = spec_of(dataset, mixing={"epoch": "forever", **mixing})
     with AutoLoader(
-        spec, ram_floor="1MB", controller=False, isolation="thread", output="numpy"
+        spec, ram_floor="64MiB", controller=False, isolation="thread", output="numpy"
     ) as loader:
         assert loader.knobs.reader == "indexed"
         if state is not None:
@@ -133,7 +133,7 @@ def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
     clean.storage.asked.clear()
     told = {"normalize": {"action": {"method": "mean_std"}}}
     plan, local = (
-        plan_loader(spec_of({**large, "path": path}, **told), ram_floor="1MB")
+        plan_loader(spec_of({**large, "path": path}, **told), ram_floor="64MiB")
         for path in (large["path"], str(clean.large.path))
     )
     assert plan.knobs.reader == "indexed"
@@ -219,7 +219,7 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     fresh(tmp_path / "here", monkeypatch)
     monkeypatch.setattr(files, "_here", None)
     away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
-    code, found = answer(capsys, "plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB")
+    code, found = answer(capsys, "plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB")
     assert code == 0
     assert found["datasets"]["large"]["reader"] == "indexed"
     told = found["remote"]
@@ -237,7 +237,7 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     assert_same(batches(away, 6, **local)[0], batches(near, 6, **local)[0])
     provenance = batches(near, 1)[0][0]["provenance"][0]
     assert told["order"][0]["path"].endswith(f"{provenance[2]:05}-of-00002")
-    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "1MB"])
+    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB"])
     assert "-- data far away" in capsys.readouterr().out
 
 
@@ -264,7 +264,7 @@ def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_sta
     small = here.dataset(here.small)
     spec = spec_of(small, mixing={"epoch": "forever"})
     with AutoLoader(
-        spec, ram_floor="1MB", controller=False, isolation="thread", output="numpy"
+        spec, ram_floor="64MiB", controller=False, isolation="thread", output="numpy"
     ) as loader:
         assert loader.knobs.reader == "stream"
         next(iter(loader))
@@ -291,7 +291,7 @@ def test_a_slow_mount_is_read_through_the_cache(
     assert list((tmp_path / "elsewhere" / "shards").glob("*.shard"))
     fresh(tmp_path / "again", monkeypatch)
     spec = spec_of(away, mixing={"epoch": "forever"})
-    with AutoLoader(spec, ram_floor="1MB", controller=False, isolation="thread") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", controller=False, isolation="thread") as loader:
         for path in mount.glob("*.tfrecord-*"):
             os.utime(path, (1e9, 1e9))
         with pytest.raises(SourceError, match="changed"):
@@ -332,30 +332,34 @@ def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
 ) -> None:
     large = {**dataset_of(clean.large), "path": f"file://{clean.large.path}"}
     mix = mix_file(tmp_path, large)
-    assert answer(capsys, "index", "--spec", mix, "--beside", "--disk-floor", "1MB")[0] == 0
+    assert answer(capsys, "index", "--spec", mix, "--beside", "--disk-floor", "64MiB")[0] == 0
     fresh(tmp_path / "second", monkeypatch)
     free = shutil.disk_usage(tmp_path).free
-    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB", "--disk-floor",
+    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB", "--disk-floor",
                          str(free // 2))  # fmt: skip
     assert code == 0
     assert found["bytes"]["requests"] == IN_FLIGHT_BYTES
     assert abs(found["remote"]["free_bytes"] - free // 2) < free // 4
     with AutoLoader(
-        spec_of(large), ram_floor="1MB", disk_floor=free + 2**30, isolation="thread", output="numpy"
+        spec_of(large),
+        ram_floor="64MiB",
+        disk_floor=free + 2**30,
+        isolation="thread",
+        output="numpy",
     ) as loader:
         assert loader.plan.disk_floor_bytes == free + 2**30
         next(iter(loader))
         assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
         assert os.environ["AUTOLOADER_DISK_FLOOR"] == "1MB"
-    common = {"ram_floor": "1MB", "isolation": "thread", "output": "numpy"}
+    common = {"ram_floor": "64MiB", "isolation": "thread", "output": "numpy"}
     with AutoLoader(spec_of(large), **common) as loader:  # another one's floor is not its own
         next(iter(loader))
         while not list((tmp_path / "second" / "shards").glob("*.shard")):
             time.sleep(0.01)
     with pytest.raises(UsageError, match=r"disk_floor: .* cannot stay free"):
-        AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="900TB", output="numpy")
+        AutoLoader(spec_of(large), ram_floor="64MiB", disk_floor="900TB", output="numpy")
     with pytest.raises(UsageError, match="disk_floor"):
-        AutoLoader(spec_of(large), ram_floor="1MB", disk_floor="much", output="numpy")
+        AutoLoader(spec_of(large), ram_floor="64MiB", disk_floor="much", output="numpy")
 
 
 def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
@@ -387,12 +391,12 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
     away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
     mix, told = mix_file(tmp_path, away), []
     with caplog.at_level(logging.DEBUG):
-        for words in (("index",), ("plan", "--ram-floor", "1MB")):
+        for words in (("index",), ("plan", "--ram-floor", "64MiB")):
             code, found = answer(capsys, words[0], "--spec", mix, *words[1:])
             assert code == 0, found
             told.append(json.dumps(found))
         spec = spec_of(away, mixing={"epoch": "forever"})
-        with AutoLoader(spec, ram_floor="1MB", output="numpy") as loader:
+        with AutoLoader(spec, ram_floor="64MiB", output="numpy") as loader:
             for _ in loader:
                 records = list((tmp_path / "runs").rglob("train-*.jsonl"))
                 recorded = any('"kind": "moment"' in one.read_text() for one in records)
@@ -406,7 +410,7 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
         server.fault = lambda _: 403
         fresh(tmp_path / "refused", monkeypatch)
         with pytest.raises(SourceError) as raised:
-            AutoLoader(spec, ram_floor="1MB", isolation="thread", output="numpy")
+            AutoLoader(spec, ram_floor="64MiB", isolation="thread", output="numpy")
         told.append(f"{raised.value} {raised.value.remedy}")
     server.fault = lambda _: None
     said = capsys.readouterr()

@@ -26,7 +26,7 @@ NORMALIZE = {"action": {"method": "mean_std"}}
 
 
 def planned(*datasets: Any, knobs: dict[str, Any] | None = None, **top: Any) -> LoaderPlan:
-    return plan_loader(spec_of(*datasets, **top), ram_floor="1MB", knobs=knobs)
+    return plan_loader(spec_of(*datasets, **top), ram_floor="64MiB", knobs=knobs)
 
 
 def test_auto_takes_the_stream_reader_and_names_the_dataset_that_asks_for_it(here: Any) -> None:
@@ -89,7 +89,7 @@ def test_requests_under_way_are_priced_once_for_each_process_that_reads() -> Non
 def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:
     spec = spec_of(here.dataset(here.small), normalize=NORMALIZE)
     with pytest.raises(SpecError, match="is remote") as caught:
-        plan_loader(spec, ram_floor="1MB")
+        plan_loader(spec, ram_floor="64MiB")
     assert caught.value.path == "normalize.statistics"
     assert caught.value.exit_code == 2
     assert "autoloader stats --spec SPEC --out statistics.json" in caught.value.remedy
@@ -144,7 +144,7 @@ def test_rules_over_data_that_is_streamed_are_refused(
 
 
 def test_several_ranks_stream_parts_of_remote_data(here: Any) -> None:
-    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="1MB", ranks=Ranks(0, 2))
+    plan = plan_loader(spec_of(here.dataset(here.large)), ram_floor="64MiB", ranks=Ranks(0, 2))
     whole = every_sample(plan.mixture, 0, 0)
     parts = [every_sample(mixture_part(plan.mixture, Ranks(rank, 2)), 0, 0) for rank in (0, 1)]
     assert parts[0] | parts[1] == whole

@@ -30,7 +30,7 @@ def warm(_served: Any) -> Iterator[None]:
         for name, value in environment.items():
             patch.setenv(name, value)
         spec = spec_of(served.small, reader="stream", mixing={"epoch": "forever"})
-        with AutoLoader(spec, ram_floor="1MB"):
+        with AutoLoader(spec, ram_floor="64MiB"):
             yield
 
 
@@ -66,7 +66,7 @@ def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
     run = subprocess.run(
         [sys.executable, "-c", "import sys; from autoloader.cli.app import main; "
          "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules; sys.exit(code)",
-         "plan", "--spec", mix, "--ram-floor", "1MB", "--json"],
+         "plan", "--spec", mix, "--ram-floor", "64MiB", "--json"],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
@@ -86,7 +86,7 @@ def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
     away = here.dataset(here.large, num_samples=72)
     spec = spec_of(away, reader="stream", mixing={"epoch": "pass"})
     came: Counter[tuple[int, ...]] = Counter()
-    with AutoLoader(spec, ram_floor="1MB", controller=False) as loader:
+    with AutoLoader(spec, ram_floor="64MiB", controller=False) as loader:
         assert loader.knobs.reader == "stream"
         for number, batch in enumerate(loader):
             came.update(map(tuple, batch["provenance"].tolist()))
@@ -123,7 +123,7 @@ def test_measure_runs_on_a_slow_and_failing_network(
         mixing={"epoch": "forever"},
     )
     code, found = answer(
-        capsys, "measure", "--spec", mix, "--ram-floor", "1MB", "--warmup", "1", "--batches", "25"
+        capsys, "measure", "--spec", mix, "--ram-floor", "64MiB", "--warmup", "1", "--batches", "25"
     )
     assert code == 0, found
     assert found["samples"] == 100
@@ -134,7 +134,7 @@ def test_verify_compares_remote_samples_with_plain_tfds(
     here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mix = written(tmp_path, here.dataset(here.small), reader="stream")
-    code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "1MB")
+    code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "64MiB")
     assert (code, found["differences"]) == (0, [])
     assert found["samples"] == {"robot": 12}
 
@@ -145,7 +145,7 @@ def test_stats_writes_the_file_that_the_spec_names_and_the_loader_takes_it(
     normalize = {"action": {"method": "q01_q99"}, "statistics": "statistics.json"}
     far = here.dataset(here.large, stride=2)
     mix = written(tmp_path, far, normalize=normalize)
-    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB")
+    code, found = answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB")
     assert code == 2
     assert "autoloader stats --spec" in json.dumps(found)
     code, found = answer(capsys, "stats", "--spec", mix, "--out", str(tmp_path / "statistics.json"))
@@ -155,7 +155,7 @@ def test_stats_writes_the_file_that_the_spec_names_and_the_loader_takes_it(
         "action": {"method": "q01_q99"}})  # fmt: skip
     assert answer(capsys, "stats", "--spec", near) == (0, found)
     mix = written(tmp_path, far, normalize=normalize)
-    assert answer(capsys, "plan", "--spec", mix, "--ram-floor", "1MB")[0] == 0
+    assert answer(capsys, "plan", "--spec", mix, "--ram-floor", "64MiB")[0] == 0
 
 
 def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
@@ -167,4 +167,4 @@ def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
     assert {"gs://lab/robot/1.0.0", "gs://lab/large/1.0.0"} <= paths
     mix = tmp_path / "mix.yaml"
     mix.write_text(found["spec"])
-    assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "1MB")[0] == 0
+    assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "64MiB")[0] == 0

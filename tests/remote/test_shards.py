@@ -435,7 +435,7 @@ def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_op
 def test_a_floor_is_its_loaders_own_and_ends_with_it(
     far: FileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(shards.FLOOR_VARIABLE, "3GB")
+    monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "3GB")
     room, before = shards.shard_cache().room, dict(os.environ)
     with shards.kept_free(2 * 10**9):
         assert room.floor_bytes == 2 * 10**9

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("AUTOLOADER_DECISIONS")
         patch.setenv("AUTOLOADER_METRICS_PORT", str(port))
         patch.setenv("AUTOLOADER_METRICS_FILE", f"{folder}/")
-        with AutoLoader(spec, ram_floor="64MB", output="numpy") as loader:
+        with AutoLoader(spec, ram_floor="64MiB", output="numpy") as loader:
             deadline = time.monotonic() + LIMIT_S
             for _ in loader:
                 time.sleep(0.005)
@@ -98,7 +98,7 @@ def test_a_port_that_cannot_be_is_refused_in_words(
     monkeypatch.setenv("AUTOLOADER_METRICS_PORT", port)
     spec = spec_of(dataset(folder), reader="indexed")
     with pytest.raises(UsageError, match=f"AUTOLOADER_METRICS_PORT='{port}' is not allowed"):
-        AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy")
+        AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy")
 
 
 def test_the_decisions_lie_with_the_record_and_replay(
@@ -127,7 +127,7 @@ def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     spec = spec_of(dataset(folder), reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         asked = loader._pipeline._setup.control
     expected = str(tmp_path / record / asked.run) if record else ""
     assert (asked.record, asked.record_in_ring) == (expected, in_ring)

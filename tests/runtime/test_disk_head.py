@@ -87,14 +87,14 @@ def test_plan_shows_what_storage_gives_of_an_order_beside_how_it_is_shuffled(
     spec = tmp_path / "mix.yaml"
     near = {"locality": {"block": "64KiB", "window": 4}}
     spec.write_text(json.dumps(spec_of(mount) | {"mixing": near}))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB", "--json"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["locality"]
     assert found["file_system"].startswith("fuse")
     anywhere, asked = found["orders"]
     assert min(asked["storage_samples_per_s"], anywhere["storage_samples_per_s"]) > 0
     assert 4 < asked["distinct_episodes"] <= anywhere["distinct_episodes"] <= 12
     assert abs(asked["storage_correlation"]) < 0.5
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
     assert "as asked for" in capsys.readouterr().out
 
 

@@ -135,7 +135,7 @@ def test_a_loader_runs_in_a_folder_full_of_shadows(demo_mix: Path, hostile: Path
         sys.path.append("")
         from autoloader import AutoLoader
         for knobs in ({"reader": "indexed", "decode_processes": 2}, {"reader": "stream"}):
-            with AutoLoader(sys.argv[1], knobs=knobs, ram_floor="64MB", output="numpy") as loader:
+            with AutoLoader(sys.argv[1], knobs=knobs, ram_floor="64MiB", output="numpy") as loader:
                 next(iter(loader))
         print("done")
         """

@@ -155,7 +155,7 @@ def of_a_loader(spec: PipelineSpec) -> dict[tuple[int, ...], Sample]:
     batch = spec.batch.model_copy(update={"drop_last": False})
     spec = spec.model_copy(update={"weights": "natural", "batch": batch})
     found = {}
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         for batch in loader:
             rows = flat(batch)
             for row, place in enumerate(rows["provenance"].tolist()):
@@ -209,7 +209,7 @@ def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
     spec = spec_of(odd_mixture)
     samples = list(as_dataset(spec).take(14).as_numpy_iterator())
     batches = list(as_dataset(spec, batched=True).take(2).as_numpy_iterator())
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         wanted = flat(next(iter(loader)))
     for number, batch in enumerate(map(flat, batches)):
         assert batch.keys() == wanted.keys()
@@ -233,7 +233,7 @@ def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
 ) -> None:
     mixing = {"strategy": strategy, "block_length": 3, "epoch": "forever"}
     spec = spec_of(lean_mixture, mixing=mixing)
-    with AutoLoader(spec, isolation="thread", ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         sequence = BlockSequence(loader.plan.order)
         sizes = [loader.plan.counts[name].samples for name in loader.dataset_names]
     found = [

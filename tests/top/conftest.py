@@ -35,7 +35,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def running(written: Written, runs: Path) -> Iterator[AutoLoader]:
     """A loader in a child, on a mixture without end."""
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, ram_floor="64MB", output="numpy") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", output="numpy") as loader:
         yield loader
 
 

@@ -25,7 +25,7 @@ def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look:
         running.statistics().worker_pids[0],
     )
     assert moment.knobs == running.knobs.flat()
-    assert moment.memory.floor_bytes == 64_000_000
+    assert moment.memory.floor_bytes == 64 * 2**20
     assert moment.datasets["a"].share == moment.datasets["a"].weight == 1.0
     assert moment.datasets["a"].samples == moment.samples > 0
     assert {stage.name for stage in moment.stages} == {"decode", "read"}
@@ -61,7 +61,7 @@ def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runs"))
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    own = {"ram_floor": "64MB", "output": "numpy", "isolation": "thread", "controller": False}
+    own = {"ram_floor": "64MiB", "output": "numpy", "isolation": "thread", "controller": False}
     with AutoLoader(spec, **own) as loader:
         stream, deadline = iter(loader), time.monotonic() + 60
         while not (found := living_runs()) and time.monotonic() < deadline:

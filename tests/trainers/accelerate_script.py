@@ -27,7 +27,7 @@ def main(spec: str, folder: str, stop: str) -> dict[str, Any]:
     model = nn.Linear(3, 2)
     model, adam = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.01))
     seen, losses = [], []
-    with AutoLoader(spec, ram_floor="64MB", isolation="thread") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", isolation="thread") as loader:
         accelerator.register_for_checkpointing(loader)
         if Path(folder).is_dir():
             accelerator.load_state(folder)

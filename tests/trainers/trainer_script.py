@@ -77,7 +77,7 @@ def main(spec: str, folder: str, stop: str) -> dict[str, Any]:
         per_device_train_batch_size=4,
     )  # fmt: skip
     seen: list[Any] = []
-    with AutoLoader(spec, ram_floor="64MB", isolation="thread") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", isolation="thread") as loader:
         last = get_last_checkpoint(folder) if Path(folder).is_dir() else None
         if last is not None:
             loader.load_state_dict(json.loads(Path(last, "loader.json").read_text()))

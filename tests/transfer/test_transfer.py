@@ -29,7 +29,7 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
 @pytest.fixture(params=["thread", "process"])
 def loader(mix: PipelineSpec, request: pytest.FixtureRequest) -> Iterator[AutoLoader]:
     with AutoLoader(
-        mix, isolation=request.param, ram_floor="64MB", knobs=KNOBS, controller=False
+        mix, isolation=request.param, ram_floor="64MiB", knobs=KNOBS, controller=False
     ) as made:
         yield made
 
@@ -38,7 +38,7 @@ def loader(mix: PipelineSpec, request: pytest.FixtureRequest) -> Iterator[AutoLo
 def here(mix: PipelineSpec) -> Iterator[AutoLoader]:
     """A loader in this process."""
     with AutoLoader(
-        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+        mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False
     ) as made:
         yield made
 
@@ -166,7 +166,7 @@ def test_a_slow_device_gets_copies_instead_of_stopping_the_ring(here: AutoLoader
 
 def test_memory_is_never_punched_while_it_is_pinned(mix: PipelineSpec) -> None:
     with AutoLoader(
-        mix, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+        mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False
     ) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
@@ -183,7 +183,7 @@ def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineS
     import os
     import signal
 
-    with AutoLoader(mix, ram_floor="64MB", knobs=KNOBS, controller=False) as loader:
+    with AutoLoader(mix, ram_floor="64MiB", knobs=KNOBS, controller=False) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
         seen, batches = [], iter(loader)
@@ -232,7 +232,7 @@ def test_a_moved_batch_still_knows_how_it_is_augmented(mix: PipelineSpec) -> Non
     plain["augment"] = {"primary": {"brightness": 0.4}}
     spec = PipelineSpec.from_mapping(plain)
     with AutoLoader(
-        spec, isolation="thread", ram_floor="64MB", knobs=KNOBS, controller=False
+        spec, isolation="thread", ram_floor="64MiB", knobs=KNOBS, controller=False
     ) as loader:
         device = FakeDevice()
         move = loader.transfer(device)
