@@ -7,6 +7,9 @@ messages; one for each pipeline hands filled batches over; one beats the heart a
 trainers (a pidfd each, and the socket's end: PR_SET_PDEATHSIG fires when the starting *thread*
 ends, so it is not used). A trainer that is gone takes its own pipelines along and nothing else.
 
+Any user of the machine may connect to the socket. A stranger's connection is closed before anything
+is read from it, and counted; only the first one is logged, and none of them keeps the child alive.
+
 The child ends by ``os._exit``: TensorFlow's threads do not survive an orderly interpreter exit,
 and everything it holds is the kernel's to take back.
 
@@ -53,6 +56,8 @@ logger = logging.getLogger(__name__)
 OOM_SCORE_ADJ = 600
 _BEAT_S = 0.1
 _POLL_S = 0.25
+_ADMITTED_AT_ONCE = socket.SOMAXCONN
+"""Connections looked at before anything else is done; no more wait at a time."""
 _LIMITS_FOR_S = 0.5
 """How old a cgroup's limit may be; what is used of it is read ten times a second."""
 
@@ -302,11 +307,13 @@ class Worker:
         self._trainers: list[_Trainer] = []
         self._lock = threading.Lock()
         self._had_trainer = False
+        self._refused = 0
+        listener.setblocking(False)
         self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_FOR_S))
 
     def end(self, reason: str) -> None:
         """End the process now."""
-        logger.info("ending: %s", reason)
+        logger.info("ending: %s; connections refused: %d", reason, self._refused)
         from autoloader.actuation.sinks import end_all  # in use by now
 
         end_all()
@@ -322,18 +329,35 @@ class Worker:
     def run(self) -> None:
         """Accept trainers."""
         LoaderThread(target=self._beat, name="autoloader-heartbeat").start()
+        watch = select.poll()
+        watch.register(self._listener, select.POLLIN)
         while True:
-            self._trainer_waits(None)
+            watch.poll()
             with self._lock:
+                self._admit()
+
+    def _admit(self) -> None:
+        """Take in the trainers of this user among those that wait; the caller holds the lock."""
+        for _ in range(_ADMITTED_AT_ONCE):
+            try:
                 connection, _ = self._listener.accept()
-                pid, uid = peer_of(connection)
-                if uid != os.getuid():
-                    logger.warning("refusing process %d of user %d", pid, uid)
-                    connection.close()
-                    continue
-                trainer = _Trainer(self, connection, pid)
-                self._trainers.append(trainer)
-                self._had_trainer = True
+            except BlockingIOError:
+                return
+            pid, uid = peer_of(connection)
+            if uid != os.geteuid():
+                connection.close()
+                self._refused += 1
+                if self._refused == 1:
+                    logger.warning(
+                        "process %d of user %d connected to this loader and was refused; more of "
+                        "them are refused and counted, and not logged",
+                        pid,
+                        uid,
+                    )
+                continue
+            trainer = _Trainer(self, connection, pid)
+            self._trainers.append(trainer)
+            self._had_trainer = True
             _use_cores_of(pid)
             LoaderThread(target=self._serve, args=(trainer,), name="autoloader-messages").start()
 
@@ -349,16 +373,12 @@ class Worker:
             logger.exception("a trainer's messages cannot be read")
         with self._lock:
             self._trainers.remove(trainer)
-            if not self._trainers and not self._trainer_waits(0):
+            if not self._trainers:
+                self._admit()  # another one may have come at this moment
+            if not self._trainers:
                 self.end("the last trainer is done or gone")
         trainer.hang_up()
         trainer.close()
-
-    def _trainer_waits(self, timeout_ms: int | None) -> bool:
-        """Whether a trainer waits to be accepted."""
-        watch = select.poll()
-        watch.register(self._listener, select.POLLIN)
-        return bool(watch.poll(timeout_ms))
 
     def _beat(self) -> None:
         parent = -1

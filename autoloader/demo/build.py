@@ -39,9 +39,9 @@ and frames by the size of the primary camera's pictures (height × width):
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
+import logging
 import os
 import queue
 import shutil
@@ -56,15 +56,18 @@ from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
 from autoloader.demo.spec import spec_text
 from autoloader.errors import SourceError, UsageError
 from autoloader.extras import require
-from autoloader.host.files import is_at
+from autoloader.host.private import Waiting, locked
 from autoloader.remote.places import cache_root
 from autoloader.supervision.start import start
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 2
 """Raised when the same arguments begin to give other data."""
 
 MARKER = "demo.json"
 SPEC_FILE = "mix.yaml"
+_BUILT_WITHIN_S = 3600.0
 
 
 def demo_directory(*, datasets: int = 29, scale: float = 1.0, seed: int = 0) -> Path:
@@ -183,18 +186,13 @@ def _holds(directory: Path, identity: Mapping[str, Any]) -> bool:
 def _locked(directory: Path) -> Iterator[None]:
     """Holds a lock file beside ``directory``; it is gone afterwards."""
     path = directory.with_name(f".{directory.name}.lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            lock = path.open("w")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            # The one before us may have taken the file away while we waited for it.
-            if is_at(path, lock.fileno()):
-                break
-            lock.close()
-    except OSError as error:
-        raise _unwritable(directory, error) from error
-    with lock:
+    waits = Waiting(f"the demo mixture in {directory}", _BUILT_WITHIN_S, say=logger.warning)
+    with contextlib.ExitStack() as holding:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            holding.enter_context(locked(path, waits))
+        except OSError as error:
+            raise _unwritable(directory, error) from error
         try:
             yield
         finally:

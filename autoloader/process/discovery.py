@@ -8,6 +8,11 @@ when a child has died: whoever notices first starts the next one. So nobody wait
 rank, which may itself be waiting in a collective. The child holds the socket as long as it lives,
 and the kernel takes the name back with it: nothing can be left over.
 
+Any user of the machine may bind any name. Where a stranger has bound this one, the first trainer to
+notice writes another name, which nobody can guess, into the runtime folder of its own user
+(``host.private``), where the others look first. A lock there keeps two trainers from deciding
+differently.
+
 A trainer without neighbours takes a name that nobody else can have.
 
 Every connection begins with the child's ``Hello``. A connection that ends before it belonged to a
@@ -24,21 +29,40 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import logging
 import os
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 import psutil
 
 from autoloader.errors import WorkerError
+from autoloader.host.files import write_whole
+from autoloader.host.private import (
+    Waiting,
+    check_own_folder,
+    locked,
+    open_own,
+    own_folder,
+    runtime_folder,
+)
 from autoloader.process.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
 from autoloader.supervision.supervisor import ProcessWatch, Supervisor, waited
 
+logger = logging.getLogger(__name__)
+
 _LOOK_S = 1.0
 _RETRY_S = 0.02
+_UNANSWERED_S = 5.0
+_DECIDED_WITHIN_S = 120.0
+_NAME_BYTES = 107
+"""Of a socket's name, at most."""
+_TIMEVAL = struct.Struct("ll")
 _REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
@@ -107,8 +131,11 @@ def is_up(neighbours: Neighbours) -> bool:
     """Whether a neighbour has started the child already."""
     if neighbours.local_world_size == 1:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(socket_name(neighbours)) == 0
+    found = _connected(_published(neighbours) or socket_name(neighbours))
+    if found is None:
+        return False
+    with found:
+        return _is_own(found)
 
 
 def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
@@ -120,14 +147,18 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         supervisor: starts and watches it.
 
     Raises:
-        WorkerError: whoever has the socket does not answer, or is another user.
+        WorkerError: whoever has the socket does not answer, or is no loader.
+        UsageError: another rank holds the lock for too long.
     """
-    name = socket_name(neighbours)
     silent = ProcessWatch("the loader's child, which another rank has started,", 0)
     while True:
-        link = _start(name, arguments, supervisor) or _join(name, silent, supervisor)
-        if link is not None:
-            return link
+        name, listener, connection = _agreed_socket(neighbours)
+        if listener is not None:
+            return _start(name, listener, arguments, supervisor)
+        if connection is not None:
+            link = _join(name, connection, silent, supervisor)
+            if link is not None:
+                return link
         if reason := silent.hung():
             if not silent.pid:
                 raise WorkerError(
@@ -142,18 +173,110 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         time.sleep(_RETRY_S)
 
 
-def _start(name: str, arguments: Sequence[str], supervisor: Supervisor) -> Link | None:
-    """Start the child under this name; ``None`` where the name is taken."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            listener.bind(name)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
+_Ends: TypeAlias = tuple[str, socket.socket | None, socket.socket | None]
+"""A name, and the listening socket where this process has bound it, else a connection to it."""
+
+
+def _agreed_socket(neighbours: Neighbours) -> _Ends:
+    """The socket that all neighbours use: bound here, or connected to; neither: it is ending."""
+    if neighbours.local_world_size == 1:
+        name = socket_name(neighbours)
+        return name, _bound(name), None
+    try:
+        folder = own_folder(runtime_folder())
+        waits = Waiting("a rank of this node", _DECIDED_WITHIN_S, say=logger.debug)
+        with locked(folder / "sockets.lock", waits):
+            ends = _bound_or_connected(_published(neighbours) or socket_name(neighbours))
+            if ends is None:
+                name = f"{socket_name(neighbours)}-{os.urandom(8).hex()}"
+                write_whole(folder / _publication(neighbours), name[1:], mode=0o600)
+                logger.warning(
+                    "another user's process has bound the name of this node's loader; the socket "
+                    "is @%s instead",
+                    name[1:],
+                )
+                ends = name, _bound(name), None
+            return ends
+    except OSError as error:
+        name = socket_name(neighbours)
+        ends = _bound_or_connected(name)
+        if ends is None:
+            raise _held(name, f"another user, and there is no runtime folder ({error})") from error
+        return ends
+
+
+def _bound_or_connected(name: str) -> _Ends | None:
+    """This process's end of a socket; ``None`` where a stranger has the name."""
+    unanswered_until = time.monotonic() + _UNANSWERED_S
+    while True:
+        listener = _bound(name)
+        if listener is not None:
+            return name, listener, None
+        connection = _connected(name)
+        if connection is not None:
+            if _is_own(connection):
+                return name, None, connection
+            connection.close()
             return None
-        listener.listen(64)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if time.monotonic() > unanswered_until:
+            return None  # bound, and nobody listens or accepts: no loader does that
+        time.sleep(_RETRY_S)
+
+
+def _publication(neighbours: Neighbours) -> str:
+    """The file in the runtime folder that holds another name for the socket."""
+    return f"{socket_name(neighbours)[1:]}.socket"
+
+
+def _published(neighbours: Neighbours) -> str:
+    """The other name that the neighbours agreed on; "" where there is none."""
+    folder = runtime_folder()
+    with contextlib.suppress(OSError):
+        check_own_folder(folder)
+        descriptor = open_own(folder / _publication(neighbours), os.O_RDONLY)
+        try:
+            text = os.pread(descriptor, _NAME_BYTES, 0).decode("ascii", "replace")
+        finally:
+            os.close(descriptor)
+        return f"\0{text}" if text.startswith("autoloader-") else ""
+    return ""
+
+
+def _bound(name: str) -> socket.socket | None:
+    """A socket that listens under a name; ``None`` where the name is taken."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(name)
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return listener
+
+
+def _connected(name: str) -> socket.socket | None:
+    """A connection to whoever listens; ``None`` where nobody does, or the queue there is full."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(1, 0))
+    try:
         connection.connect(name)
+    except OSError:
+        connection.close()
+        return None
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+    return connection
+
+
+def _start(
+    name: str, listener: socket.socket, arguments: Sequence[str], supervisor: Supervisor
+) -> Link:
+    """Start the child with a listening socket, and connect to it."""
+    with listener:
+        connection = _connected(name)
+        if connection is None:
+            raise _held(name, "strangers who connect to it")
         descriptor = listener.fileno()
         supervisor.start(
             ["--listener", str(descriptor), "--parent", str(os.getpid()), *arguments],
@@ -163,21 +286,18 @@ def _start(name: str, arguments: Sequence[str], supervisor: Supervisor) -> Link 
     return Link(Wire(connection), supervisor)
 
 
-def _join(name: str, silent: ProcessWatch, supervisor: Supervisor) -> Link | None:
-    """Connect to the child that has the name; ``None`` where it is gone, not there yet, or hangs.
+def _join(
+    name: str, connection: socket.socket, silent: ProcessWatch, supervisor: Supervisor
+) -> Link | None:
+    """Wait for a child's ``Hello``; ``None`` where the child is gone, or hangs.
 
     Args:
         name: the socket's.
+        connection: to it.
         silent: watches the child until it says ``Hello``.
         supervisor: watches it from then on.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(name)
-    except OSError:
-        connection.close()
-        return None
-    starter = _check_peer(connection, name)
+    starter, _ = peer_of(connection)
     wire = Wire(connection)
     with contextlib.ExitStack() as stack:
         stack.callback(wire.close)
@@ -226,13 +346,9 @@ def _kill(pid: int) -> None:
             process.kill()  # not another process that has got its number since
 
 
-def _check_peer(connection: socket.socket, name: str) -> int:
-    """The process that made the socket; one of another user is refused."""
-    pid, uid = peer_of(connection)
-    if uid != os.getuid():
-        connection.close()
-        raise _held(name, f"process {pid} of user {uid}")
-    return pid
+def _is_own(connection: socket.socket) -> bool:
+    """Whether a process of this user made the socket at the other end."""
+    return peer_of(connection)[1] == os.geteuid()
 
 
 def _held(name: str, by: str) -> WorkerError:

@@ -5,9 +5,7 @@ to a file of its own, by rename, so a reader never sees half of one, takes no lo
 A loader that closes removes its file. One that was killed cannot: the next reader does, once the
 processes that the file names are gone.
 
-The files lie in ``/dev/shm``, where there is no disk to wait for. They do not lie in
-``XDG_RUNTIME_DIR``: a batch job has none, and it goes with the last login of a user whose training
-goes on.
+The files lie in the user's runtime folder (``host.private``).
 
 Not here: what a snapshot says (``telemetry.snapshot``), taking one (``actuation.moments``), showing
 it (``cli.top``).
@@ -19,8 +17,6 @@ import contextlib
 import errno
 import logging
 import os
-import stat
-import tempfile
 import time
 import weakref
 from pathlib import Path
@@ -28,13 +24,11 @@ from pathlib import Path
 import psutil
 
 from autoloader.errors import AutoloaderError
+from autoloader.host.private import check_own_folder, own_folder, runtime_folder
 from autoloader.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-VARIABLE = "AUTOLOADER_RUNTIME_DIR"
-"""Environment variable: where running loaders say what they do; unset: in shared memory."""
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own below it, checked to be ours
 _FRESH_S = 5.0
 """A snapshot so young is of a running loader, whoever can see its process."""
 _AGAIN_S = 60.0
@@ -42,14 +36,6 @@ _AGAIN_S = 60.0
 _CLOCK_S = 5.0
 """What the clock may have been set by since a process began."""
 _open: weakref.WeakSet[RunFile] = weakref.WeakSet()
-
-
-def runtime_directory() -> Path:
-    """Where the files of this user's running loaders lie; it may not be there."""
-    if wanted := os.environ.get(VARIABLE, ""):
-        return Path(wanted).absolute()
-    shared = _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK)
-    return (_SHARED_MEMORY if shared else Path(tempfile.gettempdir())) / f"autoloader-{os.getuid()}"
 
 
 class RunFile:
@@ -61,7 +47,7 @@ class RunFile:
     """
 
     def __init__(self, run: str, pipeline: int) -> None:
-        self.path = runtime_directory() / f"{run}-{pipeline}.json"
+        self.path = runtime_folder() / f"{run}-{pipeline}.json"
         self._new = self.path.with_suffix(f".{os.getpid()}.new")
         self._made = self._closed = False
         self._failed = ""
@@ -81,12 +67,12 @@ class RunFile:
 
     def _write(self, text: bytes) -> None:
         if not self._made:
-            _make(self.path.parent)
+            own_folder(self.path.parent)
             self._made = True
         try:
             _write(self._new, text)
         except FileNotFoundError:  # a log-out has removed the folder
-            _make(self.path.parent)
+            own_folder(self.path.parent)
             _write(self._new, text)
         os.replace(self._new, self.path)  # noqa: PTH105  (hot)
 
@@ -109,12 +95,12 @@ def living_runs(directory: Path | None = None) -> list[Snapshot]:
     """The latest snapshot of every loader that runs, by run and pipeline; files of others go.
 
     Args:
-        directory: default ``runtime_directory()``.
+        directory: default ``runtime_folder()``.
     """
     found: list[Snapshot] = []
-    directory = directory or runtime_directory()
+    directory = directory or runtime_folder()
     try:
-        _check(directory)
+        check_own_folder(directory)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             logger.warning("no run is shown: %s", error)
@@ -143,7 +129,7 @@ def said_last(run: str, pipeline: int) -> Snapshot | None:
         pipeline: which loader of it.
     """
     with contextlib.suppress(OSError, AutoloaderError):
-        return Snapshot.from_json((runtime_directory() / f"{run}-{pipeline}.json").read_bytes())
+        return Snapshot.from_json((runtime_folder() / f"{run}-{pipeline}.json").read_bytes())
     return None
 
 
@@ -175,24 +161,6 @@ def _write(path: Path, content: bytes) -> None:
             raise OSError(errno.ENOSPC, "no room for a whole snapshot", str(path))
     finally:
         os.close(descriptor)
-
-
-def _make(directory: Path) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check(directory)
-
-
-def _check(directory: Path) -> None:
-    """See that nobody else can write to a folder.
-
-    Raises:
-        OSError: others can, or it is not there.
-    """
-    there = directory.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
-        raise PermissionError(f"{directory} is not a directory of user {os.getuid()}")
-    if there.st_mode & 0o022:
-        raise PermissionError(f"others may write to {directory} (chmod go-w it, or set {VARIABLE})")
 
 
 os.register_at_fork(after_in_child=_open.clear)

@@ -1,29 +1,27 @@
 """Measurements of one host take turns, so that tuners beside each other do not slow each other.
 
 Theory of operation. Two tuners of one host would each measure the other's load. So a measurement
-holds a lock on a file of the host; the next one waits. The kernel drops the lock when its holder is
-gone, however it ended.
+holds the lock of a file of this user on this host; the next one waits, and says for whom.
 
-Not here: measuring (``tune.trial``).
+Not here: measuring (``tune.trial``), the lock (``host.private``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from autoloader.clock import Clock
+from autoloader.host.private import Waiting, locked, own_folder, runtime_folder
 from autoloader.knobs import Knobs
 from autoloader.tune.trial import Measurer, TrialResult, TrialWatch
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.2
+_LONGEST_S = 3600.0
+"""Of one measurement of another tuner, or twice of one of ours."""
 
 
 class HostTurns:
@@ -32,43 +30,40 @@ class HostTurns:
     Args:
         measure: measures one knob set.
         clock: for waiting.
-        lock: the host's file; by default one for each user in the temporary folder.
+        lock: a file of the host; default: one in the user's runtime folder.
     """
 
     def __init__(self, measure: Measurer, clock: Clock, lock: Path | None = None) -> None:
         self._measure = measure
         self._clock = clock
-        self._lock = lock or Path(tempfile.gettempdir()) / f"autoloader-tune-{os.getuid()}.lock"
+        self._lock = lock
 
     def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        """Measure ``knobs``; the timeout begins with the turn."""
-        with self._turn(watch):
+        """Measure ``knobs``; the timeout begins with the turn.
+
+        Raises:
+            UsageError: another tuner keeps the turn for too long.
+        """
+        with self._turn(timeout_s, watch):
             return self._measure(knobs, timeout_s=timeout_s, watch=watch)
 
     @contextlib.contextmanager
-    def _turn(self, watch: TrialWatch) -> Iterator[None]:
-        try:
-            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:  # another user's, or no room: better measured than not
-            logger.warning("tuners of this host do not take turns: %s: %s", self._lock, error)
-            yield
-            return
-        try:
-            waits = False
-            while not _locked(descriptor):
-                if not waits:
-                    logger.info("another tuner of this host measures; waiting for its end")
-                waits = True
-                watch(None, None)  # whoever looks on sees that time passes
-                self._clock.sleep(_LOOK_S)
-            yield
-        finally:
-            os.close(descriptor)  # and with it the lock
+    def _turn(self, timeout_s: float, watch: TrialWatch) -> Iterator[None]:
+        def pause(seconds: float) -> None:
+            watch(None, None)  # whoever looks on sees that time passes
+            self._clock.sleep(seconds)
 
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        waits = Waiting(
+            "a measurement",
+            max(_LONGEST_S, 2 * timeout_s),
+            say=lambda words: logger.warning("%s: one tuner of a host measures at a time", words),
+            now_s=self._clock.now_s,
+            sleep=pause,
+        )
+        with contextlib.ExitStack() as turn:
+            try:
+                lock = self._lock or own_folder(runtime_folder()) / "tune.lock"
+                turn.enter_context(locked(lock, waits))
+            except OSError as error:  # another user's, or no room: better measured than not
+                logger.warning("tuners of this host do not take turns: %s", error)
+            yield

@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -81,24 +79,3 @@ def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, tol
     ):
         attached(neighbours)
     assert caught.value.remedy
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="becoming another user takes root")
-def test_another_users_socket_is_refused_by_name() -> None:
-    neighbours = Neighbours(local_world_size=2, job=f"squatted-{os.getpid()}")
-    squatter = (
-        "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
-        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1].replace('@', chr(0), 1))\n"
-        "s.listen(); print('bound', flush=True); sys.stdin.read()"
-    )
-    name = socket_name(neighbours).replace("\0", "@", 1)
-    with subprocess.Popen(
-        [sys.executable, "-c", squatter, name],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "bound\n"
-        with pytest.raises(WorkerError, match="of user 65534") as caught:
-            attached(neighbours)
-        process.kill()
-    assert "another id" in caught.value.remedy
