@@ -2,28 +2,40 @@
 
 The loader's child keeps the latest snapshot of each of its pipelines and serves all of them, so one
 port has every rank of a node. Pipelines differ by the labels ``rank``, ``split`` and ``pipeline``.
-prometheus-client makes the text when somebody asks; no reader can hold up a loader.
+prometheus-client makes the text when somebody asks; no reader can hold up a loader. Any user of the
+machine may ask, so the number of clients and the time of each are bounded.
 
 Not here: the metrics (``metrics``), taking snapshots (``actuation.moments``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import threading
+import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, make_wsgi_app, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from autoloader.host.threads import LoaderThread
 from autoloader.telemetry.metrics import METRICS, labelled
 from autoloader.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
+
+_CLIENT_S = 5.0
+"""A client that takes so long is hung up on."""
+_MOST_CLIENTS = 8
 
 
 class PipelineMetrics(Collector):
@@ -60,11 +72,69 @@ class PipelineMetrics(Collector):
                 yield family
 
 
+class _Answers(WSGIRequestHandler):
+    """One client's request; nothing is logged of it."""
+
+    timeout = _CLIENT_S
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers a few clients at a time; the one that came first is hung up on where more come."""
+
+    daemon_threads = True
+    request_queue_size = socket.SOMAXCONN
+
+    def __init__(self, address: tuple[str, int], answers: type[_Answers]) -> None:
+        self._since_s: dict[socket.socket, float] = {}
+        self._asking = threading.Condition()
+        super().__init__(address, answers)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread."""
+        with self._asking:
+            _hang_up(list(self._since_s)[: 1 - _MOST_CLIENTS])
+            self._asking.wait_for(lambda: len(self._since_s) < _MOST_CLIENTS, _CLIENT_S)
+            self._since_s[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The end of a client's request, or of the client."""
+        with self._asking:
+            self._since_s.pop(request, None)
+            self._asking.notify()
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Hang up on clients that take too long; called several times a second."""
+        limit_s = time.monotonic() - _CLIENT_S
+        with self._asking:
+            late = [one for one, since_s in self._since_s.items() if since_s < limit_s]
+        _hang_up(late)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up is no fault of the loader."""
+
+
+def _hang_up(clients: Iterable[socket.socket]) -> None:
+    """Wake the threads that wait for these clients; they close the connections."""
+    for one in clients:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+
+
 class _Port:
     """A port of this process, open while a pipeline of it exports metrics there."""
 
     def __init__(self, port: int) -> None:
-        self._server, self._thread = start_http_server(port, "127.0.0.1", _registry)
+        self._server = _Server(("127.0.0.1", port), _Answers)
+        self._server.set_app(make_wsgi_app(_registry))
+        self._thread = LoaderThread(
+            target=self._server.serve_forever, args=(0.25,), name="autoloader-metrics"
+        )
+        self._thread.start()
         self.users = 0
 
     def close(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -157,6 +159,22 @@ def test_a_client_that_hangs_up_or_says_nothing_holds_up_nobody(port: int) -> No
             rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert "autoloader_wait_ratio" in get(port)
     shown.close()
+
+
+def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(
+    port: int,
+) -> None:
+    shown = Exporter("host-1", 0, port=port)
+    shown.write(a_moment())
+    before, most = threading.active_count(), 0
+    with contextlib.ExitStack() as clients:
+        for _ in range(1000):
+            silent = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            silent.sendall(b"GET / HT")
+            most = max(most, threading.active_count())
+        assert "autoloader_wait_ratio" in get(port)
+    shown.close()
+    assert most - before < 30
 
 
 def test_a_file_is_replaced_whole_and_goes_with_the_run(

@@ -350,7 +350,7 @@ def test_a_loader_says_what_stays_free_on_the_disk_of_the_cache(
         assert loader.plan.disk_floor_bytes == free + 2**30
         next(iter(loader))
         assert not list((tmp_path / "second" / "shards").glob("*.shard")), "there was no room"
-        assert os.environ["AUTOLOADER_DISK_FLOOR"] == "1MB"
+        assert os.environ["AUTOLOADER_DISK_FLOOR"] == "64MiB"
     common = {"ram_floor": "64MiB", "isolation": "thread", "output": "numpy"}
     with AutoLoader(spec_of(large), **common) as loader:  # another one's floor is not its own
         next(iter(loader))
