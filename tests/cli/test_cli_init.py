@@ -587,7 +587,7 @@ def test_plan_says_where_two_entries_read_the_same_files(
     datasets += [{"name": f"r{k}", "path": path, **top} for k, path in enumerate(revisions)]
     spec = tmp_path / "mix.yaml"
     spec.write_text(yaml.safe_dump({"datasets": datasets, "cameras": {"top": {"size": [16, 16]}}}))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
     notes = capsys.readouterr().err
     for first, other in (("a", "b"), ("a", "c"), ("r0", "r1")):
         assert f"{other}: reads the same data as {first}" in notes

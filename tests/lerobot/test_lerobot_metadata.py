@@ -134,15 +134,15 @@ def test_a_text_that_is_empty_everywhere_is_said(
     listed(root, lambda _: [json.dumps({"task_index": k, "task": " "}) for k in (0, 1)], "tasks")
     spec = tmp_path / "mix.yaml"
     spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_none=True)))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
     assert "arm: task is empty in the first 3 episodes" in capsys.readouterr().err
     found = samples_of(spec_of(root))
     assert {one["text"] for one in found.values()} == {" "}
     (record,) = [one for one in caplog.records if "task is empty" in one.message]
     assert (record.levelno, "all 3 episodes" in record.message) == (logging.WARNING, True)
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
     assert "arm: task is empty in all 3 episodes" in capsys.readouterr().err
-    words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "a.html"), "--ram-floor", "1MB"]
+    words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "a.html"), "--ram-floor", "64MiB"]
     assert main(words) == 0
     assert "arm: language is empty in all" in capsys.readouterr().err
     datasets = list(resolve(spec_of(root)).datasets)
@@ -285,7 +285,7 @@ def test_ranges_count_places_in_the_list_and_what_lies_in_no_split_is_named(
     spec = tmp_path / "mix.yaml"
     spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_none=True)))
     said = "1 of 3 episodes lie in no split of info.json (train 0:1, val 1:2): episode 3"
-    for words in (["plan", "--spec", str(spec), "--ram-floor", "1MB"], ["init", str(tmp_path)]):
+    for words in (["plan", "--spec", str(spec), "--ram-floor", "64MiB"], ["init", str(tmp_path)]):
         assert main(words) == 0
         assert said in " ".join(capsys.readouterr().err.split())
 
@@ -347,7 +347,7 @@ def test_plan_estimates_episodes_that_a_transform_shortens(
     document = spec_of(root, dataset=more).model_dump(mode="json", exclude_none=True)
     spec = tmp_path / "mix.yaml"
     spec.write_text(yaml.safe_dump(document))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB", "--json"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["datasets"]["arm"]
     assert told["estimated"]
     assert 0 < told["samples"] <= 12
