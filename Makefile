@@ -14,7 +14,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(WORKERS) 
 QUICK := augmentation controller knobs profile runtime sampling spec statistics
 
 .DEFAULT_GOAL := help
-.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt lerobot \
+.PHONY: help setup peers tune test lint check format docs bench bench-full bench-control bench-check hunt mutants lerobot \
   compat endurance clean distclean
 
 help: ## list the verbs
@@ -84,6 +84,10 @@ bench-check: $(READY) ## fail where counts or ratios are worse than bench/baseli
 
 hunt: $(READY) ## hold two million rows against the files under forks, kills, stops and resumes (an hour)
 	$(BIN)/python tests/isolation/hunt.py $(ARGS)
+
+mutants: $(READY) ## change the controller's rules one by one, and list changes that no test notices (minutes)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt mutmut
+	$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
 
 lerobot: $(READY) ## hold samples against the real lerobot, which is installed beside .venv (gigabytes)
 	$(BIN)/python tests/lerobot/witness.py $(ARGS)
