@@ -91,12 +91,12 @@ def _seen(step: Any, flag: str) -> tuple[Any, bool]:
     return (None if absent else step), absent
 
 
-def _reader_of(directory: VersionDirectory) -> TfdsReader | LeRobotReader:
+def _reader_of(directory: VersionDirectory, *, by_row: bool) -> TfdsReader | LeRobotReader:
     """What reads a dataset's episodes plainly."""
     if directory.file_format == LEROBOT:
         from autoloader.cli.lerobot_reader import LeRobotReader
 
-        return LeRobotReader(directory)
+        return LeRobotReader(directory, by_row=by_row)
     from autoloader.cli.tfds_reader import TfdsReader
 
     return TfdsReader(directory)
@@ -110,7 +110,9 @@ class Comparer:
         self._mixture = loader.plan.mixture
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
-        self._readers = [_reader_of(dataset.directory) for dataset in self._mixture.datasets]
+        self._readers = [
+            _reader_of(one.directory, by_row=one.by_row) for one in self._mixture.datasets
+        ]
         self._episode: tuple[tuple[int, int, int], DerivedEpisode] | None = None
         self._ranges: dict[str, Any] = {}
 

@@ -99,6 +99,7 @@ def index(
                 }
                 for record in one.damaged
             ],
+            "notes": list(one.notes),
         }
         for one in found
     }
@@ -121,6 +122,7 @@ def index(
     emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
     if put is not None:
         emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
+    note_some(f"{name}: {told}" for name, row in rows.items() for told in row["notes"])
     note_some(f"its index was of other content, and is replaced: {path}" for path in differing)
     note_some(
         f"damaged: {record['path']}, record {record['record']}: {record['reason']}"

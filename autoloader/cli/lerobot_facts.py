@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import VersionDirectory
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import EPISODE, TASK, metadata_of
+from autoloader.catalog.lerobot.metadata import EPISODE, TASKS, metadata_of, task_column
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of
@@ -31,15 +31,18 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
     found = DatasetFacts(split)
     known = metadata_of(directory)
     told: dict[int, bytes] = {}
-    if TASK in directory.features:
-        with contextlib.suppress(SourceError):  # the feature is then told as absent
+    by_task = {
+        one: task_column(one) for one, f in directory.features.items() if f.encoding == TASKS
+    }
+    if by_task:
+        with contextlib.suppress(SourceError):  # the features are then told as absent
             told = known.tasks
     columns: dict[str, list[NDArray[Any]]] = {}
     texts: dict[str, set[str]] = {}
     for piece in directory.splits[split]:
         try:
             table = read_columns(piece.path, lambda names: names)
-        except UnreadableParquetError:
+        except (UnreadableParquetError, FileNotFoundError):
             found.damaged += piece.records
             continue
         of = np.asarray(table.column("episode_index").to_numpy())
@@ -54,10 +57,14 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
             values = {
                 name: part.column(name).to_pylist()
                 for name, feature in directory.features.items()
-                if name in table.column_names and feature.kind in ("tensor", "text")
+                if name in table.column_names
+                and feature.kind in ("tensor", "text")
+                and name not in by_task
             }
-            if told:
-                values[TASK] = [told.get(k, b"").decode() for k in values["task_index"]]
+            for name, column in by_task.items():
+                if told and column in table.column_names:
+                    numbers = part.column(column).to_pylist()
+                    values[name] = [told.get(k, b"").decode() for k in numbers]
             found.episodes += 1
             found.steps += one.length
             if found.episodes == 1:
@@ -70,9 +77,10 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
             for name, rows_of in values.items():
                 if directory.features[name].kind == "text":
                     texts.setdefault(name, set()).update(map(str, rows_of))
-                else:
-                    numbers = np.asarray(rows_of, np.float64).reshape(one.length, -1)
-                    columns.setdefault(name, []).append(numbers)
+                    continue
+                with contextlib.suppress(ValueError, TypeError):  # a row lacks a number
+                    rows_in = np.asarray(rows_of, np.float64).reshape(one.length, -1)
+                    columns.setdefault(name, []).append(rows_in)
     found.texts = {name: len(different) for name, different in texts.items()}
     found.ranges = {
         name: list(column_ranges(np.concatenate(parts))) for name, parts in columns.items()

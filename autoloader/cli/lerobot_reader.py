@@ -1,7 +1,8 @@
 """Reads single episodes of LeRobot datasets plainly: the reference of ``autoloader verify`` there.
 
-It uses nothing of what the loader uses beside the list of episodes: rows are looked for by their
-episode, a picture is decoded by PyAV after a seek to its time, as lerobot does it.
+It uses nothing of what the loader uses beside the list of episodes, and what it says of where they
+lie in videos: rows are looked for by their episode, and PyAV decodes a video to the frame that is
+wanted.
 
 Not here: TFDS (``cli.tfds_reader``), what a sample should hold (``cli.reference_values``).
 """
@@ -9,7 +10,7 @@ Not here: TFDS (``cli.tfds_reader``), what a sample should hold (``cli.reference
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import EPISODE, TASK, VIDEO, metadata_of
+from autoloader.catalog.lerobot.metadata import (
+    EPISODE,
+    TASKS,
+    VIDEO,
+    metadata_of,
+    task_column,
+)
 from autoloader.catalog.metadata import ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
 from autoloader.extras import needs
@@ -33,10 +40,13 @@ class LeRobotReader:
 
     Args:
         directory: which.
+        by_row: whether frames are taken by the numbers of rows (``timestamps: ignore``).
     """
 
-    def __init__(self, directory: VersionDirectory) -> None:
+    def __init__(self, directory: VersionDirectory, *, by_row: bool = False) -> None:
         self._directory = directory
+        self._by_row = by_row
+        self._times: dict[str, Sequence[int]] = {}
         self._known = metadata_of(directory)
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:
@@ -52,7 +62,8 @@ class LeRobotReader:
             import pyarrow.parquet as parquet
         try:
             table = parquet.read_table(piece.path, filters=[("episode_index", "=", one.index)])
-            rows = table.sort_by("frame_index").to_pylist()
+            ordered = "frame_index" in table.column_names
+            rows = (table.sort_by("frame_index") if ordered else table).to_pylist()
         except (OSError, ValueError, KeyError) as error:
             raise SourceError(
                 f"pyarrow cannot read episode {one.index} of {piece.path}: {error}",
@@ -61,20 +72,27 @@ class LeRobotReader:
             ) from error
         return [self._step(row, number, one) for number, row in enumerate(rows)]
 
+    def _frame_of(self, camera: str, one: Episode, number: int) -> Callable[[], NDArray[np.uint8]]:
+        """Decodes what a camera shows at a step of an episode."""
+        path, known = one.videos[camera].path, self._known
+        if path not in self._times:
+            self._times[path] = _times_of(path)
+        times = self._times[path]
+        placed = known.episodes.placed(camera, path, len(times), known.fps, by_row=self._by_row)
+        return _frame_at(path, times, placed.first.get(one.index, 0) + number)
+
     def _step(self, row: Mapping[str, Any], number: int, one: Episode) -> Step:
         step: dict[str, Any] = {EPISODE: np.asarray(one.index)}
         for path, feature in self._known.features.items():
-            if path == TASK and path not in row:
-                step[path] = self._known.tasks.get(row["task_index"], b"")
+            if feature.encoding == TASKS:
+                step[path] = self._known.tasks.get(row[task_column(path)], b"")
             elif feature.kind == "text":
                 step[path] = str(row[path] or "").encode()
             elif feature.kind == "tensor" and feature.per_step:
                 shape = tuple(size or 1 for size in feature.shape)
                 step[path] = np.asarray(row[path], feature.dtype).reshape(shape)
             elif feature.kind == "image" and feature.encoding == VIDEO and path in one.videos:
-                place = one.videos[path]
-                time_s = place.from_s + number / self._known.fps
-                step[path] = _Lazy(_frame_of(place.path, time_s, self._known.fps))
+                step[path] = _Lazy(self._frame_of(path, one, number))
             elif feature.kind == "image" and path in row:
                 step[path] = _Lazy(_picture_of(row[path]))
         return step
@@ -92,7 +110,18 @@ class _Lazy:
         return picture if dtype is None else picture.astype(dtype)
 
 
-def _frame_of(path: str, time_s: float, fps: float) -> Callable[[], NDArray[np.uint8]]:
+def _times_of(path: str) -> Sequence[int]:
+    """When the frames of a video are shown, in ticks of its track."""
+    import av
+
+    with av.open(path) as container:
+        packets = container.demux(container.streams.video[0])
+        return sorted(one.pts for one in packets if one.size and one.pts is not None)
+
+
+def _frame_at(path: str, times: Sequence[int], number: int) -> Callable[[], NDArray[np.uint8]]:
+    """Decodes a frame of a video, whose frames are shown at these times."""
+
     def decode() -> NDArray[np.uint8]:
         import av
 
@@ -100,11 +129,10 @@ def _frame_of(path: str, time_s: float, fps: float) -> Callable[[], NDArray[np.u
             stream = container.streams.video[0]
             base = stream.time_base
             assert base is not None
-            begin = float((stream.start_time or 0) * base)
-            back_s = max(0.0, begin + time_s - _SEEK_BACK_S)
-            container.seek(int(back_s / base), stream=stream)
+            back = int(_SEEK_BACK_S / base)
+            container.seek(max(times[0], times[number] - back), stream=stream)
             for frame in container.decode(stream):
-                if abs(float((frame.pts or 0) * base) - begin - time_s) * fps < 0.5:
+                if frame.pts == times[number]:
                     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)
         return np.zeros((1, 1, 3), np.uint8)  # it differs from whatever is shown
 

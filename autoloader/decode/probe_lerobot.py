@@ -9,6 +9,7 @@ Not here: measuring (``decode.probe``), the index's places of frames (``index.le
 from __future__ import annotations
 
 import mmap
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ MOST_FRAMES = 96
 """Of the first episode that are looked at: a few times a keyframe's distance."""
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""
+_TRIES = 4
+"""Episodes that may be damaged before none is looked for."""
 _STEP = 37
 """Samples are taken so far from each other, so that they seldom go on from one another's."""
 
@@ -36,14 +39,18 @@ def first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     if dataset.transform is not None and dataset.transform.spec is not None:
         return None  # only the function knows which camera it shows
     known = metadata_of(dataset.directory)
-    piece = dataset.slices[0]
-    one = known.episodes.by_file[piece.path][piece.start]
-    count = min(one.length, MOST_FRAMES)
+    places = ((piece.path, k) for piece in dataset.slices for k in range(piece.start, piece.stop))
     frames: dict[str, list[Encoded | None]] = {}
-    try:
-        for camera, features in dataset.cameras.items():
-            frames[camera] = list(_frames(known, features[0].key, one, count))
-    except (UnreadableVideoError, UnreadableParquetError, OSError, LookupError):
+    for path, record in islice(places, _TRIES):
+        one = known.episodes.by_file[path][record]
+        count = min(one.length, MOST_FRAMES)
+        try:
+            for camera, features in dataset.cameras.items():
+                frames[camera] = list(_frames(known, features[0].key, one, count))
+            break
+        except (UnreadableVideoError, UnreadableParquetError, OSError, LookupError):
+            frames = {}
+    if not frames:
         return None
     steps = -(-count // dataset.stride)
     t = np.arange(steps) * _STEP % steps

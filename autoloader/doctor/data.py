@@ -78,7 +78,7 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
         if found is not None:
             continue
         paths = {piece.path for piece in dataset.slices}
-        unread += sum(Path(path).stat().st_size for path in paths)
+        unread += sum(Path(path).stat().st_size for path in paths if Path(path).exists())
         (stale if any(map(any_index, paths)) else without).append(dataset.name)
     if stale:
         yield Finding(

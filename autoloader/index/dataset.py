@@ -181,6 +181,12 @@ class DatasetIndex:
         slices = self.dataset.slices
         return tuple(f"{slices[d.slice].path}, record {d.record}: {d.reason}" for d in self.damaged)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of the files, each once."""
+        told = (note for shard in self._by_path.values() for note in shard.front.notes)
+        return tuple(dict.fromkeys(told))
+
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """Each shard file and its whole index file."""
         for path, shard in self._by_path.items():

@@ -35,6 +35,8 @@ FIRST_READ_BYTES = 8192
 NO_FEATURE = 0xFFFF
 REST_OF_FILE = -1
 """Record number of the damage entry that speaks of everything behind the last record."""
+FIRST_NOTE = -2
+"""Record numbers of damage entries from here down are notes: what a person should know."""
 
 HEADER = struct.Struct("<8sIIqq32sqqqII")
 """Magic, version, sections, source size, source stamp, fingerprint, records, rows, bytes of this
@@ -152,7 +154,8 @@ class ShardTables:
         source: the file when it was indexed.
         record_offsets, record_lengths: [R] int64, of payloads.
         steps: [R] int32, -1 for damaged records, which have no rows.
-        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one.
+        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last one; notes from
+            ``FIRST_NOTE`` down.
         sections: of the features, by (kind, feature number): [F] or [F, width]; of features that
             only the episode has, and file and codec of videos, [R] or [R, width]; [P] of videos'
             packets.
@@ -243,7 +246,7 @@ class Front:
     Attributes:
         header: its bytes, which no other content has.
         steps: [R] int32, -1 for damaged records.
-        damage: record → reason; ``REST_OF_FILE`` for what lies behind the last record.
+        damage: as of ``ShardTables``.
         rows: frames of the whole records.
         file_bytes: size of the index file.
         directory: the packed entries.
@@ -255,6 +258,11 @@ class Front:
     rows: int
     file_bytes: int
     directory: bytes
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the shard file."""
+        return [told for record, told in self.damage.items() if record <= FIRST_NOTE]
 
     def entries(self) -> dict[tuple[Section, int], Entry]:
         """The directory, by kind and feature."""

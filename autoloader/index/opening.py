@@ -29,6 +29,7 @@ from autoloader.index.build import SourceChangedError, index_shard
 from autoloader.index.build_time import PROBE_BYTES, QUICK_BYTES, IndexWork, SaidProgress
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
+    FIRST_NOTE,
     REST_OF_FILE,
     Front,
     ShardTables,
@@ -438,6 +439,9 @@ def _content(
     except OSError as error:
         raise unreadable(error, path, dataset=dataset) from error
     for record, reason in tables.damage.items():
+        if record <= FIRST_NOTE:
+            logger.info("%s: %s", path, reason)
+            continue
         which = "the rest" if record == REST_OF_FILE else f"record {record}"
         logger.info("%s: %s cannot be read: %s", path, which, reason)
     return tables.source, pack(tables, schema)

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.index.format import DTYPES, NUMBERS, Section, ShardTables, SourceIdentity
+from autoloader.index.format import (
+    DTYPES,
+    FIRST_NOTE,
+    NUMBERS,
+    Section,
+    ShardTables,
+    SourceIdentity,
+)
 from autoloader.samples.schema import RecordSchema, StoredFeature
 
 Values = dict[tuple[Section, int], NDArray[Any]]
@@ -92,6 +99,10 @@ class TableBuilder:
             if kind in ONCE or not feature.per_step:
                 one = (1, feature.width) if kind in NUMBERS.values() else (1,)
                 parts.append(np.full(one, -1, DTYPES[kind]))
+
+    def note(self, text: str) -> None:
+        """What a person should know of the shard file."""
+        self.damage[min([*self.damage, FIRST_NOTE + 1]) - 1] = text
 
     def tables(self, source: SourceIdentity) -> ShardTables:
         """The tables of the records added so far."""

@@ -83,6 +83,7 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         estimated=False,
         lost=tuple(lost),
         empty_texts=empty_texts(dataset, index),
+        notes=index.notes,
     )
 
 

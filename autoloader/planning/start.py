@@ -108,6 +108,7 @@ class LoaderPlan:
                 for one in self.mixture.datasets
                 for told in one.directory.notes
             ],
+            *[f"{name}: {told}" for name, count in self.counts.items() for told in count.notes],
             *self.empty_texts,
             *["normalisation statistics are computed, and kept, at the first start"] * pending,
             *[

@@ -31,6 +31,7 @@ class DatasetCount:
         estimated: whether samples are an estimate from a probe.
         frames_estimated: whether frames are.
         lost: what each rule of ``keep`` leaves out, in order.
+        notes: what a person should know of the files.
         empty_texts: a clause for each text that its samples have and that is "" in all of them.
     """
 
@@ -44,6 +45,7 @@ class DatasetCount:
     lost: tuple[RuleLoss, ...] = ()
     frames_estimated: bool = False
     empty_texts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def samples_per_episode(

@@ -63,10 +63,12 @@ class RecordSchema:
         features: what is read; an index has its sections in their order.
         transform: what rewrites an episode first, or ``None``; with one, which steps may be t is
             a column too (``VALID_KEY``).
+        by_row: whether frames are taken by the numbers of rows, whatever times say.
     """
 
     features: tuple[StoredFeature, ...]
     transform: Transform | None = None
+    by_row: bool = False
 
     @classmethod
     def of(cls, dataset: ResolvedDataset) -> RecordSchema:
@@ -85,7 +87,7 @@ class RecordSchema:
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
-        return cls(features, dataset.transform)
+        return cls(features, dataset.transform, dataset.by_row)
 
     @cached_property
     def document(self) -> bytes:
@@ -102,6 +104,8 @@ class RecordSchema:
         ]
         if self.transform is not None:
             rows.append({"transform": self.transform.identity, "given": self.transform.given_types})
+        if self.by_row:
+            rows.append({"timestamps": "ignore"})
         return json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(
             errors="surrogatepass"
         )

@@ -123,6 +123,11 @@ class DatasetSpec(Block):
     steps: StepsSpec = Field(
         default_factory=StepsSpec, description="which steps of an episode there are, then"
     )
+    timestamps: Literal["check", "ignore"] = Field(
+        "check",
+        description="of LeRobot data: times must agree with fps, or frames are taken by the "
+        "numbers of rows",
+    )
     num_samples: Samples | None = Field(
         None, description="samples of a pass, where you know them: a stream is not counted"
     )

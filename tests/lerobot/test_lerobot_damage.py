@@ -110,10 +110,10 @@ def unknown_task(root: Path, files: LeRobotFiles) -> None:
     ("damage", "lost", "words"),
     [
         (drift, {1}, ("row 6", "0.660 s", "10 frames a second", "0.600 s")),
-        (starts_elsewhere, {0, 1}, ("frames 0 to 11", "0 to 6 of episode 1")),
+        (starts_elsewhere, {1}, ("frames 0 to 6 are of episode 1", "0 to 11 of episode 0")),
         (wrong_file, {0, 1, 2}, ("frames 0 to 11 are of episode 0", "of episode 2")),
         (cut_video, {2, 3}, ("the video cannot be read",)),
-        (fewer_frames, {3}, ("it has 28 frames", "wants 20 to 28")),
+        (fewer_frames, {2, 3}, ("it has 28 frames", "2 to 3, 29")),
         (missing_video, {2, 3}, ("No such file",)),
         (other_rate, {2, 3}, ("shown at", "10 frames a second")),
         (lost_rows, {0}, ("11 rows", "12 frames")),
@@ -144,8 +144,8 @@ def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
     files = LeRobotFiles(rows_a_file=1)
     root = files.write(tmp_path / "arm")
     starts_elsewhere(root, files)
-    check(files, root, samples_of(spec_of(root, errors=BEARS)), {"top": TOP}, without={0, 1})
-    assert "0 to 6 of episode 1" in caplog.text
+    check(files, root, samples_of(spec_of(root, errors=BEARS)), {"top": TOP}, without={1})
+    assert "frames 0 to 6 are of episode 1" in caplog.text
 
 
 def test_a_video_that_is_written_anew_is_indexed_anew(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_video_that_is_written_anew_is_indexed_anew(tmp_path: Path) -> None:
     samples_of(spec_of(root))
     fewer_frames(root, files)
     found = samples_of(spec_of(root, errors=BEARS))
-    check(files, root, found, {"top": TOP}, without={3})
+    check(files, root, found, {"top": TOP}, without={2, 3})
 
 
 def info_of(root: Path, **changes: object) -> Path:

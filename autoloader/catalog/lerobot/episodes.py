@@ -13,15 +13,17 @@ from __future__ import annotations
 import json
 import os
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from autoloader.catalog import files
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.catalog.lerobot.placement import Placement, Span, place
 from autoloader.catalog.metadata import LEROBOT_INFO, broken
 from autoloader.errors import SourceError
 
@@ -38,10 +40,12 @@ class VideoPlace:
     Attributes:
         path: the MP4 file.
         from_s: when the episode begins in it, in seconds.
+        to_s: when it ends; ``None`` where the list does not say it.
     """
 
     path: str
     from_s: float
+    to_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +56,15 @@ class Episode:
         index: its number in the dataset.
         length: frames.
         path: the Parquet file that holds its rows.
-        videos: camera feature → where its frames lie.
+        videos: camera feature → where its frames lie; absent where the list does not say it.
+        damage: why the episode cannot be used; "" where its row of the list is whole.
     """
 
     index: int
     length: int
     path: str
     videos: Mapping[str, VideoPlace]
+    damage: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,45 @@ class EpisodeList:
             found.append((one.path, count[one.path]))
             count[one.path] += 1
         return tuple(found)
+
+    @cached_property
+    def by_video(self) -> dict[tuple[str, str], tuple[Episode, ...]]:
+        """(camera, video) → the episodes that lie there."""
+        found: dict[tuple[str, str], list[Episode]] = {}
+        for one in self.all:
+            for camera, at in one.videos.items():
+                found.setdefault((camera, at.path), []).append(one)
+        return {key: tuple(own) for key, own in found.items()}
+
+    def placed(
+        self, camera: str, path: str, frames: int, fps: float, *, by_row: bool = False
+    ) -> Placement:
+        """Which frame of a video each of its episodes begins with; see ``placement.place``.
+
+        Args:
+            camera: the feature.
+            path: the video.
+            frames: that it has.
+            fps: of the dataset.
+            by_row: whether starts are not looked at.
+        """
+        own = [one for one in self.by_video[camera, path] if one.length]
+        spans = []
+        for one in own:
+            at = one.videos[camera]
+            end = None if at.to_s is None else at.to_s * fps
+            spans.append(Span(one.index, one.length, at.from_s * fps, end, not one.damage))
+        if not spans:
+            return Placement({})
+        last = own[-1]
+        behind = bisect_right(self.all, last.index, key=lambda one: one.index)
+        after = self.all[behind] if behind < len(self.all) else None
+        followed = (
+            after is not None
+            and last.videos[camera].to_s is not None  # in v2.1 a video is of one episode alone
+            and (after.index > last.index + 1 or camera not in after.videos)
+        )
+        return place(spans, frames, followed=followed, by_row=by_row)
 
     @cached_property
     def by_file(self) -> dict[str, tuple[Episode, ...]]:
@@ -109,7 +154,7 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
     paths = _Paths(root, info, cameras, dataset=dataset)
     try:
         rows = _table(source / "episodes") if paths.several else _lines(source / "episodes.jsonl")
-        found = [paths.episode(row) for row in rows]
+        found = _all_named([paths.episode(row, number) for number, row in enumerate(rows)])
     except OSError as error:
         raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
     except _BrokenListError as error:
@@ -121,8 +166,28 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
             remedy="restore the file from where the dataset came",
             dataset=dataset,
         ) from error
-    found.sort(key=lambda one: one.index)
     return _each_once(found, source, dataset=dataset)
+
+
+def _all_named(found: list[Episode]) -> list[Episode]:
+    """The episodes by number; one without a number or a file has those next to it in the list.
+
+    Raises:
+        ValueError: no row names a file.
+    """
+    taken = {one.index for one in found if one.index >= 0}
+    path = next((one.path for one in found if one.path), "")
+    if found and not path:
+        raise ValueError(found[0].damage)
+    for row, one in enumerate(found):
+        path = one.path or path
+        if one.index < 0 or not one.path:
+            index = row if one.index < 0 else one.index
+            while one.index < 0 and index in taken:
+                index += 1
+            taken.add(index)
+            found[row] = replace(one, index=index, path=path)
+    return sorted(found, key=lambda one: one.index)
 
 
 class _BrokenListError(ValueError):
@@ -278,31 +343,61 @@ class _Paths:
                 )
         return found
 
-    def episode(self, row: Mapping[str, Any]) -> Episode:
+    def episode(self, row: Mapping[str, Any], number: int) -> Episode:
         """One episode of the list.
 
-        Raises:
-            ValueError, KeyError, TypeError: the row does not say where it lies.
-        """
-        index, length = int(row["episode_index"]), int(row["length"])
-        if not 0 <= index < MOST_EPISODES or not 0 <= length < 2**31:
-            raise ValueError(f"episode {index} has {length} frames")
-        values = {"episode_index": index, "episode_chunk": index // self._chunk}
-        if self.several:
-            values = _numbers(row, "data")
-        videos = {}
-        for camera in self._cameras:
-            of = _numbers(row, f"videos/{camera}") if self.several else values
-            start = float(row[f"videos/{camera}/from_timestamp"]) if self.several else 0.0
-            if not 0 <= start < 1e9:
-                raise ValueError(f"episode {index} begins at {start} s of {camera}")
-            videos[camera] = VideoPlace(self._at(self._video, {**of, "video_key": camera}), start)
-        return Episode(index, length, self._at(self._data, values), videos)
+        A null, or what is no number, costs the episode, or a camera of it: the episode is damaged,
+        of index -1 and without a path where these are not told, or without a video of the camera.
 
-    def _at(self, template: str, values: Mapping[str, int | str]) -> str:
+        Args:
+            row: of the list.
+            number: of the row.
+
+        Raises:
+            ValueError, KeyError: there is no such column at all, or no path below the dataset.
+        """
+        index = _number(row["episode_index"], MOST_EPISODES)
+        length = _number(row["length"], 2**31)
+        wrong = {"episode_index": index, "length": length}
+        values: dict[str, int | None] = {}
+        if self.several:
+            values = {name: _number(row[f"data/{name}"]) for name in _NEW_FIELDS}
+            wrong |= {f"data/{name}": value for name, value in values.items()}
+        elif index is not None:
+            values = {"episode_index": index, "episode_chunk": index // self._chunk}
+        lost = next((name for name, value in wrong.items() if value is None), None)
+        damage = "" if lost is None else f"its {lost} is {row[lost]!r:.40}"
+        begin, end = (_number(row.get(f"dataset_{side}_index")) for side in ("from", "to"))
+        if not damage and begin is not None and end is not None and end - begin != length:
+            damage = f"it has {length} frames, and rows {begin} to {end - 1}"
+        if damage:
+            damage = f"row {number} of the list of episodes: {damage}"
+        path = self._at(self._data, values) or ""
+        places = ((camera, self._video_of(camera, row, values)) for camera in self._cameras)
+        videos = {camera: place for camera, place in places if place is not None}
+        return Episode(-1 if index is None else index, length or 0, path, videos, damage)
+
+    def _video_of(
+        self, camera: str, row: Mapping[str, Any], values: Mapping[str, int | None]
+    ) -> VideoPlace | None:
+        """Where a camera's frames lie; ``None`` where the row does not say it."""
+        start: float | None = 0.0
+        end = None
+        if self.several:
+            of = f"videos/{camera}"
+            values = {name: _number(row.get(f"{of}/{name}")) for name in _NEW_FIELDS}
+            start, end = (_seconds(row.get(f"{of}/{side}_timestamp")) for side in ("from", "to"))
+        path = self._at(self._video, {**values, "video_key": camera})
+        return None if path is None or start is None else VideoPlace(path, start, end)
+
+    def _at(self, template: str, values: Mapping[str, int | str | None]) -> str | None:
+        """The path with these values in it; ``None`` where one of them is not known."""
+        if not values or None in values.values():
+            return None
+
         def value(match: re.Match[str]) -> str:
             found = values[match[1]]
-            return found if isinstance(found, str) else f"{found:0{int(match[2] or 0)}d}"
+            return f"{found:0{int(match[2] or 0)}d}" if isinstance(found, int) else str(found)
 
         path = _FIELD.sub(value, template)
         parts = path.split("/")
@@ -312,8 +407,17 @@ class _Paths:
         return self._known.setdefault(whole, whole)
 
 
-def _numbers(row: Mapping[str, Any], what: str) -> dict[str, int]:
-    return {name: int(row[f"{what}/{name}"]) for name in ("chunk_index", "file_index")}
+def _number(value: Any, limit: int = 2**53) -> int | None:
+    """A whole number from 0 to below a limit; ``None`` of anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if 0 <= value < limit and value == int(value) else None
+
+
+def _seconds(value: Any) -> float | None:
+    """A time from 0 on; ``None`` of anything else."""
+    found = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e9
+    return float(value) if found else None
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:

@@ -9,9 +9,8 @@ Not here: what is done with records (``transforms``), where pictures lie (``inde
 
 from __future__ import annotations
 
-import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.metadata import (
     EPISODE,
     PARQUET,
-    TASK,
+    TASKS,
     LeRobotMetadata,
     metadata_of,
     open_lerobot,
+    task_column,
 )
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.metadata import LEROBOT_INFO, ShardSlice
@@ -41,6 +41,7 @@ class EpisodeExamples:
     Args:
         path: the file.
         known: the dataset.
+        by_row: whether times are not looked at.
 
     Raises:
         DamagedEpisodeError: the file is damaged, or lacks a column.
@@ -48,7 +49,7 @@ class EpisodeExamples:
         MissingExtraError: pyarrow is not installed.
     """
 
-    def __init__(self, path: str, known: LeRobotMetadata) -> None:
+    def __init__(self, path: str, known: LeRobotMetadata, *, by_row: bool = False) -> None:
         self._known = known
         of_steps = [one for one in known.features.values() if one.per_step]
         tensors = [one for one in of_steps if one.kind == "tensor"]
@@ -58,14 +59,22 @@ class EpisodeExamples:
             for one in tensors
         ]
         self._numbers = [one.key for one in numbers]
-        self._texts = [path for path in texts if path != TASK]
-        tasks = None
-        if TASK in texts:
-            with contextlib.suppress(SourceError):  # whoever names them has been told
+        by_task = {one: task_column(one) for one in texts if known.features[one].encoding == TASKS}
+        tasks: Mapping[int, bytes] = {}
+        if by_task:
+            try:
                 tasks = known.tasks
-        self._has_task = tasks is not None
+            except SourceError:  # whoever names them has been told
+                texts, by_task = [one for one in texts if one not in by_task], {}
+        self._texts = texts
+        strings = [one for one in texts if one not in by_task]
         inside = [one for one in known.cameras if known.features[one].encoding == PARQUET]
-        self._rows = EpisodeRows(path, numbers, self._texts, tasks, inside)
+        self._rows = EpisodeRows(path, numbers, strings, by_task, tasks, inside, by_row=by_row)
+
+    @property
+    def notes(self) -> Mapping[str, None]:
+        """What a person should know of the file."""
+        return self._rows.notes
 
     @property
     def count(self) -> int:
@@ -84,8 +93,6 @@ class EpisodeExamples:
         }
         values.update({key: self._rows.texts(key, own) for key in self._texts})
         values[EPISODE] = np.asarray([one.index], np.int64)
-        if self._has_task:
-            values[TASK] = self._rows.tasks(own)
         for number, camera in enumerate(self._known.cameras):
             values[camera] = [MARK.pack(number, step) for step in range(one.length)]
         return own, write_example(values)

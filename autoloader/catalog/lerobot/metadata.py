@@ -10,6 +10,7 @@ Not here: the list of episodes (``episodes``), the packets of a video (``packets
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,10 @@ VIDEO = "video"
 """``Feature.encoding`` of a camera whose frames lie in MP4 files."""
 PARQUET = "parquet"
 """``Feature.encoding`` of a camera whose pictures lie in the Parquet files."""
+TASKS = "tasks"
+"""``Feature.encoding`` of a text that the rows give as the number of a task."""
+_ANNOTATION = "annotation."
+"""Integers under such names are numbers of tasks, as GR00T writes them."""
 _RANGE = re.compile(r"(\d+):(\d+)")
 _DTYPES = frozenset(
     ["bool", "float16", "float32", "float64"]
@@ -179,8 +184,13 @@ def _features(info: Mapping[str, Any], root: Path, *, dataset: str) -> dict[str,
             raise broken(str(root / LEROBOT_INFO), why, dataset=dataset) from error
     features[EPISODE] = Feature(EPISODE, EPISODE, "tensor", "int64", (), None, per_step=False)
     if "task_index" in features and TASK not in features:
-        features[TASK] = Feature(TASK, TASK, "text", "string", (), None, per_step=True)
+        features[TASK] = Feature(TASK, TASK, "text", "string", (), TASKS, per_step=True)
     return features
+
+
+def task_column(feature: str) -> str:
+    """The column with the numbers of the tasks whose texts a feature is."""
+    return "task_index" if feature == TASK else feature
 
 
 def _feature(name: str, node: Mapping[str, Any]) -> Feature:
@@ -203,6 +213,8 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
         )
     if dtype == "string":
         return Feature(name, name, "text", "string", (), None, per_step=True)
+    if name.startswith(_ANNOTATION) and "int" in dtype and math.prod(shape) == 1:
+        return Feature(name, name, "text", "string", (), TASKS, per_step=True)
     kind: FeatureKind = "tensor" if dtype in _DTYPES and min(shape, default=1) >= 0 else "other"
     return Feature(name, name, kind, dtype, shape, None, per_step=True)
 

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
+from autoloader.catalog.lerobot.placement import LARGEST_DRIFT_FRAMES
 
-LARGEST_DRIFT_FRAMES = 0.5
-"""A time that is off by more than this many frames belongs to another frame."""
-_ALWAYS = ("episode_index", "frame_index", "timestamp")
-_TASK_INDEX = "task_index"
+_EPISODE, _FRAME, _TIME = "episode_index", "frame_index", "timestamp"
+_LARGEST_OFFSET_FRAMES = 1.1
+"""Times of some writers begin at one frame, not at 0; with what float32 makes of it."""
+_STEADY_FRAMES = 0.1
+"""How far times may be from an offset that all rows have."""
 
 
 class DamagedEpisodeError(Exception):
@@ -44,21 +46,24 @@ class NumberColumn:
 class EpisodeRows:
     """The rows of a Parquet file.
 
+    A row without a value that is wanted costs its episode, and no other.
+
     Args:
         path: the file.
         numbers: columns of numbers that are wanted.
         strings: columns of text.
-        tasks: text of every task where the tasks of the rows are wanted; else ``None``.
+        by_task: feature → column of integers that are numbers of tasks.
+        tasks: text of every task, UTF-8.
         needed: columns that must be there beside; they are not read.
+        by_row: whether times are not looked at (``timestamps: ignore``).
 
     Attributes:
-        numbers: column → [rows, width]; ``None`` where a row has not that many numbers.
-        strings: column → text of every row.
         count: rows.
+        notes: what a person should know of the file.
 
     Raises:
-        DamagedEpisodeError: the file is damaged, or lacks a column.
-        OSError: it cannot be opened.
+        DamagedEpisodeError: the file is missing or damaged, or lacks a column.
+        OSError: it cannot be read.
         MissingExtraError: pyarrow is not installed.
     """
 
@@ -67,16 +72,20 @@ class EpisodeRows:
         path: str,
         numbers: Collection[NumberColumn],
         strings: Collection[str],
-        tasks: Mapping[int, bytes] | None,
+        by_task: Mapping[str, str],
+        tasks: Mapping[int, bytes],
         needed: Collection[str] = (),
+        *,
+        by_row: bool = False,
     ) -> None:
         self._tasks = tasks
-        wanted = [*_ALWAYS, *([_TASK_INDEX] if tasks is not None else [])]
-        names = list(dict.fromkeys([*wanted, *(one.key for one in numbers), *strings]))
+        self._by_row = by_row
+        self.notes: dict[str, None] = {}
+        wanted = [_EPISODE, *(one.key for one in numbers), *strings, *by_task.values()]
+        names = list(dict.fromkeys([*wanted, _FRAME, _TIME]))
 
         def there(columns: Sequence[str]) -> list[str]:
-            asked = (name for name in (*names, *needed) if name != "timestamp")
-            lost = [name for name in asked if name not in columns]
+            lost = [name for name in (*wanted, *needed) if name not in columns]
             if lost:
                 raise DamagedEpisodeError(f"its Parquet file has no column {lost[0]!r}")
             return [name for name in names if name in columns]
@@ -85,15 +94,30 @@ class EpisodeRows:
             table = read_columns(path, there)
         except UnreadableParquetError as error:
             raise DamagedEpisodeError(f"its Parquet file cannot be read: {error}") from error
+        except FileNotFoundError as error:
+            name = "/".join(path.split("/")[-2:])
+            raise DamagedEpisodeError(f"its Parquet file {name} is missing") from error
         self.count: int = table.num_rows
-        self.numbers = {one.key: _flat(table.column(one.key), one) for one in numbers}
-        self.strings: dict[str, list[Any]] = {key: table.column(key).to_pylist() for key in strings}
-        self._frame = _whole(table.column("frame_index"))
-        self._task = _whole(table.column(_TASK_INDEX)) if tasks is not None else None
+
+        def whole(name: str) -> NDArray[np.int64] | None:
+            if name not in table.column_names:
+                return None
+            values, bad = _flat(table.column(name), NumberColumn(name, 1, np.dtype(np.int64)))
+            return np.where(bad, -1, values[:, 0])
+
+        self._numbers = {one.key: _flat(table.column(one.key), one) for one in numbers}
+        self._strings: dict[str, list[Any]] = {
+            key: table.column(key).to_pylist() for key in strings
+        }
+        self._by_task = {feature: whole(name) for feature, name in by_task.items()}
+        self._frame = whole(_FRAME)
         self._time_s = None
-        if "timestamp" in table.column_names:
-            self._time_s = table.column("timestamp").to_numpy().astype(np.float64)
-        episode = _whole(table.column("episode_index"))
+        if _TIME in table.column_names:
+            time = NumberColumn(_TIME, 1, np.dtype(np.float64))
+            values, bad = _flat(table.column(_TIME), time)
+            self._time_s = np.where(bad, np.nan, values[:, 0])
+        episode = whole(_EPISODE)
+        assert episode is not None, "it was asked for"
         self._order = np.argsort(episode, kind="stable")
         self._sorted = episode[self._order]
 
@@ -101,8 +125,11 @@ class EpisodeRows:
         """The rows of an episode, after they were held against the list and the frame rate.
 
         Raises:
-            DamagedEpisodeError: they are not there, not in order, or not at their times.
+            DamagedEpisodeError: they are not there, not in order, not at their times, or one lacks
+                a value.
         """
+        if one.damage:
+            raise DamagedEpisodeError(one.damage)
         left, right = np.searchsorted(self._sorted, [one.index, one.index + 1]).tolist()
         own = self._order[left:right]
         if one.length and not len(own):
@@ -119,75 +146,94 @@ class EpisodeRows:
         first = int(own[0])
         rows = slice(first, first + one.length)
         steps = np.arange(one.length)
-        if own[-1] != first + one.length - 1 or not np.array_equal(self._frame[rows], steps):
+        in_order = self._frame is None or np.array_equal(self._frame[rows], steps)
+        if own[-1] != first + one.length - 1 or not in_order:
             raise DamagedEpisodeError(
                 f"the rows of episode {one.index} are not its frames in order"
             )
-        if self._time_s is not None:
-            off = np.abs(self._time_s[rows] * fps - steps)
-            worst = int(np.argmax(off))
-            if not off[worst] <= LARGEST_DRIFT_FRAMES:
+        if self._time_s is not None and not self._by_row:
+            self._check_times(self._time_s[rows] * fps, one, fps)
+        for key, (_, bad) in self._numbers.items():
+            if bad[rows].any():
                 raise DamagedEpisodeError(
-                    f"row {worst} of episode {one.index} has the time "
-                    f"{self._time_s[rows][worst]:.3f} s; at {fps:g} frames a second it is "
-                    f"{worst / fps:.3f} s"
+                    f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} has not as "
+                    "many numbers as the metadata says"
                 )
-        for key, values in self.numbers.items():
-            if values is None:
-                raise DamagedEpisodeError(
-                    f"{key}: a row has not as many numbers as the metadata says"
-                )
-        if self._task is not None and self._tasks is not None:
-            lost = set(self._task[rows].tolist()) - set(self._tasks)
+        for feature, column in self._by_task.items():
+            assert column is not None, "it was asked for"
+            lost = set(column[rows].tolist()) - set(self._tasks)
             if lost:
                 raise DamagedEpisodeError(
-                    f"task {min(lost)} of episode {one.index} is not in the task list"
+                    f"a row of episode {one.index} has no number of {feature}"
+                    if min(lost) < 0
+                    else f"{feature} {min(lost)} of episode {one.index} is not in the task list"
                 )
         return rows
 
-    def tasks(self, rows: slice) -> list[bytes]:
-        """The task of every one of some rows, UTF-8."""
-        assert self._task is not None, "they were asked for"
-        assert self._tasks is not None, "they were asked for"
-        return [self._tasks[task] for task in self._task[rows].tolist()]
+    def _check_times(self, frames: NDArray[np.float64], one: Episode, fps: float) -> None:
+        """Hold the times of an episode's rows, in frames, against the numbers of the rows."""
+        off = frames - np.arange(one.length)
+        if np.abs(off).max() <= LARGEST_DRIFT_FRAMES:  # false of NaN
+            return
+        offset = float(np.median(off))
+        if abs(offset) <= _LARGEST_OFFSET_FRAMES and np.abs(off - offset).max() <= _STEADY_FRAMES:
+            self.notes[
+                f"the times of its rows begin at {offset / fps:.3f} s and not at 0; that is taken "
+                "off"
+            ] = None
+            return
+        worst = int(np.argmax(np.abs(off)))
+        raise DamagedEpisodeError(
+            f"row {worst} of episode {one.index} has the time {frames[worst] / fps:.3f} s; at "
+            f"{fps:g} frames a second it is {worst / fps:.3f} s; write timestamp = frame_index / "
+            "fps, or set timestamps: ignore, which takes frames by the numbers of the rows"
+        )
 
     def texts(self, key: str, rows: slice) -> list[bytes]:
-        """A column of text at some rows, UTF-8."""
-        return [str(text or "").encode() for text in self.strings[key][rows]]
+        """A text of some rows that ``rows_of`` gave, UTF-8; "" of a null."""
+        column = self._by_task.get(key)
+        if column is not None:
+            return [self._tasks[task] for task in column[rows].tolist()]
+        return [str(text or "").encode() for text in self._strings[key][rows]]
 
     def column(self, key: str, rows: slice) -> NDArray[Any]:
         """[n, width] of a column of numbers at rows that ``rows_of`` gave."""
-        values = self.numbers[key]
-        assert values is not None, "rows_of has looked"
-        return values[rows]
+        return self._numbers[key][0][rows]
 
 
-def _flat(column: Any, wanted: NumberColumn) -> NDArray[Any] | None:
-    """[rows, width] of a column; ``None`` where a row has not that many numbers."""
+def _flat(column: Any, wanted: NumberColumn) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """([rows, width] of a column, [rows] which rows have not that many numbers)."""
     import pyarrow
 
     rows, values = len(column), column.combine_chunks()
-    if values.null_count:
-        return None
+    of = np.arange(rows)
+    bad = np.zeros(rows, np.bool_)
+    found = np.zeros((rows, wanted.width), wanted.dtype)
+
+    def without_nulls(values: Any, of: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+        if not values.null_count:
+            return values, of
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        bad[of[~there]] = True
+        return values.drop_null(), of[there]
+
     while pyarrow.types.is_nested(values.type):
-        if not hasattr(values, "flatten"):
-            return None
-        lengths = values.value_lengths() if hasattr(values, "value_lengths") else None
-        if lengths is not None and len(lengths.unique()) > 1:
-            return None
-        values = values.flatten()
-        if not isinstance(values, pyarrow.Array) or values.null_count:
-            return None
+        if not hasattr(values, "flatten") or pyarrow.types.is_struct(values.type):
+            return found, np.ones(rows, np.bool_)
+        values, of = without_nulls(values, of)
+        lengths: Any = getattr(values.type, "list_size", None)
+        if lengths is None:
+            lengths = values.value_lengths().to_numpy(zero_copy_only=False)
+        values, of = values.flatten(), np.repeat(of, lengths)
+    values, of = without_nulls(values, of)
     try:
-        flat = values.to_numpy(zero_copy_only=False).astype(wanted.dtype)
+        flat = values.to_numpy(zero_copy_only=False)
+        if wanted.dtype.kind in "iu" and flat.dtype.kind == "f":
+            bad[of[~np.isfinite(flat)]] = True
+            flat = np.nan_to_num(flat, posinf=0, neginf=0)
+        flat = flat.astype(wanted.dtype)
     except (ValueError, TypeError):
-        return None
-    return flat.reshape(rows, wanted.width) if len(flat) == rows * wanted.width else None
-
-
-def _whole(column: Any) -> NDArray[np.int64]:
-    """[rows] int64; -1 where a row has none."""
-    try:
-        return np.asarray(column.fill_null(-1).to_numpy()).astype(np.int64)
-    except (ValueError, TypeError) as error:
-        raise DamagedEpisodeError(f"a column of numbers cannot be read: {error}"[:200]) from error
+        return found, np.ones(rows, np.bool_)
+    bad |= np.bincount(of, minlength=rows) != wanted.width
+    found[~bad] = (flat[~bad[of]] if bad.any() else flat).reshape(-1, wanted.width)
+    return found, bad

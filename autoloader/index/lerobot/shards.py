@@ -26,7 +26,13 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.examples import MARK, EpisodeExamples
-from autoloader.catalog.lerobot.metadata import EPISODE, TASK, VIDEO, LeRobotMetadata
+from autoloader.catalog.lerobot.metadata import (
+    EPISODE,
+    TASKS,
+    VIDEO,
+    LeRobotMetadata,
+    task_column,
+)
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.index import tables
@@ -81,7 +87,7 @@ class LeRobotShards:
         builder = TableBuilder(schema, self._sections(schema))
         episodes: _PlainEpisodes | _TransformedEpisodes
         try:
-            cameras = _Cameras(path, self._known, self._videos)
+            cameras = _Cameras(path, self._known, self._videos, by_row=schema.by_row)
             if schema.transform is None:
                 episodes = _PlainEpisodes(path, schema, self._known, cameras)
             else:
@@ -97,6 +103,8 @@ class LeRobotShards:
                 builder.leave_out(0, 0, str(error))
             else:
                 builder.add(first, one.length, steps, values, texts)
+        for note in (*episodes.notes, *cameras.notes):
+            builder.note(note)
         return builder.tables(source)
 
     def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
@@ -132,8 +140,11 @@ class LeRobotShards:
 class _Cameras:
     """The frames of a Parquet file's episodes, camera by camera, as far as they are asked for."""
 
-    def __init__(self, path: str, known: LeRobotMetadata, of: videos.Videos) -> None:
+    def __init__(
+        self, path: str, known: LeRobotMetadata, of: videos.Videos, *, by_row: bool
+    ) -> None:
         self._path = path
+        self._by_row = by_row
         self._known = known
         self._videos = of
         self._found: dict[str, FramesOfFile] = {}
@@ -147,10 +158,18 @@ class _Cameras:
         if camera not in self._found:
             if self.is_video(camera):
                 fps = self._known.fps
-                self._found[camera] = videos.VideoFrames(self._path, camera, self._videos, fps)
+                self._found[camera] = videos.VideoFrames(
+                    self._path, camera, self._videos, fps, by_row=self._by_row
+                )
             else:
                 self._found[camera] = pictures.PictureFrames(self._path, camera, count)
         return self._found[camera].of(one, rows)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of the videos that were asked for."""
+        every = self._found.values()
+        return [note for one in every if isinstance(one, videos.VideoFrames) for note in one.notes]
 
     def is_video(self, camera: str) -> bool:
         """Whether its frames lie in videos."""
@@ -177,8 +196,21 @@ class _PlainEpisodes:
             for one in schema.features
             if one.role == "frames" and not cameras.is_video(one.key)
         }
-        tasks = known.tasks if TASK in texts else None
-        self._rows = EpisodeRows(path, numbers, texts - {TASK}, tasks, inside)
+        by_task = {
+            key: task_column(key)
+            for key in sorted(texts)
+            if key in known.features and known.features[key].encoding == TASKS
+        }
+        tasks = known.tasks if by_task else {}
+        strings = texts - set(by_task)
+        self._rows = EpisodeRows(
+            path, numbers, strings, by_task, tasks, inside, by_row=schema.by_row
+        )
+
+    @property
+    def notes(self) -> Mapping[str, None]:
+        """What a person should know of the rows."""
+        return self._rows.notes
 
     def values(self, one: Episode) -> tuple[int, int, Values, Texts]:
         """(first row, steps, what goes into the sections, texts) of an episode.
@@ -200,8 +232,7 @@ class _PlainEpisodes:
             elif feature.role in NUMBERS:
                 values[NUMBERS[feature.role], number] = self._rows.column(feature.key, rows)
             else:
-                key = feature.key
-                said = self._rows.tasks(rows) if key == TASK else self._rows.texts(key, rows)
+                said = self._rows.texts(feature.key, rows)
                 values[Section.TEXT_IDS, number], texts[number] = numbered(said)
         return rows.start, one.length, values, texts
 
@@ -215,7 +246,12 @@ class _TransformedEpisodes:
         self._schema = schema
         self._known = known
         self._cameras = cameras
-        self._examples = EpisodeExamples(path, known)
+        self._examples = EpisodeExamples(path, known, by_row=schema.by_row)
+
+    @property
+    def notes(self) -> Mapping[str, None]:
+        """What a person should know of the rows."""
+        return self._examples.notes
 
     def values(self, one: Episode) -> tuple[int, int, Values, Texts]:
         """(first row, steps, what goes into the sections, texts) of an episode.

@@ -1,7 +1,8 @@
 """Where the frames of episodes lie in videos.
 
-Step i of an episode is frame round(from_s × fps) + i of its video. That is checked: against the
-number of frames, the times at which the video shows them, and the other episodes of the same file.
+Step i of an episode is frame f + i of its video, where f follows from the list of episodes and the
+number of frames (``catalog.lerobot.placement``). The times at which the video shows its frames must
+agree with the frame rate.
 
 Not here: reading packets (``catalog.lerobot.packets``), decoding (``decode.video``).
 """
@@ -19,7 +20,8 @@ import numpy as np
 from autoloader.catalog.lerobot.episodes import Episode, EpisodeList
 from autoloader.catalog.lerobot.metadata import LeRobotMetadata
 from autoloader.catalog.lerobot.packets import PacketTable, UnreadableVideoError, read_packets
-from autoloader.catalog.lerobot.rows import LARGEST_DRIFT_FRAMES, DamagedEpisodeError
+from autoloader.catalog.lerobot.placement import LARGEST_DRIFT_FRAMES, Placement
+from autoloader.catalog.lerobot.rows import DamagedEpisodeError
 from autoloader.index.format import Section
 from autoloader.index.lerobot.frames import Steps
 
@@ -36,9 +38,6 @@ SECTIONS = (
 )
 MOST_KEPT_PACKETS = 2**21
 """Of videos that other Parquet files still ask for; one takes 48 bytes."""
-
-Span = tuple[int, int, int]
-"""First frame, the frame behind the last, and the index of the episode that they belong to."""
 
 
 class Videos:
@@ -57,7 +56,7 @@ class Videos:
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, PacketTable | str] = OrderedDict()
         self._left: Counter[str] | None = None
-        self._clashes: dict[tuple[str, str], dict[int, tuple[Span, Span]]] | None = None
+        self._placed: dict[tuple[str, str, bool], Placement] = {}
 
     def table(self, path: str) -> PacketTable | str:
         """The packets of a video, or why there are none; a Parquet file asks once."""
@@ -79,12 +78,15 @@ class Videos:
                     self._kept.popitem(last=False)
         return found
 
-    def clash(self, camera: str, path: str, one: Episode) -> tuple[Span, Span] | None:
-        """The frames of an episode, and another's that are partly the same; mostly ``None``."""
+    def placed(self, camera: str, path: str, frames: int, *, by_row: bool) -> Placement:
+        """Which frame of a video each of its episodes begins with; see ``EpisodeList.placed``."""
+        key = (camera, path, by_row)
         with self._lock:
-            if self._clashes is None:
-                self._clashes = _clashes(self._known)
-        return self._clashes.get((camera, path), {}).get(one.index)
+            if key not in self._placed:
+                known = self._known
+                found = known.episodes.placed(camera, path, frames, known.fps, by_row=by_row)
+                self._placed[key] = found
+            return self._placed[key]
 
 
 def _users(episodes: EpisodeList) -> Counter[str]:
@@ -102,29 +104,6 @@ def _read(path: str) -> PacketTable | str:
         return f"the video cannot be read: {error.strerror or error}"
 
 
-def _clashes(known: LeRobotMetadata) -> dict[tuple[str, str], dict[int, tuple[Span, Span]]]:
-    """Camera and video → episode → its frames, and those of one that wants some of them too."""
-    taken: dict[tuple[str, str], list[Span]] = {}
-    for one in known.episodes.all:
-        for camera, place in one.videos.items():
-            first = round(place.from_s * known.fps)
-            if one.length:
-                span = (first, first + one.length, one.index)
-                taken.setdefault((camera, place.path), []).append(span)
-    found: dict[tuple[str, str], dict[int, tuple[Span, Span]]] = {}
-    for key, spans in taken.items():
-        spans.sort()
-        farthest = spans[0]
-        for span in spans[1:]:
-            if span[0] < farthest[1]:
-                of = found.setdefault(key, {})
-                of.setdefault(span[2], (span, farthest))
-                of.setdefault(farthest[2], (farthest, span))
-            if span[1] > farthest[1]:
-                farthest = span
-    return found
-
-
 class VideoFrames:
     """The frames of one camera in the episodes of one Parquet file.
 
@@ -133,13 +112,21 @@ class VideoFrames:
         camera: the feature.
         videos: of the dataset.
         fps: frames a second.
+        by_row: whether no time is looked at (``timestamps: ignore``).
+
+    Attributes:
+        notes: what a person should know of the videos.
     """
 
-    def __init__(self, shard: str, camera: str, videos: Videos, fps: float) -> None:
+    def __init__(
+        self, shard: str, camera: str, videos: Videos, fps: float, *, by_row: bool = False
+    ) -> None:
         self._folder = os.path.dirname(shard)  # noqa: PTH120
         self._camera = camera
         self._videos = videos
         self._fps = fps
+        self._by_row = by_row
+        self.notes: dict[str, None] = {}
         self._tables: dict[str, PacketTable | str] = {}
         self._packets: dict[int, tuple[dict[str, int], int]] = {}
 
@@ -148,32 +135,32 @@ class VideoFrames:
         del rows
         place = one.videos.get(self._camera)
         if place is None:
-            raise DamagedEpisodeError(f"{self._camera} has no video")
+            raise DamagedEpisodeError(
+                f"{self._camera}: the list of episodes does not say in which video episode "
+                f"{one.index} lies, and where"
+            )
         name = f"{self._camera}, {'/'.join(place.path.split('/')[-2:])}"
         if place.path not in self._tables:
             self._tables[place.path] = self._videos.table(place.path)
         table = self._tables[place.path]
         if isinstance(table, str):
             raise DamagedEpisodeError(f"{name}: {table}")
-        if (clash := self._videos.clash(self._camera, place.path, one)) is not None:
-            (first, stop, _), (start, end, other) = clash
-            raise DamagedEpisodeError(
-                f"{name}: frames {first} to {stop - 1} are of episode {one.index}, and "
-                f"{start} to {end - 1} of episode {other}"
-            )
-        first = round(place.from_s * self._fps)
+        placed = self._videos.placed(self._camera, place.path, len(table), by_row=self._by_row)
+        if one.index in placed.lost:
+            raise DamagedEpisodeError(f"{name}: {placed.lost[one.index]}")
+        first = placed.first[one.index]
+        if placed.note:
+            self.notes[f"{name}: {placed.note}"] = None
         stop = first + one.length
-        if stop > len(table):
-            raise DamagedEpisodeError(
-                f"{name}: it has {len(table)} frames, and episode {one.index} wants {first} to "
-                f"{stop - 1}"
-            )
+        if self._by_row:
+            return _VideoEpisode(self, place.path, table, first)
         off = np.abs(table.shown_s[first:stop] * self._fps - np.arange(first, stop))
         worst = int(np.argmax(off))
         if off[worst] > LARGEST_DRIFT_FRAMES:
             raise DamagedEpisodeError(
                 f"{name}: frame {first + worst} is shown at {table.shown_s[first + worst]:.3f} s; "
-                f"at {self._fps:g} frames a second it is {(first + worst) / self._fps:.3f} s"
+                f"at {self._fps:g} frames a second it is {(first + worst) / self._fps:.3f} s; "
+                "timestamps: ignore takes frames by their number"
             )
         return _VideoEpisode(self, place.path, table, first)
 

@@ -45,6 +45,13 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     name = declared.name
     key = dataset_key(source.spec.seed, name)
     directory, slices = source.open()
+    by_row = declared.timestamps == "ignore"
+    if by_row and directory.file_format != LEROBOT:
+        raise SpecError(
+            f"{where}.timestamps: ignore, and {directory.path} is no LeRobot dataset",
+            remedy="leave it out: nothing else has times of rows",
+            path=f"{where}.timestamps",
+        )
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
     features = episodes.features
@@ -83,6 +90,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         present=cameras.present,
         reversed=cameras.reversed,
         files_are=cameras.files_are,
+        by_row=by_row,
         num_samples=declared.num_samples,
     )
 
@@ -95,7 +103,7 @@ def _check_tasks(directory: VersionDirectory, named: Iterable[Feature]) -> None:
     """
     if directory.file_format != LEROBOT:
         return
-    from autoloader.catalog.lerobot.metadata import TASK, metadata_of  # others start without it
+    from autoloader.catalog.lerobot.metadata import TASKS, metadata_of  # others start without it
 
-    if any(feature.key == TASK for feature in named):
+    if any(feature.encoding == TASKS for feature in named):
         assert metadata_of(directory).tasks, "a list without a task is refused"

@@ -50,6 +50,7 @@ class ResolvedDataset:
         reversed: cameras whose first and last channels change places.
         files_are: which copy of the dataset its files were taken for, and why; "" where nothing
             hangs on it.
+        by_row: whether frames are taken by the numbers of rows, whatever times say.
         num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
     """
 
@@ -73,6 +74,7 @@ class ResolvedDataset:
     turn: tuple[int, int] = (0, 1)
     reversed: frozenset[str] = frozenset()
     files_are: str = ""
+    by_row: bool = False
     num_samples: int | None = None
     words: Words = field(default_factory=Words)
 
@@ -139,5 +141,5 @@ class ResolvedDataset:
                 path = str(error.filename or self.directory.path)
                 raise files.unreadable(error, path, dataset=self.name) from error
         else:
-            sizes = [Path(path).stat().st_size for path in files_of]
+            sizes = [Path(path).stat().st_size for path in files_of if Path(path).exists()]
         return sum(sizes) // max(1, self.records)

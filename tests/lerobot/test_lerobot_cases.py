@@ -1,0 +1,207 @@
+"""Rebuilt reports from other projects (../shared/cases): the right sample, or a refusal by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from real_damage import REAL, Damaged, damages
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import AutoloaderError, SpecError
+
+CASES = Path(__file__).parents[2].parent / "shared/cases"
+Samples = dict[tuple[int, int], dict[str, Any]]
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[[str], Path]:
+    """Makes a case's dataset."""
+
+    def make(case: str) -> Path:
+        if not (CASES / case).is_dir():
+            pytest.skip(f"there is no {CASES / case}")
+        subprocess.run(
+            [sys.executable, "make.py", str(tmp_path / case)],
+            cwd=CASES / case,
+            env={**os.environ, "PYTHONPATH": "../lib"},
+            check=True,
+        )
+        return tmp_path / case
+
+    return make
+
+
+def spec_of(root: Path, **more: Any) -> PipelineSpec:
+    dataset = {
+        "name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action",
+        **more.pop("dataset", {}),
+    }  # fmt: skip
+    plain = {
+        "datasets": [dataset],
+        "cameras": {name: {"size": [48, 64]} for name in dataset["images"]},
+        "batch": {"size": 4, "drop_last": False},
+        "mixing": {"epoch": "pass"},
+        "errors": {"max_corrupt_ratio": 0.5},
+        **more,
+    }
+    return PipelineSpec.from_mapping(plain)
+
+
+def samples_of(spec: PipelineSpec) -> tuple[Samples, list[str]]:
+    """((episode, step) → grey level by camera and text, why episodes are quarantined).
+
+    Actions of the cases tell episode and step.
+    """
+    found = {}
+    with AutoLoader(
+        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
+    ) as loader:
+        for batch in loader:
+            for k, action in enumerate(batch["action"][:, 0]):
+                grey = {name: frames[k, 0].mean() for name, frames in batch["images"].items()}
+                found[round(float(action[0])), round(float(action[1]))] = {
+                    **grey,
+                    "text": batch["language"][k],
+                }
+        return found, [one.reason for one in loader.quarantined()]
+
+
+def grey(episode: int, step: int) -> int:
+    return (20 * episode + 4 * step + 10) % 250
+
+
+def check(found: Samples, cameras: tuple[str, ...] = ("top",)) -> None:
+    for (episode, step), sample in found.items():
+        for camera in cameras:
+            assert abs(sample[camera] - grey(episode, step)) < 2, (episode, step, camera)
+
+
+def test_starts_that_drift_are_placed_by_the_lengths(
+    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = made("lr3177_drift")
+    found, lost = samples_of(spec_of(root))
+    assert not lost
+    assert len(found) == 600
+    check(found)
+    from autoloader.cli.app import main
+
+    spec = root.parent / "mix.json"
+    spec.write_text(json.dumps(spec_of(root).model_dump(mode="json")))
+    assert main(["index", "--spec", str(spec), "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["datasets"]["arm"]["notes"]
+    for word in ("of 150 episodes", "up to 0.7", "600 frames"):
+        assert word in note
+
+
+def test_a_camera_that_was_not_recorded_once_costs_that_episode_where_it_is_used(
+    made: Callable[[str], Path],
+) -> None:
+    root = made("null_video_l2d2429")
+    found, lost = samples_of(spec_of(root))
+    assert {episode for episode, _ in found} == {0, 1, 2, 3}
+    assert not lost
+    check(found)
+    found, (why,) = samples_of(spec_of(root, dataset={"images": {"top": TOP, "wrist": WRIST}}))
+    assert {episode for episode, _ in found} == {0, 1, 3}
+    check(found, ("top", "wrist"))
+    assert WRIST in why
+    assert "episode 2" in why
+
+
+def test_a_robots_clock_is_refused_with_what_to_do_and_ignored_on_request(
+    made: Callable[[str], Path],
+) -> None:
+    root = made("hardware_clock_lr3513")
+    with pytest.raises(AutoloaderError) as caught:
+        samples_of(spec_of(root))
+    for word in ("timestamps: ignore", "frame_index / fps"):
+        assert word in str(caught.value)
+    found, lost = samples_of(spec_of(root, dataset={"timestamps": "ignore"}))
+    assert not lost
+    assert len(found) == 32
+    check(found)
+
+
+def test_annotations_are_the_texts_of_their_tasks(made: Callable[[str], Path]) -> None:
+    root = made("gr00t_annotation")
+    language = "annotation.human.action.task_description"
+    found, lost = samples_of(spec_of(root, dataset={"language": language}))
+    assert not lost
+    assert {sample["text"] for sample in found.values()} == {"pick up the cup"}
+
+
+def test_an_episode_that_was_deleted_hides_no_other(made: Callable[[str], Path]) -> None:
+    found, lost = samples_of(spec_of(made("deleted_episode_lr831")))
+    assert not lost
+    assert {episode for episode, _ in found} == {0, 1, 2, 4, 5, 6, 7, 8, 9}
+    check(found)
+
+
+def rewrite(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(file)), file)
+
+
+def test_rows_without_frame_index_whose_times_begin_at_one_frame_count_by_their_order(
+    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autoloader.cli.app import main
+
+    root = made("gr00t_annotation")
+    info = json.loads((root / "meta/info.json").read_text())
+    del info["features"]["frame_index"]
+    info["features"]["observation.images.egoview"] = info["features"][TOP]
+    (root / "meta/info.json").write_text(json.dumps(info))
+
+    def as_gr00t_writes(table: pa.Table) -> pa.Table:
+        times = (np.arange(1, len(table) + 1) / 10).astype(np.float32)
+        number = table.column_names.index("timestamp")
+        return table.set_column(number, "timestamp", pa.array(times)).drop_columns("frame_index")
+
+    for file in sorted((root / "data").rglob("*.parquet")):
+        rewrite(file, as_gr00t_writes)
+    found, lost = samples_of(spec_of(root))
+    assert not lost
+    assert len(found) == 32
+    check(found)
+    spec = root.parent / "mix.json"
+    spec.write_text(json.dumps(spec_of(root).model_dump(mode="json")))
+    assert main(["index", "--spec", str(spec), "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["datasets"]["arm"]["notes"]
+    assert "begin at 0.100 s" in note
+
+
+def test_timestamps_are_of_lerobot_data_alone(tmp_path: Path) -> None:
+    from rlds_files import episode, write_dataset
+    from streams import dataset_of
+    from streams import spec_of as rlds_spec_of
+
+    written = write_dataset(tmp_path, [[episode(0, 5)]])
+    with pytest.raises(SpecError, match="no LeRobot dataset"):
+        samples_of(rlds_spec_of({**dataset_of(written), "timestamps": "ignore"}))
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
+    if not REAL.is_dir():
+        pytest.skip(f"there is no {REAL}")
+    return Damaged(tmp_path_factory.mktemp("real"))
+
+
+@pytest.mark.parametrize(("version", "damage", "seed"), list(damages(15)))
+def test_damage_to_real_episodes_shows_no_other_picture(
+    damaged: Damaged, version: str, damage: Any, seed: int
+) -> None:
+    done, _, _, wrong = damaged.attempt(version, damage, seed)
+    assert not wrong, done
