@@ -77,7 +77,7 @@ def stored(camera: int, episode: int, step: int) -> dict[str, Any]:
     return {"bytes": data, "path": f"frame_{step:06d}.png"}
 
 
-def columns(episode: int, length: int, first: int) -> dict[str, Any]:
+def columns(episode: int, length: int, first: int, fps: float = FPS) -> dict[str, Any]:
     """The rows of an episode; action and state tell episode and step."""
     steps = np.arange(length)
     action = np.stack([np.full(length, episode), steps, steps / 7], axis=1).astype(np.float32)
@@ -85,7 +85,7 @@ def columns(episode: int, length: int, first: int) -> dict[str, Any]:
     return {
         "action": list(action),
         "observation.state": list(state),
-        "timestamp": (steps / FPS).astype(np.float32),
+        "timestamp": (steps / fps).astype(np.float32),
         "frame_index": steps,
         "episode_index": np.full(length, episode),
         "index": first + steps,
@@ -101,6 +101,7 @@ class LeRobotFiles:
         lengths: of its episodes.
         version: "v2.1" or "v3.0".
         codec, gop: of its videos.
+        fps: frames a second.
         cameras: feature → how many episodes each of its video files holds (v3.0).
         rows_a_file: episodes of a Parquet file (v3.0).
         info: what ``meta/info.json`` says beside or instead.
@@ -112,6 +113,7 @@ class LeRobotFiles:
     version: str = "v3.0"
     codec: str = "libx264"
     gop: int = 2
+    fps: float = FPS
     cameras: Mapping[str, int] = field(default_factory=lambda: {"observation.images.top": 2})
     rows_a_file: int = 3
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +153,7 @@ class LeRobotFiles:
 
     def _rows(self, episode: int, first: int) -> dict[str, Any]:
         length = self.lengths[episode]
-        return columns(episode, length, first) | {
+        return columns(episode, length, first, self.fps) | {
             camera: [stored(len(self.cameras) + number, episode, k) for k in range(length)]
             for number, camera in enumerate(self.pictures)
         }
@@ -167,12 +169,12 @@ class LeRobotFiles:
                     rows[episode] |= {
                         f"videos/{camera}/chunk_index": 0,
                         f"videos/{camera}/file_index": first // each,
-                        f"videos/{camera}/from_timestamp": len(frames) / FPS,
+                        f"videos/{camera}/from_timestamp": len(frames) / self.fps,
                         f"videos/{camera}/to_timestamp": (len(frames) + self.lengths[episode])
-                        / FPS,
+                        / self.fps,
                     }
                 frames += [picture(number, episode, k) for k in range(self.lengths[episode])]
-            write_video(self.video(root, camera, first), frames, self.codec, self.gop)
+            write_video(self.video(root, camera, first), frames, self.codec, self.gop, self.fps)
 
     def video(self, root: Path, camera: str, episode: int) -> Path:
         """The file that holds an episode of a camera."""
@@ -197,7 +199,7 @@ class LeRobotFiles:
         old = "chunk-{episode_chunk:03d}"
         info: dict[str, Any] = {
             "codebase_version": self.version,
-            "fps": FPS,
+            "fps": self.fps,
             "chunks_size": 1000,
             "total_episodes": len(rows),
             "splits": {"train": f"0:{len(rows)}"},

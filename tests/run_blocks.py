@@ -144,9 +144,29 @@ class wandb:
 }  # fmt: skip
 """Page → what it takes for granted."""
 THEN: Mapping[str, str] = {
-    "docs/explanation/controller.md": "assert trace.changes()",
-    "docs/howto/from-other-loaders.md": _LOADER + "batch = next(iter(loader))\n"
-    "assert lerobot_layout(batch, loader.dataset_names)['observation.state'].ndim == 3",
+    "docs/howto/from-other-loaders.md": """
+from pathlib import Path
+from torch.utils.data import DataLoader
+first = next(train_data_iter)
+assert first["task"]["image_primary"].shape == (4, 16, 16, 3)
+assert dataset_statistics is None
+loader.close()
+plain = Path("mix.yaml").read_text().replace("sample: {goal: uniform}", "")
+normal = "normalize: {action: {method: q01_q99, clip: true, arithmetic: openvla}}"
+Path("openvla.yaml").write_text(plain + normal)
+vla_dataset = LoaderDataset("openvla.yaml", lambda row: (row["action"][0], row["dataset_name"]))
+actions, names = next(iter(DataLoader(vla_dataset, batch_size=3, num_workers=0)))
+assert actions.shape == (3, 2) and set(names) <= {b"one", b"two"}
+assert len(vla_dataset) > 0
+vla_dataset.loader.close()
+Path("act.yaml").write_text(plain + "sample: {action_horizon: 100}")
+loader = AutoLoader("act.yaml", ram_floor="64MiB")
+act = lerobot_layout(next(iter(loader)), loader.dataset_names)
+assert act["observation.state"].shape == (4, 3) and act["action"].shape == (4, 100, 2)
+assert act["observation.images.primary"].shape == (4, 3, 16, 16)
+assert 0 < act["observation.images.primary"].max() <= 1
+assert act["action_is_pad"].any() and not act["action_is_pad"].all()
+""",
     "docs/howto/lightning.md": "assert trainer.global_step == 4",
     "docs/howto/trainers.md": "accelerator.save_state('state')\nassert trainer.state.global_step",
     "docs/reference/metrics.md": "assert any(name.startswith('loader/') for name in logged[0])",

@@ -85,7 +85,7 @@ class ReferenceSample:
         sample = self._sample
         offsets = list(sample.state_offsets)
         if name == "action":
-            offsets = [sample.action_start + k for k in range(sample.action_horizon)]
+            offsets = list(sample.action_offsets)
         values, insides, zeros = [], [], []
         for offset in offsets:
             row, inside, zero = self._row(offset, at)
@@ -200,9 +200,9 @@ def said_at(step: Step, path: str, choice: LanguageChoice, labels: Sequence[str]
         labels: names of a class label, where the spec gives none.
     """
     value = np.asarray(value_at(step, path))
-    if value.dtype.kind in "iu" and not value.ndim:
+    if value.dtype.kind in "iu" and value.size == 1:
         names = dict(choice.names) or dict(enumerate(labels))
-        return [names.get(int(value), "")]
+        return [names.get(value.item(), "")]
     if not choice.several:
         return [text_at(step, path)]
     texts = [one.decode() if isinstance(one, bytes) else str(one) for one in value.tolist()]

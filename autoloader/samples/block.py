@@ -342,7 +342,7 @@ def field_offsets(sample: SampleSpec, name: FieldName) -> NDArray[np.int64]:
     """[R] int64: which rows relative to t a field takes, before any sum."""
     if name == "state":
         return np.asarray(sample.state_offsets, dtype=np.int64)
-    return sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+    return np.asarray(sample.action_offsets, dtype=np.int64)
 
 
 def linked_rows(frame_row: NDArray[np.int64]) -> list[bool]:

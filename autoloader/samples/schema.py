@@ -23,7 +23,7 @@ from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.transforms.fields import is_several, is_text
+from autoloader.transforms.fields import is_code, is_several, is_text
 from autoloader.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
@@ -165,7 +165,7 @@ def text_role(feature: Feature) -> Role:
         return "text"
     if is_several(feature):
         return "texts"
-    return "points" if feature.shape else "number"
+    return "number" if is_code(feature) else "points"
 
 
 def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:

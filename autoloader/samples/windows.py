@@ -52,11 +52,11 @@ def dropped_edges(sample: SampleSpec) -> tuple[int, int]:
     """How many t at the start and at the end of an episode have no sample."""
     # A step that an edge moved inside has a chunk that reaches as far as that of t, at most.
     chunked = {0, *sample.frame_offsets} if sample.action_per == "step" else {0}
-    first = sample.action_start
+    own = sample.action_offsets
     offsets = (
         *sample.frame_offsets,
         *sample.state_offsets,
-        *(step + row for step in chunked for row in (first, first + sample.action_horizon - 1)),
+        *(step + row for step in chunked for row in (own[0], own[-1])),
     )
     start = max(0, -min(offsets)) if sample.edges.start == "drop" else 0
     return start, max(0, max(offsets)) if sample.edges.end == "drop" else 0
@@ -114,7 +114,7 @@ def action_rows(
     Returns:
         [n · k] int64 steps, and rows [n · k, horizon].
     """
-    offsets = sample.action_start + np.arange(sample.action_horizon, dtype=np.int64)
+    offsets = np.asarray(sample.action_offsets, dtype=np.int64)
     if sample.action_per == "sample":
         return t, rows(t, offsets, steps, sample)
     frame = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)

@@ -5,6 +5,7 @@ Not here: the other words of ``sample`` (``sample``), what a window is (``sample
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ OFFSETS: dict[str, Part] = {
     "state_offsets": "state",
     "action_start": "action",
     "action_horizon": "action",
+    "action_step": "action",
 }
 """What says the same in frames."""
 TOLERANCE_S = 1e-4
@@ -37,7 +39,7 @@ class DeltaTimestamps(Block):
     )
     action: tuple[Seconds, ...] | None = Field(
         None, min_length=1, max_length=10_000,
-        description="action rows relative to t, one frame apart",
+        description="action rows relative to t, each as long after the one before",
     )  # fmt: skip
 
     def __bool__(self) -> bool:
@@ -52,7 +54,7 @@ class DeltaTimestamps(Block):
             where: path of the dataset in the spec.
 
         Raises:
-            SpecError: a time lies beside the frames, or action rows are not one frame apart.
+            SpecError: a time lies beside the frames, or action rows are not evenly apart.
         """
         found: dict[str, Any] = {}
         for part, name in (("frames", "frame_offsets"), ("state", "state_offsets")):
@@ -62,14 +64,15 @@ class DeltaTimestamps(Block):
         if self.action is not None:
             field = f"{where}.sample.delta_timestamps.action"
             rows = _offsets(self.action, fps, field)
-            if rows != tuple(range(rows[0], rows[0] + len(rows))):
+            step = rows[1] - rows[0] if len(rows) > 1 else 1
+            if step < 1 or any(after - row != step for row, after in itertools.pairwise(rows)):
                 raise SpecError(
                     f"{field}: {list(self.action)} are frames {list(rows)} at {fps:g} a second, "
-                    "and action rows lie one frame apart",
-                    remedy=f"write times {1 / fps:g} s apart",
+                    "and each action row lies as far behind the one before",
+                    remedy=f"write times {1 / fps:g} s apart, or a multiple of it, in order",
                     path=field,
                 )
-            found |= {"action_start": rows[0], "action_horizon": len(rows)}
+            found |= {"action_start": rows[0], "action_horizon": len(rows), "action_step": step}
         return found
 
 

@@ -43,6 +43,7 @@ class SampleSpec(Block):
     )
     action_start: Offset = Field(0, description="first action row relative to t")
     action_horizon: int = Field(1, ge=1, le=10_000, description="action rows")
+    action_step: int = Field(1, ge=1, le=1_000_000, description="frames from one to the next")
     action_reduce: Literal["none", "sum"] = Field(
         "none", description="sum: one row, the sum over the rows that lie in the episode"
     )
@@ -81,6 +82,12 @@ class SampleSpec(Block):
         return 1 if self.action_reduce == "sum" else horizon
 
     @property
+    def action_offsets(self) -> tuple[int, ...]:
+        """Action rows relative to t, or to the step that their chunk belongs to, before any sum."""
+        rows = range(self.action_horizon)
+        return tuple(self.action_start + self.action_step * row for row in rows)
+
+    @property
     def action_steps(self) -> int:
         """Steps of the window that have a chunk of their own; 0 where the sample has one."""
         return self.window if self.action_per == "step" else 0
@@ -97,7 +104,7 @@ class SampleSpec(Block):
 
     @model_validator(mode="after")
     def _says_each_offset_once(self) -> SampleSpec:
-        check_said_once(self, ((0,), (0,), 0, 1))
+        check_said_once(self, ((0,), (0,), 0, 1, 1))
         return self
 
 
@@ -108,6 +115,7 @@ class SampleOverride(Block):
     state_offsets: tuple[Offset, ...] | None = Field(None, min_length=1)
     action_start: Offset | None = None
     action_horizon: int | None = Field(None, ge=1, le=10_000)
+    action_step: int | None = Field(None, ge=1, le=1_000_000)
     action_reduce: Literal["none", "sum"] | None = None
     action_per: Literal["sample", "step"] | None = None
     action_relative_to_state: tuple[Dim, ...] | None = None
@@ -123,7 +131,7 @@ class SampleOverride(Block):
 
     @model_validator(mode="after")
     def _says_each_offset_once(self) -> SampleOverride:
-        check_said_once(self, (None, None, None, None))
+        check_said_once(self, (None,) * len(OFFSETS))
         return self
 
 

@@ -241,7 +241,7 @@ def is_several(feature: Feature) -> bool:
 def is_code(feature: Feature) -> bool:
     """Whether the feature is one integer, which may stand for a text."""
     plain = feature.kind == "tensor" and feature.encoding is None
-    return plain and not feature.shape and feature.dtype in _LANGUAGE_INTEGERS
+    return plain and feature.shape in ((), (1,)) and feature.dtype in _LANGUAGE_INTEGERS
 
 
 def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
@@ -285,7 +285,7 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
     if is_text(feature) or is_several(feature):
         stored = list(values) if is_text(feature) else joined(values, feature.step_numbers)
         return stored or ([] if feature.per_step else [b""])
-    if not feature.shape:
+    if is_code(feature):
         return [str(number).encode() for number in values.reshape(-1).tolist()]
     points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
     return [text_of_points(row) for row in points]

@@ -133,10 +133,10 @@ def _features_of(
     names = {}
     for feature in features:
         as_stored = declared.transform is None and directory.file_format == LEROBOT
-        if as_stored and not is_text(feature):
+        if as_stored and not is_text(feature) and not is_code(feature):
             raise UnsupportedError(
                 f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "
-                "texts alone are read as language yet",
+                "texts and single integers alone are read as language yet",
                 remedy="name task, the text of each frame's task",
                 path=place,
             )

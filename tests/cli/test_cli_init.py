@@ -377,7 +377,7 @@ def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_datase
         assert cameras["primary"]["placeholder"] is True
         assert {name for name, how in cameras.items() if "placeholder" not in how} == filled
         assert set(plain.get("augment", {})) == filled  # black stays black
-        with AutoLoader(plain, ram_floor="1MB", output="numpy", isolation="thread") as loader:
+        with AutoLoader(plain, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
             batch = next(iter(loader))
         for name, frames in batch["images"].items():
             assert batch["frame_mask"][name].any() == frames.any() == (name in filled)

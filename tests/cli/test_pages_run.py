@@ -18,8 +18,14 @@ def furnished() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/howto/resume.md", "docs/reference/recipes.md"]
-)  # fmt: skip
+    "page",
+    [
+        "README.md",
+        "docs/howto/from-other-loaders.md",
+        "docs/howto/resume.md",
+        "docs/reference/recipes.md",
+    ],
+)
 def test_a_page_runs(page: str) -> None:
     assert list(run_blocks.faults(ROOT / page)) == []
 

@@ -201,13 +201,15 @@ def test_depth_videos_are_refused_by_name(tmp_path: Path) -> None:
         assert word in str(caught.value)
 
 
-def test_integers_as_language_and_depth_cameras_are_refused_by_name(tmp_path: Path) -> None:
+def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_name(
+    tmp_path: Path,
+) -> None:
     root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
     common = {"name": "arm", "path": str(root), "action": "action"}
     cameras = {"top": {"size": [HEIGHT, WIDTH]}}
-    for language in ("task_index", {"path": "task_index", "names": ["pick up"]}):
+    for language in ("task_index", "observation.state"):
         dataset = {**common, "images": {"top": TOP}, "language": language}
-        with pytest.raises(AutoloaderError, match="task_index") as caught:
+        with pytest.raises(AutoloaderError, match=language) as caught:
             resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
         assert caught.value.remedy
     depth = {"top": {**cameras["top"], "depth": "uint16"}}

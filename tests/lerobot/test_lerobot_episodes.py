@@ -117,7 +117,10 @@ def test_an_rlds_dataset_needs_its_frame_rate_for_seconds(tmp_path: Path) -> Non
     ("more", "words"),
     [
         ({"sample": {"delta_timestamps": {"frames": [0.05]}}}, ("[0.05]", "10 a second", "0.1 s")),
-        ({"sample": {"delta_timestamps": {"action": [0, 0.2]}}}, ("one frame apart", "[0, 2]")),
+        (
+            {"sample": {"delta_timestamps": {"action": [0, 0.1, 0.4]}}},
+            ("as far behind the one before", "[0, 1, 4]"),
+        ),
         ({"dataset": {"fps": 12}}, ("fps: 12", "says 10")),
         (
             {"sample": {"frame_offsets": [1], "delta_timestamps": {"frames": [0]}}},

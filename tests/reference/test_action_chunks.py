@@ -66,6 +66,20 @@ def test_each_step_of_the_window_has_the_chunk_that_starts_at_it(
     assert seen == 2 * sum(LENGTHS)
 
 
+@pytest.mark.parametrize("reader", ["stream", "indexed"])
+def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None:
+    own = {"action_start": -1, "action_horizon": 3, "action_step": 2}
+    seen = 0
+    for batch in batches(written, reader=reader, sample=own):
+        for k, (_, _, _, number, t) in enumerate(batch["provenance"].tolist()):
+            last, rows = LENGTHS[number] - 1, [t - 1, t + 1, t + 3]
+            held = [min(max(row, 0), last) for row in rows]
+            np.testing.assert_array_equal(batch["action"][k][:, 1], held)
+            assert batch["action_mask"][k][:, 0].tolist() == [0 <= row <= last for row in rows]
+            seen += 1
+    assert seen == sum(LENGTHS)
+
+
 def test_chunks_are_normalised_alike_in_both_readers(written: Written) -> None:
     normalize = {"action": {"method": "min_max"}}
     dataset = dataset_of(written, state=["observation/state[:2]"])

@@ -84,7 +84,7 @@ def spec_of(name: str, style: str, folder: str = "data") -> dict[str, Any]:
 def samples_of(spec: Any, layout: Any) -> dict[tuple[int, int], dict[str, Any]]:
     """(episode, t) → every key of the project's batch; episodes that give samples are counted."""
     found = {}
-    with AutoLoader(spec, ram_floor="1MB", output="numpy", isolation="thread") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
         for batch in loader:
             rows = dict(flat(layout(batch, loader.dataset_names)))
             for i, place in enumerate(batch["provenance"].tolist()):
@@ -181,7 +181,7 @@ def test_a_weight_is_multiplied_by_all_transitions_as_there(style: str) -> None:
     transitions = [one["num_transitions"] for one in theirs]
     if style == "openvla":
         transitions[0] -= 4  # drops each episode's first step as well
-    shares = plan_loader(spec, ram_floor="1MB").order.shares
+    shares = plan_loader(spec, ram_floor="64MiB").order.shares
     np.testing.assert_allclose(shares, np.divide(transitions, sum(transitions)), rtol=1e-9)
     if style == "octo":
         assert round(shares[0], 4) == 0.0635
@@ -240,7 +240,7 @@ def test_every_variant_of_openpi_has_its_numbers_masks_and_prompts(
     }  # fmt: skip
     found = {}
     how = "pi0_fast" if model == "raw" else model
-    with AutoLoader(spec, ram_floor="1MB", output="numpy", isolation="thread") as loader:
+    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
         for batch in loader:
             rows = dict(flat(layouts.openpi(batch, model=how)))  # type: ignore[arg-type]
             for i, place in enumerate(batch["provenance"].tolist()):

@@ -212,7 +212,7 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
             dataset_of(one, weight=2), two,
             weights=weights, sample={"per_episode": cap}, mixing={"epoch": 100},
         )  # fmt: skip
-        shares[weights] = plan_loader(spec, ram_floor="1MB").order.shares
+        shares[weights] = plan_loader(spec, ram_floor="64MiB").order.shares
     assert shares["natural_scaled"] == pytest.approx((18 / 21, 3 / 21))
     assert shares["natural"] == pytest.approx((natural, 1 - natural))  # passes end together
 

@@ -13,20 +13,24 @@ from autoloader.spec import SampleSpec
 EDGES = st.sampled_from(["repeat", "zero", "drop"])
 OFFSETS = st.lists(st.integers(-6, 6), min_size=1, max_size=4).map(tuple)
 SAMPLES = st.builds(
-    lambda frames, states, start, horizon, first, last, per_episode: SampleSpec.model_validate(
-        {
-            "frame_offsets": frames,
-            "state_offsets": states,
-            "action_start": start,
-            "action_horizon": horizon,
-            "edges": {"start": first, "end": last},
-            "per_episode": per_episode,
-        }
+    lambda frames, states, start, horizon, step, first, last, per_episode: (
+        SampleSpec.model_validate(
+            {
+                "frame_offsets": frames,
+                "state_offsets": states,
+                "action_start": start,
+                "action_horizon": horizon,
+                "action_step": step,
+                "edges": {"start": first, "end": last},
+                "per_episode": per_episode,
+            }
+        )
     ),
     OFFSETS,
     OFFSETS,
     st.integers(-4, 4),
     st.integers(1, 5),
+    st.integers(1, 3),
     EDGES,
     EDGES,
     st.just("all") | st.integers(1, 20),
@@ -34,7 +38,7 @@ SAMPLES = st.builds(
 
 
 def every_offset(sample: SampleSpec) -> list[int]:
-    horizon = range(sample.action_start, sample.action_start + sample.action_horizon)
+    horizon = [sample.action_start + k * sample.action_step for k in range(sample.action_horizon)]
     return [*sample.frame_offsets, *sample.state_offsets, *horizon]
 
 

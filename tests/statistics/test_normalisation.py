@@ -429,7 +429,7 @@ def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_the
         assert gripper == {0.0 if project == "openvla" else 1.0}
     path = tmp_path / "mix.yaml"
     path.write_text(json.dumps(spec.model_dump(mode="json", by_alias=True)))
-    assert main(["verify", "--spec", str(path), "-n", "300", "--ram-floor", "1MB"]) == 0
+    assert main(["verify", "--spec", str(path), "-n", "300", "--ram-floor", "64MiB"]) == 0
 
 
 def test_a_dataset_has_its_own_columns_to_normalise_over_those_of_the_mixture(

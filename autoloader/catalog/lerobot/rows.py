@@ -190,11 +190,13 @@ class EpisodeRows:
         )
 
     def texts(self, key: str, rows: slice) -> list[bytes]:
-        """A text of some rows that ``rows_of`` gave, UTF-8; "" of a null."""
+        """A text of some rows, or the integer that stands for one, UTF-8; "" of a null."""
         column = self._by_task.get(key)
         if column is not None:
             return [self._tasks[task] for task in column[rows].tolist()]
-        return [str(text or "").encode() for text in self._strings[key][rows]]
+        stored = self._strings[key][rows]
+        said = (one[0] if isinstance(one, list) and one else one for one in stored)
+        return [b"" if text is None else str(text).encode() for text in said]
 
     def column(self, key: str, rows: slice) -> NDArray[Any]:
         """[n, width] of a column of numbers at rows that ``rows_of`` gave."""

@@ -190,7 +190,7 @@ class _PlainEpisodes:
             for one in schema.features
             if one.role in NUMBERS and one.per_step
         ]
-        texts = {one.key for one in schema.features if one.role == "text"}
+        texts = {one.key for one in schema.features if one.role in ("text", "number")} - {EPISODE}
         inside = {
             one.key
             for one in schema.features
