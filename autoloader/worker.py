@@ -277,7 +277,10 @@ class _Trainer:
             self.wire.send(messages.Failed.of(message.pipeline, error))
             return
         self._served[message.pipeline] = served
-        served.start()
+        try:
+            served.start()
+        except AutoloaderError as error:  # no further thread
+            self.wire.send(messages.Failed.of(message.pipeline, error))
 
     def give_way(self) -> None:
         """This process ends for another one."""
@@ -286,7 +289,10 @@ class _Trainer:
         self.hang_up()
 
     def _note_cgroup(self, page: ControlPage) -> None:
-        membership = Path("/proc/self/cgroup").read_bytes()
+        try:
+            membership = Path("/proc/self/cgroup").read_bytes()
+        except OSError:  # no /proc, or one without it
+            return
         if membership != self._membership:
             self._membership = membership
             directory = memory_cgroup()

@@ -142,6 +142,12 @@ class Written:
         """Write nonsense over a record's length."""
         self.overwrite(shard, self.offsets[shard][record], b"\xff" * 8)
 
+    def claim_length(self, shard: int, record: int, length: int) -> None:
+        """Write another length over a record's, with its checksum."""
+        size = struct.pack("<Q", length)
+        header = size + struct.pack("<I", masked_crc32c(size))
+        self.overwrite(shard, self.offsets[shard][record], header)
+
     def truncate(self, shard: int, record: int) -> None:
         """Cut a shard in the middle of a record."""
         end = self.offsets[shard][record] + 12 + self.lengths[shard][record] // 2

@@ -16,9 +16,14 @@ Not here: what a record holds (``graph.episodes``).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
+import numpy as np
+
+from autoloader.catalog.files import is_remote, opened_anywhere, source_bytes
+from autoloader.catalog.tfrecord import walk_records
 from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
@@ -102,10 +107,27 @@ def numbered_records(
     path: Any, first: Any, stop: Any, pass_: Any, shard: Any, pass_key: Any
 ) -> Any:
     """(pass, shard, record, episode key, record bytes) of the records [first, stop) of a file."""
-    records = tf.data.TFRecordDataset(path).take(stop).skip(first)
+    whole = tf.numpy_function(_whole_records, [path, stop], tf.int64)
+    records = tf.data.TFRecordDataset(path).take(whole).skip(first)
     return records.enumerate(start=first).map(
         lambda record, raw: (pass_, shard, record, draws.fold(pass_key, shard, record), raw)
     )
+
+
+def _whole_records(path: bytes, most: int) -> np.int64:
+    """How many of the first records of a local file end within it.
+
+    TensorFlow makes room for a record before it reads it: a length beyond all memory ends the
+    process. What is left out is named where it is missed (``graph.reader``). Remote files are the
+    remote client's. Where a file cannot be read TensorFlow says so.
+    """
+    name = path.decode()
+    if not is_remote(name):
+        with contextlib.suppress(OSError), opened_anywhere(name) as file:
+            walk = walk_records(file, source_bytes(file), verify=False)
+            ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)
+            return np.int64(next(ends, most))
+    return np.int64(most)
 
 
 def _variant(

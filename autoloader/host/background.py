@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
 
 
@@ -36,7 +37,7 @@ class Background:
             thread = LoaderThread(self._work, self._name)
             try:
                 thread.start()
-            except RuntimeError:
+            except PipelineError:
                 return
             self._thread = thread
         self._idle.acquire()

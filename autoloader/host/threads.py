@@ -19,6 +19,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from autoloader.errors import PipelineError
+
+MORE_THREADS = (
+    "raise the limit of processes and threads (ulimit -u, pids.max of the control group), or use "
+    "fewer: decode_threads, io_threads, decode_processes, num_workers of other loaders"
+)
 _LONGEST_NAME = 15
 _PR_SET_PDEATHSIG = 1
 
@@ -34,6 +40,21 @@ class LoaderThread(threading.Thread):
 
     def __init__(self, target: Callable[..., object], name: str, args: tuple[Any, ...] = ()):
         super().__init__(target=target, name=name, args=args, daemon=True)
+
+    def start(self) -> None:
+        """See ``threading.Thread.start``.
+
+        Raises:
+            PipelineError: the kernel gives this user or control group no further thread.
+        """
+        try:
+            super().start()
+        except RuntimeError as error:
+            raise PipelineError(
+                f"no thread can be started ({self.name}): {error}",
+                remedy=MORE_THREADS,
+                stage="threads",
+            ) from error
 
     def run(self) -> None:
         """Take the name, then run the target."""

@@ -22,7 +22,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from autoloader.clock import Clock, SystemClock
@@ -149,7 +148,7 @@ def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
     leading = re.match(r"[1-9]\d*", ranks)
     return HostFacts(
         cpus=usable_processors(),
-        memory_bytes=_rounded(psutil.virtual_memory().total),
+        memory_bytes=_rounded(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
         cgroup_limit_bytes=None if cgroup_limit_bytes is None else _rounded(cgroup_limit_bytes),
         gpus=_gpu_names(),
         scheduler="slurm" if "SLURM_JOB_ID" in environment else "none",

@@ -30,7 +30,7 @@ from autoloader.process import helper_messages, messages
 from autoloader.process.messages import Message, Wire
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Place
-from autoloader.supervision.supervisor import Supervisor, waited
+from autoloader.supervision.supervisor import PAST_BATCHES, Supervisor, waited
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class HelperClient:
         self._wire: Wire | None = None
         self._gone = ""
         self._closed = False
-        self._restarts = 0
+        self._restarts = self._since_restart = 0
         self.present = 0
         self.possible = 0
         self._supervisor = Supervisor(
@@ -176,7 +176,7 @@ class HelperClient:
                 reason = self._serve(self._spawned())
                 self._end()
                 if reason:
-                    self._restarts += 1
+                    self._restarts, self._since_restart = self._restarts + 1, 0
                     if self._restarts > _MOST_RESTARTS:
                         self._give_up(f"the process that asks them ended again: {reason}")
         except (AutoloaderError, OSError) as error:
@@ -228,7 +228,9 @@ class HelperClient:
         if isinstance(message, helper_messages.HelperAnswer):
             self._answers.answered(message.number, message.took_s, message.check)
         elif isinstance(message, helper_messages.HelperCopied):
-            self._restarts = 0
+            self._since_restart += 1
+            if self._since_restart >= PAST_BATCHES:
+                self._restarts = 0
             self._answers.copied(message.number, BatchMessage.from_plain(message.batch))
         elif isinstance(message, helper_messages.HelperCompared):
             self._answers.compared(message.number, message.same)

@@ -25,6 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoloader.errors import WorkerError
+from autoloader.host.threads import MORE_THREADS
+
 _BOOT = str(Path(__file__).with_name("boot.py"))
 _PAST_CACHES = "glibc.cpu.x86_non_temporal_threshold"
 """From so many bytes on a copy goes past the caches; where it is not known it is ignored."""
@@ -101,8 +104,18 @@ def start(
         arguments: of its command line.
         changes: of the environment.
         popen: further arguments of ``subprocess.Popen``.
+
+    Raises:
+        WorkerError: the kernel starts no further process.
     """
-    return subprocess.Popen(command(module, arguments), env=environment(**(changes or {})), **popen)
+    try:
+        return subprocess.Popen(
+            command(module, arguments), env=environment(**(changes or {})), **popen
+        )
+    except (BlockingIOError, MemoryError) as error:
+        raise WorkerError(
+            f"no process can be started for {module}: {error}", remedy=MORE_THREADS
+        ) from error
 
 
 def tunables(own: str) -> str:

@@ -4,7 +4,9 @@ Theory of operation. The supervisor holds no thread: whoever waits for the proce
 when nothing came for a moment, and ``saw_life`` when something did. A process that hangs is killed
 (SIGKILL ends a stopped process as well); one that ended is started again by its owner, who asks
 ``try_again`` first. After ``MAX_RESTARTS`` in a row without ``progress`` that raises, with what
-the process printed last: its stdout and stderr go to a memory file, of which the end is read.
+the process printed last: its stdout and stderr go to a memory file, of which the end is read. A
+crash, or an exit with a status, is past only when ``PAST_BATCHES`` batches came behind it: what
+crashes it may lie behind batches that come again each time.
 
 Not here: what is said to the process, and where it begins again (``process.child``,
 ``pipeline.decode_client``, ``catalog.tensorflow_process``); the judgement itself (``vitals``).
@@ -35,6 +37,9 @@ from autoloader.supervision.vitals import (
 logger = logging.getLogger(__name__)
 
 MAX_RESTARTS = 5
+PAST_BATCHES = 1000
+"""More than a pipeline has under way: a process that delivers so many is beyond what crashed it."""
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _LOOK_EVERY_S = 0.5
 _SAY_EVERY_S = 30.0
 _LAST_BYTES = 8192
@@ -103,7 +108,7 @@ class Supervisor:
         self._what = what
         self._module = module
         self._remedy = remedy
-        self._in_a_row = 0
+        self._in_a_row = self._crashes = self._since_crash = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.watch = ProcessWatch(what, 0)
         self._log = memory_file("autoloader-log")
@@ -141,8 +146,12 @@ class Supervisor:
         self.watch = ProcessWatch(self._what, pid)
 
     def progress(self) -> None:
-        """The process did its work: earlier restarts no longer count."""
+        """The process delivered a batch: earlier restarts no longer count, but for late crashes."""
         self._in_a_row = 0
+        if self._crashes:
+            self._since_crash += 1
+            if self._since_crash >= PAST_BATCHES:
+                self._crashes = 0
 
     def how_it_ended(self, within_s: float) -> str:
         """How it ended by itself; "" where it is not ours, or has not ended in time."""
@@ -193,7 +202,9 @@ class Supervisor:
             WorkerError: it has failed too often in a row.
         """
         self._in_a_row += counts
-        if self._in_a_row <= MAX_RESTARTS:
+        if counts and self._crashed:
+            self._crashes, self._since_crash = self._crashes + 1, 0
+        if max(self._in_a_row, self._crashes) <= MAX_RESTARTS:
             logger.warning("%s is started again: %s", self._what, reason)
             return
         lines = self.last_lines()
@@ -206,11 +217,22 @@ class Supervisor:
                 "find out who killed it: the kernel for want of memory (its log says so: dmesg), "
                 "a job scheduler or a person; with too little memory use smaller knobs"
             )
+        often = f"{self._in_a_row} times in a row without a batch"
+        if self._in_a_row <= MAX_RESTARTS:
+            often = (
+                f"{self._crashes} times by its own fault, each less than {PAST_BATCHES} batches "
+            )
+            often += "after the one before"
         raise WorkerError(
-            f"{self._what} ended {self._in_a_row} times in a row without a batch; last: "
-            f"{reason}{printed}",
+            f"{self._what} ended {often}; last: {reason}{printed}",
             remedy=remedy,
         )
+
+    @property
+    def _crashed(self) -> bool:
+        """Whether it ended by its own fault."""
+        code = None if self.process is None else self.process.poll()
+        return code is not None and (code > 0 or -code in _CRASHES)
 
     def last_lines(self, count: int = 20) -> str:
         """The end of what it wrote to its stdout and stderr."""

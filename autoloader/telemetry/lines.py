@@ -34,7 +34,7 @@ def run_name() -> str:
 def script_name() -> str:
     """What this process runs, for people: its batch job, where it is of one, and its script."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or ""
-    path = Path(sys.argv[0] or "python")
+    path = Path((sys.argv and sys.argv[0]) or "python")
     script = (path.parent.name if path.name == "__main__.py" else path.name) or "python"
     return f"{job}:{script}" if job else script
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ FILE_DAMAGE: dict[str, tuple[Breaker, list[int], str]] = {
         "ends before",
     ),
     "empty": (lambda w: w.files[1].write_bytes(b"") and None, [0, 1, 2, 3, 4], "ends before"),
+}
+FILE_DAMAGE |= {
+    f"length of {length:,} bytes": (
+        partial(Written.claim_length, shard=1, record=2, length=length),
+        [2, 3, 4],
+        "truncated",
+    )
+    for length in (2**62, 2**40, 2**63 + 5, 2**64 - 1)
 }
 RECORD_DAMAGE: dict[str, tuple[Any, str]] = {
     "no example": (b"\xff\xfe no example", "unexpected field"),

@@ -1,0 +1,81 @@
+"""Hosts that lack something end a start with an error of the library, or do without."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rlds_files import episode, write_dataset
+from streams import spec_of
+
+SCRIPT = """
+import itertools, sys
+mix, isolation = sys.argv[1:]
+sys.argv.clear()
+from autoloader import AutoLoader
+from autoloader.errors import AutoloaderError
+try:
+    with AutoLoader(mix, output="numpy", ram_floor="256MiB", isolation=isolation) as loader:
+        print("came", len(list(itertools.islice(loader, 5))))
+except AutoloaderError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("poor")
+    spec = spec_of(write_dataset(folder, [[episode(number, 20) for number in range(4)]]))
+    path = folder / "mix.json"
+    path.write_text(json.dumps(spec.model_dump(mode="json")))
+    return path
+
+
+def said(mix: Path, isolation: str, *before: str, needs: Sequence[str] = ()) -> str:
+    if needs and os.getuid():
+        pytest.skip("only root may take something away")
+    for tool in needs:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    done = subprocess.run(
+        [*before, sys.executable, "-c", SCRIPT, str(mix), isolation],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_program_without_arguments_not_even_its_name_is_served(mix: Path, isolation: str) -> None:
+    assert said(mix, isolation) == "came 5\n"
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_without_proc_a_start_says_what_to_mount(mix: Path, isolation: str) -> None:
+    without = ("unshare", "-m", "sh", "-c", 'umount -l /proc; exec "$@"', "sh")
+    found = said(mix, isolation, *without, needs=("unshare", "umount"))
+    assert "free memory cannot be read" in found
+    assert "mount /proc" in found
+
+
+@pytest.mark.parametrize("most", [4, 8, 12, 40])
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_under_a_limit_of_processes_a_start_works_or_names_the_limit(
+    mix: Path, isolation: str, most: int
+) -> None:
+    limited = (
+        *("setpriv", "--reuid", str(600_000 + os.getpid()), "--clear-groups"),
+        *("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"),
+        *("prlimit", f"--nproc={most}"),
+    )
+    found = said(mix, isolation, *limited, needs=("setpriv", "prlimit"))
+    assert found == "came 5\n" if most == 40 else "ulimit -u" in found or found == "came 5\n"
