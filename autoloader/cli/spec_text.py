@@ -57,7 +57,7 @@ def spec_text(
     cameras = list(dict.fromkeys(camera for one in entries for camera in one.cameras))
     empty = [name for name in style.cameras if style.only_cameras and name not in cameras]
     cameras += empty
-    ordered = sorted(cameras, key=lambda name: (name not in style.cameras, cameras.index(name)))
+    ordered = list(dict.fromkeys([*(c for c in style.cameras if c in cameras), *cameras]))
     lines += [*style.sample.splitlines(), "cameras:"]
     for name in ordered:
         how = style.cameras.get(name, style.cameras["primary"])

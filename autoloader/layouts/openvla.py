@@ -52,8 +52,10 @@ def openvla(
     )
     action, mask = batch["action"], batch["action_mask"]
     rows = constant(range(action.shape[1]), window.samples)
-    before = window.t[:, None] + action_start + rows < 0
-    inside = mask.any(-1) | before  # a row before the first one repeats it
+    inside = mask.any(-1)
+    before = (inside.cumsum(1) == 0) & inside.any(1)[:, None]
+    before = before | (window.t[:, None] + action_start + rows < 0)
+    inside = inside | before  # a row before the first one repeats it
     columns = mask.any(1)
     last = columns.sum(-1)[:, None] - 1
     absolute = columns & (constant(range(columns.shape[1]), last) == last)

@@ -201,6 +201,26 @@ def test_openvlas_rows_behind_the_end_or_the_goal_are_neutral(written: Written, 
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
+@pytest.mark.parametrize(("goal", "told"), [("none", True), ("none", False), ("uniform", True)])
+def test_openvlas_rows_before_the_episode_repeat_its_first_action(
+    written: Written, goal: str, told: bool, output: str
+) -> None:
+    offsets = [-2, -1, 0]
+    window = {"frame_offsets": offsets, "state_offsets": offsets, "goal": goal}
+    batch, _ = batches(
+        written, output=output, sample={**window, "action_start": -2, "action_horizon": 7}
+    )
+    start = {"action_start": -2} if told else {}
+    found = layouts.openvla(batch, goal=goal == "uniform", **start)  # type: ignore[arg-type]
+    for t in range(STEPS):
+        k = at(batch, t)
+        last = int(found["task"]["timestep"][k]) if goal == "uniform" else STEPS - 1
+        steps = [max(t - 2 + h, 0) for h in range(7)]
+        wanted = [[step / 100 if step <= last else 0.0, min(step, last)] for step in steps]
+        assert np.allclose(found["action"][k], wanted, atol=1e-7), t
+
+
+@pytest.mark.parametrize("output", ["numpy", "torch"])
 @pytest.mark.parametrize("model", ["pi0", "pi05", "pi0_fast"])
 def test_openpi_names_shapes_and_types(written: Written, model: Any, output: str) -> None:
     batch, names = batches(written, output=output, sample={"action_horizon": 16})
