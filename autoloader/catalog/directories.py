@@ -82,7 +82,7 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
                 dataset=dataset,
             )
         home = files.join(home, match["config"])
-    versions = _versions(home)
+    versions = versions_in(home)
     if not versions:
         raise not_a_version(home, dataset=dataset)
     wanted = match["version"]
@@ -159,19 +159,24 @@ def _directories(directory: str) -> list[str]:
         return []
 
 
-def _versions(directory: str) -> list[str]:
+def versions_in(directory: str) -> list[str]:
     """Version directories below ``directory``, oldest first."""
     found = [name for name in _directories(directory) if VERSION.fullmatch(name)]
-    return sorted(found, key=lambda name: tuple(int(part) for part in name.split(".")))
+    return sorted(found, key=version_order)
+
+
+def version_order(name: str) -> tuple[int, ...]:
+    """What versions are sorted by; of a name that is none, ()."""
+    return tuple(int(part) for part in name.split(".")) if VERSION.fullmatch(name) else ()
 
 
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
-    below = [files.join(directory, name) for name in _versions(directory)]
+    below = [files.join(directory, name) for name in versions_in(directory)]
     if not below:
         for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
             inner = files.join(directory, child)
-            below += [files.join(inner, name) for name in _versions(inner)]
+            below += [files.join(inner, name) for name in versions_in(inner)]
     if len(below) == 1:
         remedy = f"name the version directory: {below[0]}"
     elif below:

@@ -100,6 +100,27 @@ def stand_in(path: str | Path) -> tuple[str, str] | None:
     return next(((what, how) for begin, what, how in _STAND_INS if front.startswith(begin)), None)
 
 
+def told_stand_in(path: str | Path) -> str:
+    """What a local file is instead of itself, as a sentence's end; "" where nothing is known."""
+    found = stand_in(path)
+    return f"it is {found[0]}: {found[1]}" if found else ""
+
+
+def refuse_stand_ins(paths: Sequence[str], *, dataset: str) -> None:
+    """Refuse local data files in whose place something else lies, all of them.
+
+    Raises:
+        SourceError: they are pointers of Git LFS, compressed files or the like.
+    """
+    found = [None if is_remote(path) else stand_in(path) for path in paths]
+    if found and all(found) and found[0] is not None:
+        raise SourceError(
+            f"dataset {dataset}: {paths[0]} is {found[0][0]}",
+            remedy=f"{found[0][1]}; the other files may need the same",
+            dataset=dataset,
+        )
+
+
 def name_of(path: str) -> str:
     """The last part of a path."""
     return posixpath.basename(path)

@@ -32,6 +32,7 @@ from autoloader.catalog.directories import (
     check_version,
     existing_directory,
     not_a_version,
+    versions_in,
 )
 from autoloader.catalog.features import Feature, parse_features
 from autoloader.catalog.splits import resolve_split
@@ -111,7 +112,8 @@ class VersionDirectory:
 
         Raises:
             SpecError: the expression is wrong, or holds no episode.
-            SourceError: a shard file that it names is missing.
+            SourceError: a shard file that it names is missing, or the first or last is something
+                else.
         """
         counts = {name: [shard.records for shard in shards] for name, shards in self.splits.items()}
         slices = []
@@ -121,6 +123,9 @@ class VersionDirectory:
             slices.append(replace(shard, start=first + part.start, stop=first + part.stop))
         if self.file_format != LEROBOT:  # of which a missing file costs its episodes
             _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
+        files.refuse_stand_ins(
+            [slices[0].path, slices[-1].path], dataset=self.dataset or self.name
+        )
         return tuple(slices)
 
 
@@ -199,7 +204,7 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         raise SourceError(
             f"dataset {dataset}: {files.parent_of(path)} has no {files.name_of(path)}",
-            remedy="restore the file; every dataset written by tfds 4.0 or newer has one",
+            remedy="restore the file, or write the dataset again: tfds 4.0 or newer writes one",
             dataset=dataset,
         ) from error
     except OSError as error:
@@ -230,11 +235,28 @@ def _file_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> st
     others = info.get("alternativeFileFormats") or []
     if found == "tfrecord" or "tfrecord" in [str(other).lower() for other in others]:
         return TFRECORD
+    remedy = "write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'"
+    if older := _readable_beside(directory):
+        remedy = f"name the version {files.name_of(older)}, which is: {older}; or {remedy}"
     raise SourceError(
         f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
-        remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'",
+        remedy=remedy,
         dataset=dataset,
     )
+
+
+def _readable_beside(directory: str) -> str:
+    """The newest other version of a local dataset whose records are TFRecords, or ""."""
+    place = Path(directory)
+    if files.is_remote(directory) or not VERSION.fullmatch(place.name):
+        return ""
+    for other in reversed(versions_in(str(place.parent))):
+        info = place.parent / other / INFO_FILE
+        with contextlib.suppress(OSError, ValueError):
+            found = json.loads(info.read_text(encoding="utf-8"))
+            if other != place.name and str(found.get("fileFormat", TFRECORD)) == TFRECORD:
+                return str(info.parent)
+    return ""
 
 
 def _shards(

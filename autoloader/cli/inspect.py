@@ -36,7 +36,7 @@ def inspect(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a dataset's splits, features, first episode and ranges."""
-    from autoloader.catalog.files import is_remote
+    from autoloader.catalog.files import is_remote, refuse_stand_ins
     from autoloader.errors import UsageError, nearest
 
     if is_remote(directory):
@@ -49,6 +49,9 @@ def inspect(
             f"--split {split}: the dataset has no such split", remedy=nearest(split, counts)
         )
     chosen = split or ("train" if "train" in full else next(iter(full), ""))
+    if counts.get(chosen):
+        shards = found.splits[chosen]
+        refuse_stand_ins([shards[0].path, shards[-1].path], dataset=found.name)
     facts = _facts(found, chosen, episodes) if counts.get(chosen) else None
     if as_json:
         emit_json(

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoloader.catalog.directories import INFO_FILE, VERSION, HubRepository
+from autoloader.catalog.directories import INFO_FILE, VERSION, HubRepository, version_order
 from autoloader.catalog.files import (
     directory_names,
     file_names,
@@ -104,8 +104,7 @@ def _by_dataset(paths: list[Path]) -> list[list[Path]]:
     for path in paths:
         key = path.parent if VERSION.fullmatch(path.name) else path
         found.setdefault(key, []).append(path)
-    return [sorted(versions, key=_order, reverse=True) for versions in found.values()]
-
-
-def _order(path: Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.name.split(".")) if VERSION.fullmatch(path.name) else ()
+    return [
+        sorted(versions, key=lambda path: version_order(path.name), reverse=True)
+        for versions in found.values()
+    ]

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog.example import FeatureValue, parse_example
-from autoloader.catalog.files import RemoteFile, opened_anywhere
+from autoloader.catalog.files import RemoteFile, opened_anywhere, told_stand_in
 from autoloader.catalog.tfrecord import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -89,7 +89,7 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
             if records is not None and record >= records.stop:
                 break
             if lost is not None:
-                builder.damage[REST_OF_FILE] = lost
+                builder.damage[REST_OF_FILE] = (not start and told_stand_in(path)) or lost
                 break
             if records is not None and record < records.start:
                 builder.leave_out(start + HEADER_BYTES, length, "it was not asked for")

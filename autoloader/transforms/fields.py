@@ -190,6 +190,13 @@ def check_camera(feature: Feature, *, field: str) -> None:
     Raises:
         SpecError: not an image per step; a depth or float image, for a camera of colours.
     """
+    if feature.kind == "other" and feature.dtype == "uint8" and feature.per_step:
+        raise SpecError(
+            f"{field}: {feature.path!r} is a sequence of pictures in every step "
+            f"({described(feature)}), and a camera has one",
+            remedy="name another image, or write the dataset again with a feature for each picture",
+            path=field,
+        )
     if feature.kind != "image" or not feature.per_step:
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}, not an image of the steps",
@@ -197,7 +204,14 @@ def check_camera(feature: Feature, *, field: str) -> None:
             path=field,
         )
     channels = feature.shape[-1] if feature.shape else None
-    if feature.dtype != "uint8" or channels not in (1, 3, None):
+    if feature.dtype == "uint8" and channels not in (1, 3, None):
+        raise SpecError(
+            f"{field}: {feature.path!r} is {described(feature)}: a picture of {channels} channels",
+            remedy="name an image with 3 channels (or 1); if its files have them, correct the "
+            "shape that the metadata gives",
+            path=field,
+        )
+    if feature.dtype != "uint8":
         raise SpecError(
             f"{field}: {feature.path!r} is {described(feature)}: depth and float images are no "
             "colour cameras",

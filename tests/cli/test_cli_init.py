@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from autoloader.catalog import open_source
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
 from autoloader.cli.dataset_entries import as_they_lie, with_flags
-from autoloader.errors import SpecError
+from autoloader.errors import SourceError, SpecError
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
@@ -591,3 +593,64 @@ def test_plan_says_where_two_entries_read_the_same_files(
     notes = capsys.readouterr().err
     for first, other in (("a", "b"), ("a", "c"), ("r0", "r1")):
         assert f"{other}: reads the same data as {first}" in notes
+
+
+def test_where_the_newest_version_cannot_be_read_an_older_one_is_taken_and_both_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = write(tmp_path, "pour_tea", UNKNOWN)
+    newest = shutil.copytree(version, version.parent / "1.1.0")
+    info = json.loads((newest / "dataset_info.json").read_text())
+    other = json.dumps({**info, "version": "1.1.0", "fileFormat": "array_record"})
+    (newest / "dataset_info.json").write_text(other)
+    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    assert [one["path"] for one in plain["datasets"]] == [str(version)]
+    assert f"{newest}: left out: " in notes
+    assert "array_record, not tfrecord" in notes
+    tfds = {"name": "a", "tfds": "pour_tea", "data_dir": str(tmp_path), "action": "action/left"}
+    spec = {"datasets": [tfds], "cameras": {"top": {"size": [8, 8]}}}
+    spec["datasets"][0]["images"] = {"top": "observation/cam_scene"}
+    with pytest.raises(SourceError, match="array_record") as caught:
+        resolve(PipelineSpec.from_mapping(spec))
+    assert f"name the version 1.0.0, which is: {version}" in caught.value.remedy
+
+
+def test_what_is_left_out_is_told_with_its_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, "pour_tea", UNKNOWN)
+    (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
+    for shard in write(tmp_path, "packed", UNKNOWN).glob("*.tfrecord*"):
+        shard.write_bytes(gzip.compress(shard.read_bytes()))
+    for shard in write(tmp_path, "half", UNKNOWN).glob("*.tfrecord*"):
+        shard.unlink()
+    arm = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
+    (arm / "meta/info.json").write_text("{")
+    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    assert [one["name"] for one in plain["datasets"]] == ["pour_tea"]
+    for words in (
+        "dataset old: .*old/1.0.0 has no features.json → restore the file, or write",
+        "dataset packed: .*-of-00001 is gzip-compressed → unpack it",
+        "dataset half: shard file .* is missing → finish the copy",
+        "dataset arm: .*info.json is broken: .* → restore the file",
+    ):
+        assert re.search(words, notes)
+    words = str(tmp_path / "packed")
+    for command in (["init", words], ["inspect", words]):
+        assert main(command) == 4
+        assert "is gzip-compressed" in capsys.readouterr().err
+
+
+def test_init_says_why_it_took_no_camera_and_no_language(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = {"observation/state": numbers(3), "action": numbers(2)}
+    write(tmp_path, "blind", features)
+    assert main(["init", str(tmp_path)]) == 4
+    told = capsys.readouterr().err
+    assert "blind: no camera: no feature is a picture of the steps" in told
+    assert "blind: no language: no feature holds texts" in told
+    assert "no dataset has a camera that could be taken" in told
+    write(tmp_path, "seeing", {**features, "observation/image": image()})
+    plain, _ = spec_of_init([str(tmp_path)], capsys)
+    assert ["images" in one for one in plain["datasets"]] == [False, True]

@@ -369,3 +369,31 @@ def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(
                     isolation="thread", controller=False) as loader:  # fmt: skip
         assert loader.plan.counts["arm"].episodes == 2
     shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("version", BOTH)
+@pytest.mark.parametrize("suffix", ["parquet", "mp4"])
+def test_pointers_in_the_place_of_data_are_refused_where_a_loader_would_read_them(
+    tmp_path: Path, version: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = written(tmp_path / "arm", version)
+    for file in [*(root / "data").rglob("*"), *(root / "videos").rglob("*")]:
+        if file.suffix == f".{suffix}":
+            file.write_bytes(LFS)
+    with pytest.raises(SourceError, match=rf"\.{suffix} is a Git LFS pointer") as caught:
+        resolve(spec_of(root))
+    assert "git lfs pull" in caught.value.remedy
+    assert main(["init", str(tmp_path)]) == 4
+    assert "arm: left out: dataset arm: " in (told := capsys.readouterr().err)
+    assert "→ run git lfs pull" in told
+
+
+def test_one_pointer_among_whole_files_costs_its_episodes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = LeRobotFiles(lengths=(4, 3, 5), version="v2.1")
+    root = files.write(tmp_path / "arm")
+    files.video(root, TOP, 1).write_bytes(LFS)
+    found = samples_of(spec_of(root, errors={"max_corrupt_ratio": 0.9}))
+    check(files, root, found, {"top": TOP}, without={1})
+    assert "it is a Git LFS pointer, and not the file: run git lfs pull" in caplog.text

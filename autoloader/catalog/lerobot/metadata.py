@@ -13,7 +13,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -148,6 +148,34 @@ def metadata_of(directory: VersionDirectory) -> LeRobotMetadata:
     found = directory.lerobot
     assert isinstance(found, LeRobotMetadata), "only LeRobot datasets are asked"
     return found
+
+
+def check_first(
+    directory: VersionDirectory,
+    slices: Sequence[ShardSlice],
+    cameras: Collection[str],
+    texts: Iterable[Feature],
+) -> None:
+    """Refuse, before anything is read, what would be amiss in every episode.
+
+    Args:
+        directory: of the dataset.
+        slices: of the split.
+        cameras: features that are shown.
+        texts: features whose texts are taken.
+
+    Raises:
+        SourceError: texts of tasks are taken, and no list says what they are; the first and the
+            last video are pointers of Git LFS or the like.
+    """
+    known = metadata_of(directory)
+    if any(feature.encoding == TASKS for feature in texts):
+        assert known.tasks, "a list without a task is refused"
+    ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
+    edges = [known.episodes.by_file[path][record] for path, record in ends]
+    for camera in cameras:
+        places = [place for one in edges if (place := one.videos.get(camera)) is not None]
+        files.refuse_stand_ins([place.path for place in places], dataset=known.dataset)
 
 
 def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:

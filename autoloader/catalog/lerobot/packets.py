@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.files import told_stand_in
 from autoloader.extras import needs
 
 MOST_PACKETS = 2**24
@@ -88,7 +89,8 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     except (av.error.FileNotFoundError, av.error.PermissionError):
         raise
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
-        raise UnreadableVideoError(f"{type(error).__name__}: {error}"[:200]) from error
+        why = told_stand_in(path) or f"{type(error).__name__}: {error}"[:200]
+        raise UnreadableVideoError(why) from error
     if not rows:
         raise UnreadableVideoError("it has no frame")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoloader.catalog.files import told_stand_in
 from autoloader.extras import needs
 
 
@@ -37,4 +38,5 @@ def read_columns(path: str | Path, wanted: Callable[[Sequence[str]], Sequence[st
                 names = list(wanted(file.schema_arrow.names))
                 return file.read(columns=names, use_threads=False)
         except (pyarrow.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-            raise UnreadableParquetError(" ".join(str(error).split())[:160]) from error
+            why = told_stand_in(path) or " ".join(str(error).split())[:160]
+            raise UnreadableParquetError(why) from error

@@ -5,9 +5,6 @@ Not here: the parts (``transforms``: one binder for each).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from autoloader.catalog import Feature, VersionDirectory
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError
 from autoloader.samples.draws import dataset_key
@@ -63,13 +60,12 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
         for own, path in declared.features.items()
     }
-    if declared.transform is None:
-        named = (
-            *language.features,
-            *held.values(),
-            *(language.keep.features if language.keep else ()),
-        )
-        _check_tasks(directory, named)
+    named = (*language.features, *held.values(), *(language.keep.features if language.keep else ()))
+    if directory.file_format == LEROBOT:
+        from autoloader.catalog.lerobot.metadata import check_first  # others start without it
+
+        pictures = [one.key for choices in cameras.cameras.values() for one in choices]
+        check_first(directory, slices, pictures, named)
     return ResolvedDataset(
         name=name,
         index=index,
@@ -93,17 +89,3 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         by_row=by_row,
         num_samples=declared.num_samples,
     )
-
-
-def _check_tasks(directory: VersionDirectory, named: Iterable[Feature]) -> None:
-    """Refuse the task of frames as a text where no list says what the tasks are.
-
-    Raises:
-        SourceError: the list of tasks is missing, broken or empty.
-    """
-    if directory.file_format != LEROBOT:
-        return
-    from autoloader.catalog.lerobot.metadata import TASKS, metadata_of  # others start without it
-
-    if any(feature.encoding == TASKS for feature in named):
-        assert metadata_of(directory).tasks, "a list without a task is refused"
