@@ -10,9 +10,10 @@ snake_case, which protobuf's reader takes too). The older one has ``type`` and `
 are brought to one shape first: a content name and a mapping.
 
 In a ``tf.train.Example`` the names of the levels are joined by "/", and every per-step feature
-holds the values of all steps in a row. Whatever TFDS lays out in another way (sequences in a
-step, tensors with two unknown dimensions, video, audio) gets the kind "other": it is listed, and
-may not be sampled.
+holds the values of all steps in a row. A sequence in a step is laid out in two lists, one of all
+values and one of how many each step has: its encoding is "ragged". Whatever TFDS lays out in yet
+another way (sequences of pictures or of sequences, tensors with two unknown dimensions, video,
+audio) gets the kind "other": it is listed, and may not be sampled.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from autoloader.errors import SourceError
 
 STEPS = "steps"
 """Name of the top-level feature that holds the steps of an episode (RLDS)."""
+
+RAGGED = "ragged"
+RAGGED_VALUES, RAGGED_LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"
+"""Last part of the two keys of a ragged feature."""
 
 FeatureKind = Literal["image", "text", "tensor", "other"]
 
@@ -46,7 +51,8 @@ class Feature:
         dtype: NumPy's name of the decoded type ("uint8", "float32", "bool"), or "string".
         shape: of one step, without the time axis; None where unknown; () for scalars and text.
         encoding: images: "jpeg" or "png", None where the metadata does not say (sniff the bytes);
-            tensors: "bytes" or "zlib", None for plain values. A tensor that a depth camera shows
+            tensors: "bytes" or "zlib", "ragged" where each step has its own number of values, None
+            for plain values. A tensor that a depth camera shows
             is an "image" with its own encoding, or "floats" or "integers": a frame is a stretch
             of the record's list of numbers.
         per_step: True below ``steps``.
@@ -166,11 +172,10 @@ def _leaf(
         if shape.count(None) > 1:
             kind = "other"  # TFDS adds a second key for the realised shape
     if outer:
-        # One sequence level outside of a step is one more dimension; anything else is ragged.
-        plain = kind == "tensor" and encoding is None and len(outer) == 1 and not per_step
-        kind = (
-            "tensor" if plain or (kind == "text" and len(outer) == 1 and not per_step) else "other"
-        )
+        # One sequence level outside of a step is one more dimension, in a step it is ragged.
+        plain = (kind == "tensor" and encoding is None) or kind == "text"
+        kind = "tensor" if plain and len(outer) == 1 and None not in shape else "other"
+        encoding = RAGGED if kind == "tensor" and per_step else encoding
         shape = (*outer, *shape)
     key = "/".join(names)
     return Feature(

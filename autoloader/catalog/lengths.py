@@ -24,7 +24,7 @@ import numpy as np
 
 from autoloader.catalog.cache import JsonCache
 from autoloader.catalog.example import parse_example
-from autoloader.catalog.features import Feature
+from autoloader.catalog.features import RAGGED, Feature
 from autoloader.catalog.files import (
     RemoteFile,
     is_remote,
@@ -117,6 +117,7 @@ def _countable(features: Mapping[str, Feature]) -> list[Feature]:
         if feature.per_step
         and feature.kind != "other"
         and feature.listed is None
+        and feature.encoding != RAGGED
         and _step_values(feature) > 0
     ]
     return sorted(usable, key=cost)

@@ -5,7 +5,6 @@ Not here: the same of RLDS records (``cli.dataset_facts``), showing it (``cli.in
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from autoloader.catalog.lerobot.metadata import EPISODE, TASKS, metadata_of, tas
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of
-from autoloader.errors import SourceError
 
 
 def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
@@ -30,13 +28,10 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
     """
     found = DatasetFacts(split)
     known = metadata_of(directory)
-    told: dict[int, bytes] = {}
     by_task = {
         one: task_column(one) for one, f in directory.features.items() if f.encoding == TASKS
     }
-    if by_task:
-        with contextlib.suppress(SourceError):  # the features are then told as absent
-            told = known.tasks
+    told = (known.tasks_if_listed if by_task else None) or {}
     columns: dict[str, list[NDArray[Any]]] = {}
     texts: dict[str, set[str]] = {}
     for piece in directory.splits[split]:

@@ -85,7 +85,8 @@ class LeRobotReader:
         step: dict[str, Any] = {EPISODE: np.asarray(one.index)}
         for path, feature in self._known.features.items():
             if feature.encoding == TASKS:
-                step[path] = self._known.tasks.get(row[task_column(path)], b"")
+                if (told := self._known.tasks_if_listed) is not None:
+                    step[path] = told.get(row[task_column(path)], b"")
             elif feature.kind == "text":
                 step[path] = str(row[path] or "").encode()
             elif feature.kind == "tensor" and feature.per_step:

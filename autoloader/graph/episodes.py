@@ -45,7 +45,7 @@ from autoloader.samples.record import kept_steps, told_language
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.windows import dropped_edges
-from autoloader.transforms.fields import is_text, texts_of
+from autoloader.transforms.fields import BETWEEN, is_several, is_text, texts_a_step, texts_of
 from autoloader.transforms.keep import Keep
 from autoloader.transforms.transform import VALID_KEY, Transform
 
@@ -268,8 +268,9 @@ class EpisodeGraph:
         wanted: dict[str, Any] = {}
         for one in RecordSchema.of(replace(self._dataset, keep=None)).features:
             dtype = _DTYPES[one.list_kind]
-            shape = [one.width] if one.width > 1 or one.role in ("points", "texts") else []
-            if one.per_step:
+            many = one.width > 1 or (one.role in ("points", "texts") and one.width)
+            shape = [one.width] if many else []
+            if one.per_step or not one.width:
                 wanted[one.key] = tf.io.FixedLenSequenceFeature(shape, dtype, allow_missing=True)
             else:
                 empty = "" if one.role == "text" else None
@@ -316,10 +317,12 @@ class EpisodeGraph:
         return tf.switch_case(drawn, [lambda c=choice: c for choice in choices])
 
     def _language(self, key: Any, parsed: Mapping[str, Any], step: Any) -> Any:
-        choices = [
-            tf.gather(parsed[feature.key], step) if feature.per_step else parsed[feature.key][None]
-            for feature in self._dataset.language
-        ]
+        choices = []
+        for feature in self._dataset.language:
+            value = parsed[feature.key]
+            if is_several(feature) and not texts_a_step(feature):
+                value = tf.strings.reduce_join(value, separator=BETWEEN)
+            choices.append(tf.gather(value, step) if feature.per_step else value[None])
         if len({(is_text(f), f.per_step) for f in self._dataset.language}) > 1:
             choices = [
                 tf.broadcast_to(choice, tf.concat([tf.shape(step), tf.shape(choice)[1:]], 0))

@@ -241,7 +241,7 @@ def _texts(
     if not feature.per_step and not ranges:
         return np.zeros(1, np.int32), [b""]
     strings = [bytes(payload[start:stop]) for start, stop in ranges]
-    return numbered(joined(strings, feature.width) if feature.width > 1 else strings)
+    return numbered(strings if feature.width == 1 else joined(strings, feature.width))
 
 
 def numbered(items: Iterable[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:

@@ -23,7 +23,7 @@ from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.transforms.fields import is_code, is_several, is_text
+from autoloader.transforms.fields import is_code, is_several, is_text, texts_a_step
 from autoloader.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
@@ -43,7 +43,8 @@ class StoredFeature:
         key: its key in the ``tf.train.Example``.
         path: as users name it.
         list_kind: the list that the record must hold: "bytes", "float" or "int64".
-        width: numbers, or texts, of one step; 1 for for frames that are byte strings.
+        width: numbers, or texts, of one step; 1 for frames that are byte strings; 0 of texts of
+            which an episode has any number.
         per_step: whether every step has one, or only the episode.
     """
 
@@ -178,7 +179,7 @@ def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:
 def _stored(feature: Feature, role: Role) -> StoredFeature:
     if role == "text":
         return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
-    width = feature.step_numbers
+    width = texts_a_step(feature) if role == "texts" else feature.step_numbers
     kind: Literal["bytes", "float", "int64"] = "float" if "float" in feature.dtype else "int64"
     kind = "bytes" if role == "texts" else kind
     return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
@@ -186,6 +187,8 @@ def _stored(feature: Feature, role: Role) -> StoredFeature:
 
 def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
     """Steps that a value has, or 1 of an episode's text; checks its kind."""
+    if not feature.width and (value is None or value.kind in ("missing", "bytes")):
+        return 1
     if value is None or value.kind == "missing":
         # An empty list and none at all are the same to those who write Examples, but for numbers
         # there is no telling, and a feature that the record does not name is not there.

@@ -19,17 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
+from autoloader.catalog.features import RAGGED
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, MovingSpec, StepsSpec
 from autoloader.transforms import episode_ops
-from autoloader.transforms.fields import PACKED, FieldName, find_feature, numeric_field
+from autoloader.transforms.fields import PACKED, FieldName, find_feature, is_several, numeric_field
 from autoloader.transforms.rlds import Transformed, nothing
 
 ARITHMETIC = 1
@@ -75,11 +76,13 @@ class Derivation:
         steps: which of them there are.
         columns: terms that become features.
         moving: the rule that bars steps, with the feature that it reads, or ``None``.
+        ragged: texts of which every step has its own number, to be stored as one a step.
     """
 
     steps: StepsSpec
     columns: tuple[DerivedColumns, ...]
     moving: tuple[MovingSpec, FieldTerm, Feature] | None = None
+    ragged: tuple[Feature, ...] = ()
 
     def __str__(self) -> str:
         """What it does, for people."""
@@ -87,6 +90,8 @@ class Derivation:
         names: list[str] = [op.name for one in self.columns for op in one.term.ops if op.whole]
         if any(one.source.encoding in PACKED for one in self.columns):
             names.append("unpacked tensors")
+        if self.ragged:
+            names.append("lists of texts")
         if self.moving is not None:
             names.append("keep.moving")
         return ", ".join([*said, *dict.fromkeys(names)])
@@ -99,11 +104,13 @@ class Derivation:
         if self.moving is not None:
             moving = [self.moving[0].model_dump(mode="json"), _plain(self.moving[2])]
         steps = self.steps.model_dump(mode="json")
-        return {"arithmetic": ARITHMETIC, "steps": steps, "columns": rows, "moving": moving}
+        plain = {"arithmetic": ARITHMETIC, "steps": steps, "columns": rows, "moving": moving}
+        return {**plain, "ragged": [one.key for one in self.ragged]} if self.ragged else plain
 
     def features(self, given: Mapping[str, Feature]) -> dict[str, Feature]:
         """The features of the episodes that it makes of those with ``given`` ones."""
-        return {**given, **{one.feature.path: one.feature for one in self.columns}}
+        texts = {one.path: replace(one, encoding=None, shape=(None,)) for one in self.ragged}
+        return {**given, **texts, **{one.feature.path: one.feature for one in self.columns}}
 
     def sources(self, only: Collection[str] | None) -> set[str] | None:
         """Keys that it reads to give the keys ``only``."""
@@ -195,9 +202,12 @@ def plan_derivation(
             terms.append(FieldTerm(key))
         fields[name] = FieldExpression(tuple(terms))
     moving = _moving(declared, given, where)
-    if not columns and declared.steps.takes_all and moving is None:
+    words = declared.language.paths if declared.language is not None else ()
+    found = (given[path] for path in words if path in given)
+    ragged = tuple(one for one in found if is_several(one) and one.encoding == RAGGED)
+    if not columns and not ragged and declared.steps.takes_all and moving is None:
         return None, fields
-    return Derivation(declared.steps, tuple(columns), moving), fields
+    return Derivation(declared.steps, tuple(columns), moving, ragged), fields
 
 
 def _moving(
@@ -273,7 +283,8 @@ def _rows(value: NDArray[Any], feature: Feature) -> NDArray[np.float32]:
 
 def _taken(value: Any, feature: Feature, before: slice, after: slice) -> Any:
     """What the slices take of a per-step feature, flat as it was."""
-    width = 1 if feature.kind == "image" else math.prod(size or 1 for size in feature.shape)
+    one_a_step = feature.kind == "image" or feature.encoding == RAGGED
+    width = 1 if one_a_step else math.prod(size or 1 for size in feature.shape)
     if isinstance(value, list):
         rows = [value[at : at + width] for at in range(0, len(value), width)][before][after]
         return [one for row in rows for one in row]

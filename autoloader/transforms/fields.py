@@ -248,8 +248,9 @@ def is_text(feature: Feature) -> bool:
 
 
 def is_several(feature: Feature) -> bool:
-    """Whether the feature is so many strings for each step, or for the episode."""
-    return feature.dtype == "string" and len(feature.shape) == 1 and feature.shape[0] is not None
+    """Whether the feature is several strings for each step, or for the episode."""
+    tensor = feature.kind == "tensor" and feature.dtype == "string"
+    return tensor and len(feature.shape) == 1
 
 
 def is_code(feature: Feature) -> bool:
@@ -284,8 +285,21 @@ def text_of_points(points: NDArray[np.int64]) -> bytes:
     return "".join(map(chr, valid.tolist())).encode("utf-8")
 
 
+def texts_a_step(feature: Feature) -> int:
+    """Strings of a step, or of the episode; 0 of an episode that has any number of them.
+
+    Where steps have any number, an episode that was unpacked has one string a step: the stored one.
+    """
+    return feature.step_numbers if feature.per_step or None not in feature.shape else 0
+
+
 def joined(strings: Sequence[bytes], width: int) -> list[bytes]:
-    """The stored texts of a feature of ``width`` strings a step, from all of them in a row."""
+    """The stored texts of a feature of ``width`` strings a step, from all of them in a row.
+
+    Of ``width`` 0 (see ``texts_a_step``) one of all the strings.
+    """
+    if not width:
+        return [BETWEEN.join(strings)]
     return [BETWEEN.join(strings[first : first + width]) for first in range(0, len(strings), width)]
 
 
@@ -297,7 +311,7 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
         feature: whose.
     """
     if is_text(feature) or is_several(feature):
-        stored = list(values) if is_text(feature) else joined(values, feature.step_numbers)
+        stored = list(values) if is_text(feature) else joined(values, texts_a_step(feature))
         return stored or ([] if feature.per_step else [b""])
     if is_code(feature):
         return [str(number).encode() for number in values.reshape(-1).tolist()]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,15 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
-from autoloader.catalog.features import STEPS, list_frames
+from autoloader.catalog.features import (
+    RAGGED,
+    RAGGED_LENGTHS,
+    RAGGED_VALUES,
+    STEPS,
+    list_frames,
+)
 from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.transforms.fields import BETWEEN
 
 METADATA = "episode_metadata"
 VALID = "valid"
@@ -81,12 +88,15 @@ def read_episode(
     steps, first = -1, ""
     for path, feature in features.items():
         value = found.get(feature.key)
-        if value is None or value.kind == "missing":
+        rows: Any
+        if feature.encoding == RAGGED:
+            rows = _ragged_rows(payload, found, feature)
+        elif value is None or value.kind == "missing":
             continue
-        if feature.key in cameras:
+        elif feature.key in cameras:
             pairs = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
             spans[cameras[feature.key]] = pairs
-            rows: Any = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(len(pairs))
+            rows = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(len(pairs))
         else:
             rows = _rows(payload, value, feature)
         if rows is None:
@@ -131,6 +141,38 @@ def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] |
     return None
 
 
+def _ragged_rows(
+    payload: Any, found: Mapping[str, FeatureValue], feature: Feature
+) -> NDArray[Any] | None:
+    """[T] arrays of a feature of which every step has its own number, or [T, ...] of a fixed one.
+
+    Raises:
+        MalformedRecordError: the values are not as many as the steps say.
+    """
+    value, counts = (found.get(f"{feature.key}/{part}") for part in (RAGGED_VALUES, RAGGED_LENGTHS))
+    if counts is None or counts.values is None:
+        return None
+    value = value or FeatureValue("missing")
+    inner = tuple(size or 1 for size in feature.shape[1:])
+    alone = replace(feature, shape=inner, encoding=None, kind="tensor" if inner else feature.kind)
+    dtype: Any = object if feature.dtype == "string" else _dtype(feature.dtype)
+    rows = _rows(payload, value, alone) if len(value) else np.empty((0, *inner), dtype)
+    ends = np.cumsum(counts.values)
+    if rows is None or len(rows) != (int(ends[-1]) if len(ends) else 0):
+        raise MalformedRecordError(
+            f"{feature.path} holds {len(value)} values, not those of {len(ends)} steps"
+        )
+    parts = np.split(rows, ends[:-1]) if len(ends) else []
+    if feature.shape[0] is not None:
+        if any(len(part) != feature.shape[0] for part in parts):
+            raise MalformedRecordError(f"{feature.path} has a step of other than its length")
+        return np.asarray(parts).reshape(-1, *feature.shape)
+    listed = np.empty(len(parts), dtype=object)
+    for number, part in enumerate(parts):
+        listed[number] = part
+    return listed
+
+
 def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any]:
     """The numbers of a tensor that is stored as one byte string a step, flat.
 
@@ -172,12 +214,11 @@ def read_values(
         MalformedRecordError: a wanted feature is missing, or they differ in length.
     """
     wanted = {path: one for path, one in features.items() if only is None or one.key in only}
-    found = parse_example(
-        payload,
-        stop=stop,
-        only={one.key for one in wanted.values()},
-        stretches=list_frames(wanted.values()),
-    )
+    keys = {one.key for one in wanted.values()}
+    for one in wanted.values():
+        if one.encoding == RAGGED:
+            keys |= {f"{one.key}/{RAGGED_VALUES}", f"{one.key}/{RAGGED_LENGTHS}"}
+    found = parse_example(payload, stop=stop, only=keys, stretches=list_frames(wanted.values()))
     cameras = camera_numbers(features)
     spans: Spans = {}
     values: dict[str, Any] = {}
@@ -185,14 +226,26 @@ def read_values(
     for path, feature in wanted.items():
         value = found.get(feature.key)
         text = feature.dtype == "string"
-        if value is None or value.kind == "missing":
+        if feature.encoding == RAGGED:
+            listed = _ragged_rows(payload, found, feature)
+            if listed is None:
+                if only is None:
+                    continue
+                raise MalformedRecordError(f"{path} is missing")
+            if not text:
+                continue  # of numbers only functions know what to do with them
+            values[feature.key] = [BETWEEN.join(texts) for texts in listed.tolist()]
+            value = FeatureValue("missing")
+        elif value is None or value.kind == "missing":
             if only is None:
                 continue
             if not text:
                 raise MalformedRecordError(f"{path} is missing")
             value = FeatureValue("bytes")
         width = math.prod(size or 1 for size in feature.shape)
-        if feature.key in cameras:
+        if feature.encoding == RAGGED:
+            count = len(values[feature.key])
+        elif feature.key in cameras:
             pairs = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
             spans[cameras[feature.key]], count = pairs, len(pairs)
             values[feature.key] = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(count)
@@ -297,6 +350,11 @@ def describe(
                 path, key, "image", source.dtype, source.shape, source.encoding, True
             )
         elif leaf.dtype.kind in "OSU":
+            lists = shape == () and _are_lists(leaf)
+            if lists and not _hold_texts(leaf):
+                found[path] = Feature(path, key, "other", "", (None,), None, not once)
+                continue
+            shape = (None,) if lists or (once and len(shape) == 1) else shape
             found[path] = Feature(
                 path, key, "tensor" if shape else "text", "string", shape, None, not once
             )
@@ -306,6 +364,16 @@ def describe(
             kind: Any = "tensor" if leaf.dtype.kind in "biuf" else "other"
             found[path] = Feature(path, key, kind, dtype, shape, None, not once)
     return found
+
+
+def _are_lists(leaf: NDArray[Any]) -> bool:
+    """Whether every step has a list of its own, of any length."""
+    return leaf.ndim == 1 and len(leaf) > 0 and isinstance(leaf[0], (list, tuple, np.ndarray))
+
+
+def _hold_texts(leaf: NDArray[Any]) -> bool:
+    every = [np.asarray(one) for one in leaf.tolist()]
+    return all(one.dtype.kind in "OSU" or not one.size for one in every)
 
 
 def _are_stand_ins(leaf: NDArray[Any]) -> bool:
@@ -393,6 +461,13 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
     if feature.kind == "image":
         _check_frames(path, leaf, spans)
         return leaf
+    if feature.shape == (None,):
+        rows = leaf.tolist()
+        if not feature.per_step:
+            return [_bytes(path, one) for one in rows]
+        if not (_are_lists(leaf) and _hold_texts(leaf)):
+            raise FunctionResultError(f"{path!r} is no longer a list of texts for each step")
+        return [BETWEEN.join(_bytes(path, one) for one in row) for row in rows]
     if shape != feature.shape:
         raise FunctionResultError(
             f"{path!r} has shape {list(shape)}, and {list(feature.shape)} in the first episode"

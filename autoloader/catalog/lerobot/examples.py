@@ -29,7 +29,6 @@ from autoloader.catalog.lerobot.metadata import (
 )
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.metadata import LEROBOT_INFO, ShardSlice
-from autoloader.errors import SourceError
 
 MARK = struct.Struct("<II")
 """What stands for a picture: the camera's place in ``LeRobotMetadata.cameras``, and the step."""
@@ -60,12 +59,9 @@ class EpisodeExamples:
         ]
         self._numbers = [one.key for one in numbers]
         by_task = {one: task_column(one) for one in texts if known.features[one].encoding == TASKS}
-        tasks: Mapping[int, bytes] = {}
-        if by_task:
-            try:
-                tasks = known.tasks
-            except SourceError:  # whoever names them has been told
-                texts, by_task = [one for one in texts if one not in by_task], {}
+        tasks = known.tasks_if_listed if by_task else {}
+        if tasks is None:  # whoever names them has been told
+            texts, by_task, tasks = [one for one in texts if one not in by_task], {}, {}
         self._texts = texts
         strings = [one for one in texts if one not in by_task]
         inside = [one for one in known.cameras if known.features[one].encoding == PARQUET]

@@ -91,6 +91,14 @@ class LeRobotMetadata:
         return {number: text.encode() for number, text in found.items()}
 
     @cached_property
+    def tasks_if_listed(self) -> dict[int, bytes] | None:
+        """``tasks``; ``None`` where that raises, for what can go without the texts."""
+        try:
+            return self.tasks
+        except SourceError:
+            return None
+
+    @cached_property
     def cameras(self) -> tuple[str, ...]:
         """The features that are pictures, in the order of their names."""
         return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))

@@ -1,0 +1,307 @@
+"""Small inputs that people really have: each is read right or refused by name, by every command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from autoloader import AutoLoader, PipelineSpec
+from autoloader.cli.app import main
+from autoloader.errors import AutoloaderError
+
+CASES = Path(__file__).parents[2].parent / "shared/cases"
+RLDS = (
+    "droid_inner_name",
+    "gzip_shards",
+    "init_without_camera_env14",
+    "language_episode_sequence",
+    "language_string_tensor_openfly39",
+    "no_features_json_armory1738",
+    "ragged_sequence",
+)
+
+pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this tree")
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Writes a case, once: (its name, words for its script) → its folder."""
+    made: dict[tuple[str, ...], Path] = {}
+    folder = tmp_path_factory.mktemp("cases")
+
+    def case(name: str, *words: str) -> Path:
+        if (name, *words) not in made:
+            out = folder / str(len(made)) / name
+            out.parent.mkdir()
+            subprocess.run(
+                [sys.executable, "make.py", str(out), *words],
+                cwd=CASES / name,
+                env={**os.environ, "PYTHONPATH": "../lib"},
+                check=True,
+                capture_output=True,
+            )
+            made[(name, *words)] = out
+        return made[(name, *words)]
+
+    return case
+
+
+def dataset_of(name: str, root: Path, **more: Any) -> dict[str, Any]:
+    """A dataset of a case as a person would write it."""
+    if name not in RLDS:
+        fields = {"images": {"primary": "observation.images.top"}, "action": "action",
+                  "state": "observation.state", "language": "task"}  # fmt: skip
+        return {"name": "x", "path": str(root), **fields, **more}
+    path = next(one.parent for one in root.rglob("dataset_info.json"))
+    fields = {"images": {"primary": "observation/image"}, "action": "action",
+              "state": "observation/state", "language": "language_instruction"}  # fmt: skip
+    return {"name": "x", "path": str(path), **fields, **more}
+
+
+def spec_of(*datasets: dict[str, Any]) -> dict[str, Any]:
+    every = [{"split": {"train": "train"}, **one} for one in datasets]
+    return {"datasets": every, "cameras": {"primary": {"size": [16, 16]}},
+            "batch": {"size": 4, "drop_last": False}, "mixing": {"epoch": "pass"}}  # fmt: skip
+
+
+def written(spec: dict[str, Any], folder: Path) -> Path:
+    file = folder / "mix.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    return file
+
+
+def epoch_of(spec: dict[str, Any]) -> tuple[Counter[int], Counter[str]]:
+    """(samples of each episode, samples of each text) of one epoch."""
+    episodes: Counter[int] = Counter()
+    texts: Counter[str] = Counter()
+    with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+                    output="numpy", controller=False) as loader:  # fmt: skip
+        for batch in loader:
+            action = batch["action"]
+            episodes.update(action.reshape(len(action), -1)[:, 0].round().astype(int).tolist())
+            texts.update(batch["language"])
+    return episodes, texts
+
+
+def answers(
+    spec: Path, folder: Path, capsys: pytest.CaptureFixture[str], *, examined: bool = True
+) -> dict[str, tuple[int, str]]:
+    """(exit code, what stderr says) of every command that looks at a spec's data, and a loader."""
+    common = ["--spec", str(spec)]
+    commands = {
+        "plan": ["plan", *common, "--ram-floor", "1MB"],
+        "index": ["index", *common],
+        "peek": ["peek", *common, "--out", str(folder / "sheet.png"), "--ram-floor", "1MB"],
+        "verify": ["verify", *common, "-n", "12", "--ram-floor", "1MB"],
+    }
+    found = {}
+    for name, words in commands.items():
+        code = main(words)
+        found[name] = code, capsys.readouterr().err
+    if examined:
+        main(["doctor", *common, "--json"])
+        document = yaml.safe_load(capsys.readouterr().out)
+        errors = [one["evidence"] for one in document["findings"]
+                  if (one["check"], one["severity"]) == ("data", "error")]  # fmt: skip
+        found["doctor"] = 4 * bool(errors), "".join(f"error: {one}" for one in errors)
+    try:
+        epoch_of(yaml.safe_load(spec.read_text()))
+    except AutoloaderError as error:
+        found["loader"] = error.exit_code, f"error: {error}"
+    else:
+        found["loader"] = 0, ""
+    return found
+
+
+READ = {
+    "channel_first_any4lerobot35": {},
+    "deleted_episode_lr831": {},
+    "droid_inner_name": {"images": {"primary": "observation/exterior_image_1_left"},
+                         "state": "observation/joint_position"},
+    "language_episode_sequence": {
+        "language": {"path": "episode_metadata/instructions", "several": "draw"}},
+    "language_string_tensor_openfly39": {
+        "language": {"path": "language_instruction", "several": "first"}},
+    "plan_transform_lerobot": {"steps": {"drop_last": 1}},
+    "ragged_sequence": {"language": {"path": "observation/words", "several": "draw"}},
+    "tasks_not_converted_lr2467": {"language": None},
+    "tasks_unreadable_gr00t288": {"language": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READ)
+def test_every_command_reads_what_a_loader_reads(
+    name: str, cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = cases(name)
+    assert main(["init", str(root)]) == 0
+    plain = yaml.safe_load(capsys.readouterr().out)
+    by_hand = spec_of(dataset_of(name, root, **READ[name]))
+    for number, spec in enumerate((by_hand, plain)):
+        (folder := tmp_path / str(number)).mkdir()
+        spec["batch"] = {"size": 4}
+        spec["mixing"] = {"epoch": "pass"}
+        for camera in spec["cameras"].values():
+            camera["size"] = [16, 16]
+        told = answers(written(spec, folder), folder, capsys)
+        assert {command: code for command, (code, _) in told.items()} == dict.fromkeys(told, 0), (
+            told
+        )
+
+
+REFUSED = {
+    "gzip_shards": ({}, "gz-train.tfrecord-00000 is gzip-compressed"),
+    "init_without_camera_env14": ({}, "is a sequence of pictures in every step"),
+    "no_data_path": ({}, "info.json is broken: it has no data_path"),
+    "no_features_json_armory1738": ({}, "has no features.json"),
+    "tasks_not_converted_lr2467": ({}, "meta has no tasks.parquet"),
+    "tasks_unreadable_gr00t288": ({}, "tasks.jsonl is broken: line 1 is no JSON"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_every_command_refuses_what_a_loader_refuses_in_the_same_words(
+    name: str, cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = cases(name)
+    more, words = REFUSED[name]
+    code = 0 if name.startswith("tasks_") else 4  # init writes a spec without the language
+    assert main(["init", str(root)]) == code
+    assert words in capsys.readouterr().err
+    spec = written(spec_of(dataset_of(name, root, **more)), tmp_path)
+    told = answers(spec, tmp_path, capsys)
+    assert all(code for code, _ in told.values()), told
+    first = {said[said.index("error: ") :].partition("\n")[0] for _, said in told.values()}
+    assert len(first) == 1, told
+    assert words in first.pop()
+
+
+def test_a_deleted_episode_takes_no_other_with_it(cases: Any) -> None:
+    episodes, _ = epoch_of(spec_of(dataset_of("deleted", cases("deleted_episode_lr831"))))
+    assert episodes == dict.fromkeys([0, 1, 2, 4, 5, 6, 7, 8, 9], 6)
+
+
+@pytest.mark.parametrize("names", [(), ("names",)])
+def test_a_shape_with_channels_first_is_read(names: tuple[str, ...], cases: Any) -> None:
+    root = cases("channel_first_any4lerobot35", *names)
+    episodes, texts = epoch_of(spec_of(dataset_of("channel_first", root)))
+    assert episodes == {0: 8, 1: 9, 2: 7, 3: 8}
+    assert texts == {"lift the cube": 32}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("r2d2_faceblur", "droid", "1.0.0"),
+        ("r2d2_faceblur", "droid_100", "1.0.0"),
+        ("droid_101", "my_copy", "1.0.1"),
+    ],
+)
+@pytest.mark.parametrize("style", ["plain", "openvla", "openpi"])
+def test_droid_is_known_under_the_names_of_its_files(
+    words: tuple[str, ...], style: str, cases: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = cases("droid_inner_name", *words)
+    assert main(["init", str(root), "--style", style]) == 0
+    told = capsys.readouterr()
+    assert "proposed" not in told.err
+    (dataset,) = yaml.safe_load(told.out)["datasets"]
+    assert dataset["action"] != "action"
+    if style == "openpi":
+        assert dataset["keep"]["match"] == {"episode_metadata/file_path": "success"}
+    assert main(["init", str(root), "--mix", "openvla"]) == 0
+    assert "1 of the 27 datasets" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        ("language_episode_sequence", {""} | {f"do {e} {j}" for e in range(4) for j in range(e)}),
+        ("language_string_tensor_openfly39", {f"go {e} {j}" for e in range(6) for j in range(9)}),
+        ("ragged_sequence", {"", "w"}),
+    ],
+)
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_of_several_texts_each_sample_has_one_of_its_episode(
+    name: str, texts: set[str], reader: str, cases: Any
+) -> None:
+    spec = spec_of(dataset_of(name, cases(name), **READ[name]))
+    spec["datasets"][0]["language"]["several"] = "draw"
+    spec["reader"] = reader
+    said: set[tuple[int, str]] = set()
+    for seed in range(3):
+        spec["seed"] = seed
+        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+                        output="numpy", controller=False) as loader:  # fmt: skip
+            for batch in loader:
+                episodes = batch["action"][:, 0, 0].round().astype(int).tolist()
+                said |= set(zip(episodes, batch["language"], strict=True))
+    assert {text for _, text in said} <= texts
+    assert len({text for _, text in said}) > len(texts) // 3
+    for episode, text in said:
+        words = text.split()
+        assert len(words) < 2 or int(words[1]) == episode
+
+
+def test_init_proposes_one_of_several_texts(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, path in (
+        ("language_episode_sequence", "episode_metadata/instructions"),
+        ("language_string_tensor_openfly39", "language_instruction"),
+    ):
+        assert main(["init", str(cases(name))]) == 0
+        told = capsys.readouterr()
+        (dataset,) = yaml.safe_load(told.out)["datasets"]
+        assert dataset["language"] == {"path": path, "several": "draw"}
+        assert "no language" not in told.err
+
+
+def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) -> None:
+    (tmp_path / "padded.py").write_text(
+        "import numpy as np\n"
+        "def padded(episode):\n"
+        "    points, words = (episode['observation'][k] for k in ('points', 'words'))\n"
+        "    assert [len(p) for p in points] == [k % 3 for k in range(6)]\n"
+        "    assert all(p.dtype == np.float32 for p in points)\n"
+        "    wide = np.stack([np.pad(p, (0, 2 - len(p)), constant_values=-1) for p in points])\n"
+        "    said = np.array([b' '.join(w) for w in words], object)\n"
+        "    return {**episode, 'points': wide, 'said': said}\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        more = {"transform": {"call": "padded:padded"}, "state": "points", "language": "said"}
+        spec = spec_of(dataset_of("ragged_sequence", cases("ragged_sequence"), **more))
+        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+                        output="numpy", controller=False) as loader:  # fmt: skip
+            rows = {(*batch["state"][k, 0].tolist(), batch["language"][k])
+                    for batch in loader for k in range(len(batch["language"]))}  # fmt: skip
+        assert rows == {(-1.0, -1.0, ""), (0.0, -1.0, "w"), (0.0, 1.0, "w w")}
+        spec["datasets"][0] |= {"language": {"path": "observation/words", "several": "first"}}
+        _, texts = epoch_of(spec)
+        assert texts == {"": 8, "w": 16}
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"steps": {"drop_last": 1}},
+        {"keep": {"moving": {"path": "observation.state", "above": 0.5}}},
+        {"action": {"path": "action", "ops": ["relabel"]}, "steps": {"drop_last": 1}},
+    ],
+)
+def test_plan_without_an_index_counts_what_a_transform_leaves(
+    more: dict[str, Any], cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = cases("plan_transform_lerobot")
+    spec = written(spec_of(dataset_of("plan_transform", root, **more)), tmp_path)
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert capsys.readouterr().err
