@@ -34,6 +34,9 @@ RAGGED = "ragged"
 RAGGED_VALUES, RAGGED_LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"
 """Last part of the two keys of a ragged feature."""
 
+JOINED = "joined"
+"""``Feature.encoding`` of several texts a step that lie in one string, with NULs in between."""
+
 FeatureKind = Literal["image", "text", "tensor", "other"]
 
 
@@ -51,10 +54,10 @@ class Feature:
         dtype: NumPy's name of the decoded type ("uint8", "float32", "bool"), or "string".
         shape: of one step, without the time axis; None where unknown; () for scalars and text.
         encoding: images: "jpeg" or "png", None where the metadata does not say (sniff the bytes);
-            tensors: "bytes" or "zlib", "ragged" where each step has its own number of values, None
-            for plain values. A tensor that a depth camera shows
-            is an "image" with its own encoding, or "floats" or "integers": a frame is a stretch
-            of the record's list of numbers.
+            tensors: "bytes" or "zlib", "ragged" where each step has its own number of values,
+            "joined" where these are texts in one string, None for plain values. A tensor that a
+            depth camera shows is an "image" with its own encoding, or "floats" or "integers": a
+            frame is a stretch of the record's list of numbers.
         per_step: True below ``steps``.
     """
 

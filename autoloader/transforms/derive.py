@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
-from autoloader.catalog.features import RAGGED
+from autoloader.catalog.features import JOINED, RAGGED
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm, MovingSpec, StepsSpec
 from autoloader.transforms import episode_ops
@@ -109,7 +109,7 @@ class Derivation:
 
     def features(self, given: Mapping[str, Feature]) -> dict[str, Feature]:
         """The features of the episodes that it makes of those with ``given`` ones."""
-        texts = {one.path: replace(one, encoding=None, shape=(None,)) for one in self.ragged}
+        texts = {one.path: replace(one, encoding=JOINED, shape=(None,)) for one in self.ragged}
         return {**given, **texts, **{one.feature.path: one.feature for one in self.columns}}
 
     def sources(self, only: Collection[str] | None) -> set[str] | None:

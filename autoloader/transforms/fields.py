@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
+from autoloader.catalog.features import JOINED, RAGGED
 from autoloader.errors import SpecError, UnsupportedError, nearest
 from autoloader.spec import FieldExpression, FieldTerm
 from autoloader.spec.ops import WIDTHS
@@ -249,8 +250,10 @@ def is_text(feature: Feature) -> bool:
 
 def is_several(feature: Feature) -> bool:
     """Whether the feature is several strings for each step, or for the episode."""
-    tensor = feature.kind == "tensor" and feature.dtype == "string"
-    return tensor and len(feature.shape) == 1
+    if feature.kind != "tensor" or feature.dtype != "string" or len(feature.shape) != 1:
+        return False
+    fixed = feature.shape[0] is not None or not feature.per_step
+    return fixed or feature.encoding in (RAGGED, JOINED)
 
 
 def is_code(feature: Feature) -> bool:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue, parse_example
 from autoloader.catalog.features import (
+    JOINED,
     RAGGED,
     RAGGED_LENGTHS,
     RAGGED_VALUES,
@@ -338,6 +339,7 @@ def describe(
     by_number = {number: key for key, number in camera_numbers(sources).items()}
     by_key = {feature.key: feature for feature in sources.values()}
     found = {}
+    kind: Any
     for path, leaf in leaves.items():
         if path == VALID:
             continue
@@ -355,13 +357,13 @@ def describe(
                 found[path] = Feature(path, key, "other", "", (None,), None, not once)
                 continue
             shape = (None,) if lists or (once and len(shape) == 1) else shape
-            found[path] = Feature(
-                path, key, "tensor" if shape else "text", "string", shape, None, not once
-            )
+            kind = "tensor" if shape else "text"
+            encoding = JOINED if lists else None
+            found[path] = Feature(path, key, kind, "string", shape, encoding, not once)
         else:
             floating = leaf.dtype.kind == "f"
             dtype = "float32" if floating else str(leaf.dtype)
-            kind: Any = "tensor" if leaf.dtype.kind in "biuf" else "other"
+            kind = "tensor" if leaf.dtype.kind in "biuf" else "other"
             found[path] = Feature(path, key, kind, dtype, shape, None, not once)
     return found
 

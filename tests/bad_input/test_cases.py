@@ -81,7 +81,7 @@ def epoch_of(spec: dict[str, Any]) -> tuple[Counter[int], Counter[str]]:
     """(samples of each episode, samples of each text) of one epoch."""
     episodes: Counter[int] = Counter()
     texts: Counter[str] = Counter()
-    with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+    with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
                     output="numpy", controller=False) as loader:  # fmt: skip
         for batch in loader:
             action = batch["action"]
@@ -96,10 +96,10 @@ def answers(
     """(exit code, what stderr says) of every command that looks at a spec's data, and a loader."""
     common = ["--spec", str(spec)]
     commands = {
-        "plan": ["plan", *common, "--ram-floor", "1MB"],
+        "plan": ["plan", *common, "--ram-floor", "200MB"],
         "index": ["index", *common],
-        "peek": ["peek", *common, "--out", str(folder / "sheet.png"), "--ram-floor", "1MB"],
-        "verify": ["verify", *common, "-n", "12", "--ram-floor", "1MB"],
+        "peek": ["peek", *common, "--out", str(folder / "sheet.png"), "--ram-floor", "200MB"],
+        "verify": ["verify", *common, "-n", "12", "--ram-floor", "200MB"],
     }
     found = {}
     for name, words in commands.items():
@@ -239,7 +239,7 @@ def test_of_several_texts_each_sample_has_one_of_its_episode(
     said: set[tuple[int, str]] = set()
     for seed in range(3):
         spec["seed"] = seed
-        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
                         output="numpy", controller=False) as loader:  # fmt: skip
             for batch in loader:
                 episodes = batch["action"][:, 0, 0].round().astype(int).tolist()
@@ -278,7 +278,7 @@ def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) ->
     try:
         more = {"transform": {"call": "padded:padded"}, "state": "points", "language": "said"}
         spec = spec_of(dataset_of("ragged_sequence", cases("ragged_sequence"), **more))
-        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="1MB", isolation="thread",
+        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
                         output="numpy", controller=False) as loader:  # fmt: skip
             rows = {(*batch["state"][k, 0].tolist(), batch["language"][k])
                     for batch in loader for k in range(len(batch["language"]))}  # fmt: skip
@@ -303,5 +303,5 @@ def test_plan_without_an_index_counts_what_a_transform_leaves(
 ) -> None:
     root = cases("plan_transform_lerobot")
     spec = written(spec_of(dataset_of("plan_transform", root, **more)), tmp_path)
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "1MB"]) == 0
+    assert main(["plan", "--spec", str(spec), "--ram-floor", "200MB"]) == 0
     assert capsys.readouterr().err

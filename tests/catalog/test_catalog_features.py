@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.catalog.features import Feature, parse_features
+from autoloader.catalog.features import RAGGED_LENGTHS, RAGGED_VALUES, Feature, parse_features
 from autoloader.errors import SourceError
 
 CORE = "tensorflow_datasets.core.features."
@@ -133,12 +133,22 @@ def test_class_labels_and_boxes_are_tensors() -> None:
         node("translation_feature.Translation", translation={"languages": ["en"]}),
         {"pythonClassName": "my_lab.features.Gripper", "jsonFeature": {"json": "{}"}},
         {"pythonClassName": "my_lab.features.Nothing"},
-        node("sequence_feature.Sequence", sequence={"feature": tensor("int64"), "length": "-1"}),
+        node("sequence_feature.Sequence", sequence={"feature": image(), "length": "3"}),
+        node("sequence_feature.Sequence", sequence={"feature": tensor("int64", -1), "length": "3"}),
         tensor("float32", -1, -1),
     ],
 )
 def test_what_is_stored_in_another_way_is_other(feature: dict[str, Any]) -> None:
     assert parse_one(feature).kind == "other"
+
+
+@pytest.mark.parametrize(("length", "size"), [("-1", None), ("3", 3)])
+def test_a_sequence_in_a_step_is_ragged(length: str, size: int | None) -> None:
+    for inner, dtype in ((tensor("int64"), "int64"), (tensor("string"), "string")):
+        sequence = {"feature": inner, "length": length}
+        found = parse_one(node("sequence_feature.Sequence", sequence=sequence))
+        told = (found.kind, found.dtype, found.shape, found.encoding)
+        assert told == ("tensor", dtype, (size,), "ragged")
 
 
 def test_a_sequence_outside_of_the_steps_is_a_tensor_with_one_more_dimension() -> None:
@@ -322,7 +332,10 @@ def test_keys_and_counts_are_those_that_tfds_writes() -> None:
     serializer = example_serializer.ExampleSerializer(tree.get_serialized_info())
     record = parse_example(serializer.serialize_example(tree.encode_example(episode)))
     features = parse_features(tree.to_json(), source="tfds")
-    assert features.pop("ragged").kind == "other"
+    ragged = features.pop("ragged")
+    assert (ragged.kind, ragged.shape, ragged.encoding) == ("tensor", (None,), "ragged")
+    values, lengths = (record[f"{ragged.key}/{part}"] for part in (RAGGED_VALUES, RAGGED_LENGTHS))
+    assert (len(values), lengths.values.tolist()) == (6, [2, 2, 2])
     per_step = {"observation/state": 6}
     for feature in features.values():
         assert feature.kind != "other", feature
