@@ -123,9 +123,7 @@ class VersionDirectory:
             slices.append(replace(shard, start=first + part.start, stop=first + part.stop))
         if self.file_format != LEROBOT:  # of which a missing file costs its episodes
             _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
-        files.refuse_stand_ins(
-            [slices[0].path, slices[-1].path], dataset=self.dataset or self.name
-        )
+        files.refuse_stand_ins([slices[0].path, slices[-1].path], dataset=self.dataset or self.name)
         return tuple(slices)
 
 

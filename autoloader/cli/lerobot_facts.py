@@ -5,6 +5,7 @@ Not here: the same of RLDS records (``cli.dataset_facts``), showing it (``cli.in
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog import Feature
 from autoloader.catalog.example import encode_varints
+from autoloader.catalog.features import JOINED
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
@@ -167,7 +168,9 @@ class EpisodeGraph:
         value = element["language"].numpy()
         if value.dtype == object:
             value = value.reshape(-1).tolist()
-        alike = replace(feature, per_step=True)  # one text for each sample, or one alone
+        # One stored text for each sample, or one alone.
+        form = feature.encoding if texts_a_step(feature) else JOINED
+        alike = replace(feature, per_step=True, encoding=form)
         return told_language(self._dataset, feature, texts_of(value, alike), key, t)
 
     def _traced(self) -> _Parse:
