@@ -173,6 +173,8 @@ def version_order(name: str) -> tuple[int, ...]:
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
     below = [files.join(directory, name) for name in versions_in(directory)]
+    if not files.is_remote(directory) and (of := HubRepository.at(Path(directory))) is not None:
+        below = [str(of.taken()[0])]
     if not below:
         for child in _directories(directory)[: 10 if files.is_remote(directory) else 100]:
             inner = files.join(directory, child)

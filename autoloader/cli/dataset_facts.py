@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory
+from autoloader.catalog.features import RAGGED
 from autoloader.catalog.files import unreadable
 from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.decode.depth import UNDECODABLE, depth_values
@@ -129,7 +130,10 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
         }
         if found.episodes == 1:
             _first_episode(found, features, values, frames, steps)
-        for path, rows in values.items():
+        for path, listed in values.items():
+            rows = listed
+            if features[path].encoding == RAGGED and None in features[path].shape:
+                rows = np.concatenate(listed.tolist()) if len(listed) else listed
             if features[path].dtype == "string":
                 texts.setdefault(path, set()).update(rows.reshape(-1).tolist())
             else:

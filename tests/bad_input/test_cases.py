@@ -251,6 +251,14 @@ def test_of_several_texts_each_sample_has_one_of_its_episode(
         assert len(words) < 2 or int(words[1]) == episode
 
 
+def test_inspect_tells_lists_of_any_length(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(cases("ragged_sequence")), "--json"]) == 0
+    read = yaml.safe_load(capsys.readouterr().out)["read"]
+    assert (read["first"]["observation/points"], read["texts"]["observation/words"]) == ([], 1)
+    (points,) = read["ranges"]["observation/points"]
+    assert (points["low"], points["high"]) == (0.0, 1.0)
+
+
 def test_init_proposes_one_of_several_texts(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name, path in (
         ("language_episode_sequence", "episode_metadata/instructions"),
