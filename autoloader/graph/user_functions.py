@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph.tensorflow import tf
@@ -48,15 +51,38 @@ def call_eagerly(
 
 def _tensors(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: _tensors(value) if isinstance(value, Mapping) else tf.convert_to_tensor(value)
+        name: _tensors(value) if isinstance(value, Mapping) else _tensor(value)
         for name, value in values.items()
     }
+
+
+def _tensor(value: Any) -> Any:
+    """A tensor; a ragged one where every step has a list of its own."""
+    listed = isinstance(value, np.ndarray) and value.ndim == 1 and len(value) > 0
+    if not listed or not isinstance(value[0], np.ndarray):
+        return tf.convert_to_tensor(value)
+    flat = tf.convert_to_tensor(np.concatenate(value.tolist()), _dtype_of(value[0]))
+    return tf.RaggedTensor.from_row_lengths(flat, [len(one) for one in value])
+
+
+def _dtype_of(values: NDArray[Any]) -> Any:
+    return tf.string if values.dtype == object else tf.as_dtype(values.dtype)
+
+
+def _lists(value: Any) -> NDArray[Any]:
+    """An array of each step's own list."""
+    listed = np.empty(value.nrows(), dtype=object)
+    for number, row in enumerate(value):
+        listed[number] = row.numpy()
+    return listed
 
 
 def _arrays(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _arrays(value)
         if isinstance(value, Mapping)
+        else _lists(value)
+        if isinstance(value, tf.RaggedTensor)
         else value.numpy()
         if tf.is_tensor(value)
         else value

@@ -298,6 +298,28 @@ def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) ->
         sys.path.remove(str(tmp_path))
 
 
+def test_a_function_of_tensorflow_is_given_them_as_ragged_tensors(
+    cases: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ragged_tf.py").write_text(
+        "import tensorflow as tf\n"
+        "def padded(traj):\n"
+        "    of = traj['observation']\n"
+        "    wide = of['points'].to_tensor(default_value=-1.0, shape=[None, 2])\n"
+        "    said = tf.strings.reduce_join(of['words'].to_tensor(''), axis=1)\n"
+        "    return {**traj, 'points': wide, 'said': said}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    call = {"call": "ragged_tf:padded", "framework": "tensorflow"}
+    more = {"transform": call, "state": "points", "language": "said"}
+    spec = spec_of(dataset_of("ragged_sequence", cases("ragged_sequence"), **more))
+    _, texts = epoch_of(spec)
+    assert texts == {"": 8, "w": 8, "ww": 8}
+    spec["datasets"][0]["language"] = {"path": "observation/words", "several": "first"}
+    _, texts = epoch_of(spec)
+    assert texts == {"": 8, "w": 16}
+
+
 @pytest.mark.parametrize(
     "more",
     [
