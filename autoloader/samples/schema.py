@@ -23,7 +23,7 @@ from autoloader.catalog import Feature
 from autoloader.catalog.example import FeatureValue
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.transforms.fields import is_code, is_several, is_text, texts_a_step
+from autoloader.transforms.fields import SINGLE, is_several, is_text, texts_a_step
 from autoloader.transforms.transform import VALID_KEY, Transform
 
 MAX_STEPS = 2**31 - 1
@@ -166,7 +166,7 @@ def text_role(feature: Feature) -> Role:
         return "text"
     if is_several(feature):
         return "texts"
-    return "number" if is_code(feature) else "points"
+    return "number" if feature.shape in SINGLE else "points"
 
 
 def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:

@@ -27,6 +27,8 @@ FieldName = Literal["action", "state"]
 BETWEEN = b"\0"
 """Between several strings of a step, where they are stored as one."""
 _LANGUAGE_INTEGERS = ("int32", "int64", "uint32", "uint8", "uint16", "int8", "int16", "uint64")
+SINGLE = ((), (1,))
+"""Shapes of one number a step; LeRobot writes the second."""
 NUMBERS = (*_LANGUAGE_INTEGERS, "float16", "bfloat16", "float32", "float64", "bool")
 
 MOST_COLUMNS = 2**20
@@ -259,7 +261,7 @@ def is_several(feature: Feature) -> bool:
 def is_code(feature: Feature) -> bool:
     """Whether the feature is one integer, which may stand for a text."""
     plain = feature.kind == "tensor" and feature.encoding is None
-    return plain and feature.shape in ((), (1,)) and feature.dtype in _LANGUAGE_INTEGERS
+    return plain and feature.shape in SINGLE and feature.dtype in _LANGUAGE_INTEGERS
 
 
 def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
@@ -316,7 +318,7 @@ def texts_of(values: Any, feature: Feature) -> list[bytes]:
     if is_text(feature) or is_several(feature):
         stored = list(values) if is_text(feature) else joined(values, texts_a_step(feature))
         return stored or ([] if feature.per_step else [b""])
-    if is_code(feature):
+    if feature.shape in SINGLE:
         return [str(number).encode() for number in values.reshape(-1).tolist()]
     points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
     return [text_of_points(row) for row in points]
