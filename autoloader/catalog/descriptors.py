@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Protocol, overload
 
 from autoloader.errors import SourceError
+from autoloader.spec.regular_files import DocumentError, open_regular
 
 MOST_FILES = 256
 """Data files that are open at a time."""
@@ -94,7 +95,9 @@ class Descriptors:
         """A new read-only descriptor, which the caller closes. Raises OSError."""
         while True:
             try:
-                found = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                found = open_regular(path)
+            except DocumentError as error:
+                raise OSError(errno.EINVAL, error.what, str(path)) from error
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS or not self._close_one():
                     raise

@@ -16,6 +16,8 @@ from pathlib import Path
 from autoloader.catalog import files
 from autoloader.errors import SourceError, SpecError, nearest
 
+_COMMIT_CHARACTERS = 100
+
 INFO_FILE = "dataset_info.json"
 
 VERSION = re.compile(r"\d+\.\d+\.\d+")
@@ -235,7 +237,8 @@ class HubRepository:
         refs: dict[str, str] = {}
         for file in sorted((self.path / "refs").rglob("*")):
             if file.is_file():
-                commit = file.read_text(encoding="utf-8", errors="replace").strip()
+                with file.open(encoding="utf-8", errors="replace") as text:
+                    commit = text.read(_COMMIT_CHARACTERS).strip()
                 refs[str(file.relative_to(self.path / "refs"))] = commit
         named = [refs[one] for one in sorted(refs, key=lambda ref: (ref != "main", ref))]
         latest = sorted(snapshots, key=lambda one: snapshots[one].stat().st_mtime, reverse=True)

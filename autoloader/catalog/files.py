@@ -15,7 +15,6 @@ Not here: TFRecord framing (``tfrecord``), metadata (``metadata``).
 
 from __future__ import annotations
 
-import errno
 import os
 import posixpath
 import re
@@ -23,13 +22,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from autoloader.catalog import tensorflow_process
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.errors import SourceError
+from autoloader.remote.faults import LimitError
+from autoloader.remote.limits import Limits, check_bytes, check_names
 from autoloader.remote.places import has_client
-from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.units import expanded
 
 FRONT_BYTES = 2 * 2**20
@@ -133,13 +133,50 @@ def parent_of(path: str) -> str:
 
 
 def read_text(path: str) -> str:
-    """The text of a file. Raises OSError, and UnicodeDecodeError."""
-    if is_remote(path):
-        return read_bytes(path).decode("utf-8")
-    try:
-        return read_regular(path).decode("utf-8")
-    except DocumentError as error:
-        raise OSError(errno.EINVAL, error.what, path) from error
+    """The text of a description of a dataset. Raises OSError, and UnicodeDecodeError."""
+    if not is_remote(path):
+        return read_local(path, "document_bytes").decode("utf-8")
+    if _here is None and has_client(path):
+        return bytes(_ask("whole", path, "document_bytes")).decode("utf-8")
+    limits = Limits.of_environment()
+    content = read_bytes(path, 0, limits.document_bytes + 1)
+    check_bytes(path, len(content), "document_bytes", limits)
+    return content.decode("utf-8")
+
+
+def read_local(path: str | Path, most: str) -> bytes:
+    """What a local file holds.
+
+    Args:
+        path: the file.
+        most: field of ``remote.limits.Limits`` that bounds it.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or holds more than it may.
+    """
+    limits = Limits.of_environment()
+    with opened_regular(path, most) as file:
+        content = file.read(getattr(limits, most) + 1)
+    check_bytes(str(path), len(content), most, limits)
+    return content
+
+
+@contextmanager
+def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
+    """A local file, open for reading; anything but a regular file is refused, not waited for.
+
+    Args:
+        path: the file.
+        most: field of ``remote.limits.Limits`` that bounds it; "": nothing does.
+
+    Raises:
+        OSError: it cannot be opened, is no regular file, or holds more than it may.
+    """
+    with os.fdopen(descriptors.open(path), "rb") as file:
+        if most:
+            size = os.fstat(file.fileno()).st_size
+            check_bytes(str(path), size, most, Limits.of_environment())
+        yield file
 
 
 def read_bytes(path: str, offset: int = 0, count: int = -1) -> bytes:
@@ -177,16 +214,24 @@ def file_names(directory: str) -> list[str]:
     """Names of the files in a directory, unordered. Raises OSError."""
     if is_remote(directory):
         return [name for name in _ask("names", directory) if not name.endswith("/")]
-    with os.scandir(directory) as entries:
-        return [entry.name for entry in entries if entry.is_file()]
+    return [entry.name for entry in _entries(directory) if entry.is_file()]
 
 
 def directory_names(directory: str) -> list[str]:
     """Names of the directories in a directory, in order. Raises OSError."""
     if is_remote(directory):
         return sorted(name[:-1] for name in _ask("names", directory) if name.endswith("/"))
+    return sorted(entry.name for entry in _entries(directory) if entry.is_dir())
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What lies in a local directory. Raises OSError; ``LimitError``: too much."""
+    limits, found = Limits.of_environment(), []
     with os.scandir(directory) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        for entry in entries:
+            found.append(entry)
+            check_names(directory, len(found), limits)
+    return found
 
 
 def ask_ahead(paths: Sequence[str]) -> None:
@@ -272,6 +317,13 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     if error.errno in OUT_OF_DESCRIPTORS:
         return too_many_open(error, path, dataset=dataset)
     scheme = scheme_of(path)
+    if isinstance(error, LimitError):
+        return SourceError(
+            f"dataset {dataset}: {path}: {error.strerror}",
+            remedy="look whether the file, and the server, are the ones that are meant; "
+            f"{error.variable} lifts the limit",
+            dataset=dataset,
+        )
     if not scheme:
         return SourceError(
             f"dataset {dataset}: {path} cannot be read: {error.strerror or error}",

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import mmap
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
+from autoloader.catalog import files
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.metadata import VIDEO, LeRobotMetadata, metadata_of
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
@@ -103,5 +103,5 @@ def _pictures(known: LeRobotMetadata, camera: str, one: Episode, count: int) -> 
 
 def _mapped(path: str) -> memoryview:
     """A file's bytes, of which only those that are looked at are read."""
-    with Path(path).open("rb") as file:
+    with files.opened_regular(path) as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -45,11 +45,13 @@ def sizes_of(paths: Sequence[str]) -> list[int]:
 
 
 def _read(path: str, offset: int, count: int) -> bytes:
-    if not offset and count < 0:
-        return store.read_all(path, keep=True)
     identity = store.identity(path)
     stop = identity.size if count < 0 else min(identity.size, offset + count)
     return store.read(path, offset, stop, identity) if offset < stop else b""
+
+
+def _whole(path: str, most: str) -> bytes:
+    return store.read_all(path, keep=True, most=most)
 
 
 def _size(path: str) -> int | None:
@@ -71,6 +73,7 @@ def _is_directory(path: str) -> bool:
 
 _QUESTIONS: Mapping[str, Callable[..., Any]] = {
     "read": _read,
+    "whole": _whole,
     "size": _size,
     "names": _names,
     "is_directory": _is_directory,

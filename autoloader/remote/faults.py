@@ -24,6 +24,20 @@ class ChangedError(OSError):
     """An object is another one than it was when this run began."""
 
 
+class LimitError(OSError):
+    """A file, or the server that gives it, goes beyond a limit.
+
+    Args:
+        why: for people.
+        path: of what.
+        variable: the environment variable that lifts the limit.
+    """
+
+    def __init__(self, why: str, path: str, variable: str) -> None:
+        super().__init__(errno.EFBIG, why, path)
+        self.variable = variable
+
+
 class PassingError(OSError):
     """It failed, and may succeed in a moment.
 
@@ -33,6 +47,7 @@ class PassingError(OSError):
         after_s: the server asks for so long a pause; ``None`` where it does not say.
         busy: the server asks for fewer requests.
         lost: no connection: when one can be had again, all that wait may ask again.
+        wrong: the server answers, and not as it should: it is asked a few times more at most.
     """
 
     def __init__(
@@ -43,9 +58,11 @@ class PassingError(OSError):
         after_s: float | None = None,
         busy: bool = False,
         lost: bool = False,
+        wrong: bool = False,
     ) -> None:
         super().__init__(errno.EAGAIN, why, path)
         self.after_s = after_s
+        self.wrong = wrong
         self.busy, self.lost = busy, lost
 
 
@@ -67,7 +84,12 @@ def changed(path: str) -> ChangedError:
 
 def cut_off(path: str) -> PassingError:
     """Fewer bytes came than were to come."""
-    return PassingError("the answer was cut off", path)
+    return PassingError("the answer was cut off", path, wrong=True)
+
+
+def nonsense(error: Exception, path: str) -> OSError:
+    """An answer that says nothing that can be meant; nothing of its text is kept."""
+    return OSError(errno.EIO, f"the server's answer makes no sense ({type(error).__name__})", path)
 
 
 def of_status(status: int, path: str, after: str | None = None) -> OSError:

@@ -25,7 +25,7 @@ LONGEST_ASKED_S = 300.0
 """A longer pause than this is not waited for at once, whatever a server asks."""
 PATIENCE_S = 600.0
 TRIES = 5
-"""So often at least is asked, however long one answer takes."""
+"""So often at least is asked, however long one answer takes; no oftener where each is wrong."""
 
 Answer = TypeVar("Answer")
 
@@ -66,13 +66,15 @@ class Patience:
             UnreachableError: it has failed for longer than the patience, or is not wanted any more.
             OSError: it failed, and not for a moment.
         """
-        begun, tries = self.clock.now_s(), 0
+        begun, tries, wrong = self.clock.now_s(), 0, 0
         while True:
             try:
                 return question()
             except PassingError as error:
                 tries += 1
+                wrong = wrong + 1 if error.wrong else 0
                 over = self.clock.now_s() - begun > self.patience_s and tries >= TRIES
+                over = over or wrong > TRIES
                 # Chance keeps many clients apart; nothing secret hangs on it.
                 pause = pause_s(tries, error.after_s, random.random())  # noqa: S311
                 if not over:

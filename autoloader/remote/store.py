@@ -18,21 +18,29 @@ import json
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
+from xml.etree.ElementTree import ParseError
 
+from autoloader.clock import Clock, SystemClock
+from autoloader.errors import AutoloaderError
 from autoloader.host.files import write_whole
 from autoloader.remote import faults
 from autoloader.remote.clients.client import client_of
 from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.limits import Limits, Meter, Traffic, check_bytes
 from autoloader.remote.patience import Patience
 from autoloader.remote.places import cache_root
 from autoloader.remote.rates import Rates
 
 LISTED_FOR_S = 60.0
+_CLOCK = SystemClock()
+_NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ParseError)
+"""What a client makes of an answer that is no page, no number or no listing."""
 _SAY_EVERY_S = 10.0
 
 Answer = TypeVar("Answer")
@@ -42,9 +50,21 @@ logger = logging.getLogger(__name__)
 
 
 class Store:
-    """Remote files, for any thread; a process has one, ``store``."""
+    """Remote files, for any thread; a process has one, ``store``.
 
-    def __init__(self) -> None:
+    Args:
+        limits: of files and servers, asked for with each file.
+        clock: tells the time that answers take.
+    """
+
+    def __init__(
+        self,
+        limits: Callable[[], Limits] = Limits.of_environment,
+        clock: Clock = _CLOCK,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._traffic: defaultdict[str, Traffic] = defaultdict(Traffic)
         self._lock = threading.Lock()
         self._not_before: dict[str, float] = {}
         self._answered: dict[str, float] = {}
@@ -65,7 +85,9 @@ class Store:
             known = self._listings.get(directory) or _kept(directory)
             if known is None or not _fresh(known):
                 client = client_of(directory)
-                found = self._ask(directory, lambda: client.listing(directory))
+                found = self._read(
+                    directory, "document_bytes", lambda meter: client.listing(directory, meter)
+                )
                 known = (time.time(), found)
                 _keep(directory, found)
             self._listings[directory] = known
@@ -90,17 +112,20 @@ class Store:
                 raise faults.missing(path)
             return kept
         with _missing_is_kept(path):
-            identity = self._ask(path, lambda: client.identity(path))
+            identity = self._read(
+                path, "document_bytes", lambda meter: client.identity(path, meter)
+            )
         _keep(path, {"": identity})
         return identity
 
     def now(self, path: str) -> RemoteIdentity:
         """What a file is at this moment. Raises OSError as ``identity``."""
         client = client_of(path)
-        return self._ask(path, lambda: client.identity(path))
+        return self._read(path, "document_bytes", lambda meter: client.identity(path, meter))
 
     def read(self, path: str, start: int, stop: int, of: RemoteIdentity) -> bytes:
         """Bytes [start, stop) of a version of a file; see ``read_into``."""
+        check_bytes(path, stop - start, "list_bytes", self._limits())
         data = bytearray(stop - start)
         self.read_into(path, start, memoryview(data), of)
         return bytes(data)
@@ -127,14 +152,17 @@ class Store:
         """
         client = client_of(path)
         with self._rates.measuring(_host(path), len(view)):
-            self._ask(path, lambda: client.read_into(path, start, view, of), wanted)
+            self._read(
+                path, "", lambda meter: client.read_into(path, start, view, of, meter), wanted
+            )
 
-    def read_all(self, path: str, *, keep: bool = False) -> bytes:
+    def read_all(self, path: str, *, keep: bool = False, most: str = "document_bytes") -> bytes:
         """A small file, by one request.
 
         Args:
             path: the file.
             keep: on the disk, for the other processes of the machine and the next start.
+            most: the field of ``Limits`` that bounds it.
 
         Raises:
             OSError: as ``read``.
@@ -142,11 +170,13 @@ class Store:
         client = client_of(path)
         fresh = not client.lists and not _fresh(_kept(path) or (0.0, {}))
         of = None if fresh else self.identity(path)
+        if of is not None:
+            check_bytes(path, of.size, most, self._limits())
         place = _place(path).with_suffix(".content")
         if of is not None and keep and (found := _kept_content(place, path, of)) is not None:
             return found
         with _missing_is_kept(path):
-            identity, data = self._ask(path, lambda: client.whole(path, of))
+            identity, data = self._read(path, most, lambda meter: client.whole(path, of, meter))
         if not client.lists:
             _keep(path, {"": identity})
         if keep:
@@ -158,6 +188,34 @@ class Store:
         client = client_of(path)
         self._ask(path, lambda: client.write(path, content))
         self._listings.pop(path.rpartition("/")[0], None)
+
+    def _read(
+        self,
+        path: str,
+        most: str,
+        question: Callable[[Meter], Answer],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Answer:
+        """An answer within the limits, of a client that may be asked again.
+
+        Args:
+            path: of what.
+            most: see ``Meter``.
+            question: asks the client, and has the meter told of what comes.
+            wanted: whether anybody still waits for it.
+        """
+        meter = Meter(path, self._limits(), self._traffic[_host(path)], most, self._clock)
+
+        def metered() -> Answer:
+            meter.begin()
+            try:
+                return question(meter)
+            except _NONSENSE as error:
+                if isinstance(error, AutoloaderError):
+                    raise
+                raise faults.nonsense(error, path) from None
+
+        return self._ask(path, metered, wanted)
 
     def _ask(
         self,

@@ -43,17 +43,9 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
         DocumentError: it is no file, or larger.
         OSError: it cannot be read.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except ValueError as error:  # a NUL byte in the path
-        raise DocumentError(str(error), "give the path of a readable file") from error
+    descriptor = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise DocumentError(
-                f"it is a {kind_of(found.st_mode)}, and no regular file",
-                "give the path of a regular file; write what a pipe holds to one first",
-            )
         content = file.read(-1 if max_bytes is None else max_bytes + 1)
     if max_bytes is not None and len(content) > max_bytes:
         raise DocumentError(
@@ -61,6 +53,27 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
             "shorten it; what all datasets share stands once in defaults",
         )
     return content
+
+
+def open_regular(path: str | Path) -> int:
+    """A read-only descriptor of a local file; anything but a file is refused, and not waited for.
+
+    Raises:
+        DocumentError: it is no file.
+        OSError: it cannot be opened.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:  # a NUL byte in the path
+        raise DocumentError(str(error), "give the path of a readable file") from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise DocumentError(
+            f"it is a {kind_of(mode)}, and no regular file",
+            "give the path of a regular file; write what a pipe holds to one first",
+        )
+    return descriptor
 
 
 def kind_of(mode: int) -> str:

@@ -15,15 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autoloader.catalog import files
 from autoloader.errors import SpecError
 from autoloader.index import DatasetIndex, find_indexes, open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
 from autoloader.recipes import other_names
+from autoloader.remote.faults import LimitError
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import NormalizationStatistics
 from autoloader.spec import NormalizeSpec, PipelineSpec
-from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.statistics import cache
 from autoloader.statistics.compute import dataset_rows, shared_statistics
 from autoloader.statistics.formats import EVERY, FILE_OF, read_document
@@ -203,9 +204,11 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
     where = "normalize.statistics"
     remedy = "write one with: autoloader stats --spec SPEC --out FILE"
     try:
-        document = json.loads(read_regular(path))
-    except (OSError, DocumentError) as error:
-        why = error.what if isinstance(error, DocumentError) else error.strerror or error
+        document = json.loads(files.read_local(path, "document_bytes"))
+    except OSError as error:
+        if isinstance(error, LimitError):
+            remedy += f"; {error.variable} lifts the limit"
+        why = error.strerror or error
         raise SpecError(f"{where}: {path}: {why}", remedy=remedy, path=where) from error
     except (ValueError, RecursionError) as error:
         raise SpecError(

@@ -26,10 +26,12 @@ from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_colu
 from autoloader.catalog.lerobot.placement import Placement, Span, place
 from autoloader.catalog.metadata import LEROBOT_INFO, broken
 from autoloader.errors import SourceError
+from autoloader.units import MIB
 
 _FIELD = re.compile(r"\{(\w+)(?::0?(\d{1,2})d)?\}")
 _OLD_FIELDS = ("episode_chunk", "episode_index")
 _NEW_FIELDS = ("chunk_index", "file_index")
+_LONGEST_LINE = 16 * MIB
 MOST_EPISODES = 10**7
 
 
@@ -288,7 +290,7 @@ def _task_lines(file: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
-    table = read_columns(file, lambda names: names)
+    table = read_columns(file, lambda names: names, "list_bytes")
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     others = [name for name in table.column_names if name != "task_index"]
     if len(others) == len(table.column_names) or not others:
@@ -421,8 +423,8 @@ def _seconds(value: Any) -> float | None:
 
 
 def _lines(file: Path) -> Iterator[Mapping[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
+    with files.opened_regular(file, "list_bytes") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), start=1):
             if not line.strip():
                 continue
             try:
@@ -441,7 +443,9 @@ def _table(folder: Path) -> Iterator[Mapping[str, Any]]:
     for file in found:
         try:
             table = read_columns(
-                file, lambda names: [name for name in names if not name.startswith("stats/")]
+                file,
+                lambda names: [name for name in names if not name.startswith("stats/")],
+                "list_bytes",
             )
         except UnreadableParquetError as error:
             raise _BrokenListError(file, str(error)) from error

@@ -143,7 +143,7 @@ def _digest(root: Path) -> bytes:
     lists = (meta.glob(name) for name in ("tasks.*", "episodes.jsonl", "episodes/*/*.parquet"))
     for file in [root / LEROBOT_INFO, *sorted(file for each in lists for file in each)]:
         try:
-            content = file.read_bytes()
+            content = files.read_local(file, "list_bytes")
         except OSError:  # whoever needs the file says why
             continue
         found.update(b"%b\0%d\0" % (os.fsencode(file.relative_to(root)), len(content)))

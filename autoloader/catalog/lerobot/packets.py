@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog import files
 from autoloader.catalog.files import told_stand_in
 from autoloader.extras import needs
 
@@ -67,6 +68,8 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     with needs("a LeRobot dataset with videos", extra="lerobot"):
         import av
     try:
+        with files.opened_regular(path):
+            pass  # anything else but a file would be waited for
         with av.open(path) as container:
             if not container.streams.video:
                 raise UnreadableVideoError("it has no video track")

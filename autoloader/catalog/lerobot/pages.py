@@ -14,12 +14,12 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog import files
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError
 from autoloader.extras import needs
 
@@ -98,7 +98,7 @@ def pages_of(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
 
 
 def _pages(path: str, column: str, rows: int) -> Iterator[PageOfValues]:
-    with Path(path).open("rb") as source:
+    with files.opened_regular(path) as source:
         chunks, most_level = _chunks_of(source, column)
         for chunk in chunks:
             for page in _Chunk(source.fileno(), chunk, most_level).pages():

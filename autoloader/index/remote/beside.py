@@ -37,7 +37,7 @@ def fetch_beside(shard: str, fingerprint: bytes, identity: SourceIdentity) -> by
     """
     address = index_paths.address_beside_data(shard, fingerprint)
     try:
-        content = store.read_all(address)
+        content = store.read_all(address, most="list_bytes")
     except FileNotFoundError:
         return None
     found = source_of(content)

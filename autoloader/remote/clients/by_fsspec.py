@@ -12,6 +12,7 @@ from typing import Any
 from autoloader.remote import faults
 from autoloader.remote.clients.meaning import meant
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.limits import Meter
 
 
 class FsspecClient:
@@ -28,8 +29,11 @@ class FsspecClient:
 
         self._fs: Any = fsspec.filesystem(scheme, skip_instance_cache=True)
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
+        del meter
         return {
             str(entry["name"]).rstrip("/").rpartition("/")[2]: of_entry(entry)
             if entry["type"] == "file"
@@ -37,24 +41,36 @@ class FsspecClient:
             for entry in self._ask(directory, "ls", detail=True)
         }
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """See ``Client.identity``."""
+        del meter
         return of_entry(self._ask(path, "info"))
 
-    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
+    def read_into(
+        self,
+        path: str,
+        start: int,
+        view: memoryview,
+        of: RemoteIdentity,
+        meter: Meter | None = None,
+    ) -> None:
         """See ``Client.read_into``."""
         del of
+        if meter is not None:
+            meter.promised(len(view))
         data: bytes = self._ask(path, "cat_file", start=start, end=start + len(view))
         if len(data) != len(view):
             raise faults.cut_off(path)
         view[:] = data
 
-    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+    def whole(
+        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+    ) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``."""
-        of = of or self.identity(path)
+        of = of or self.identity(path, meter)
         content = bytearray(of.size)
         if content:
-            self.read_into(path, 0, memoryview(content), of)
+            self.read_into(path, 0, memoryview(content), of, meter)
         return of, bytes(content)
 
     def write(self, path: str, content: bytes) -> None:

@@ -27,28 +27,43 @@ from urllib.parse import urlsplit
 from autoloader.extras import needs
 from autoloader.remote import faults
 from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.limits import Meter
 from autoloader.remote.places import PACKAGES, check_address, scheme_of
 
 
 class Client(Protocol):
-    """What is asked of a remote file system. All raise ``OSError``s of ``remote.faults``."""
+    """What is asked of a remote file system. All raise ``OSError``s of ``remote.faults``.
+
+    Each question tells a meter of what comes, piece by piece. What the meter raises ends it.
+    """
 
     lists: bool
     """Whether ``listing`` tells of all files of a directory at once."""
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """Names in a directory: files with what they are, directories with ``None``."""
         ...
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """What a file is now."""
         ...
 
-    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
+    def read_into(
+        self,
+        path: str,
+        start: int,
+        view: memoryview,
+        of: RemoteIdentity,
+        meter: Meter | None = None,
+    ) -> None:
         """Fill ``view`` with the bytes from ``start`` on of a version of a file."""
         ...
 
-    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+    def whole(
+        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+    ) -> tuple[RemoteIdentity, bytes]:
         """A small file and what it is; of a version, where one is given."""
         ...
 

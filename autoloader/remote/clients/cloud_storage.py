@@ -17,6 +17,7 @@ from autoloader.remote.clients.connections import Answer
 from autoloader.remote.clients.meaning import meant
 from autoloader.remote.clients.web import WebClient
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.limits import Meter
 
 _FIELDS = "name,size,generation,crc32c"
 
@@ -38,7 +39,9 @@ class CloudStorageClient(WebClient):
 
         self._fs: Any = GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         prefix = directory.partition("://")[2].partition("/")[2].rstrip("/")
         prefix = f"{prefix}/" if prefix else ""
@@ -49,20 +52,22 @@ class CloudStorageClient(WebClient):
         }
         names: dict[str, RemoteIdentity | None] = {}
         while True:
-            page = self._json(directory, "/o", asked)
+            page = self._json(directory, "/o", asked, meter)
             for one in page.get("prefixes", ()):
                 names[one[len(prefix) : -1]] = None
             for one in page.get("items", ()):
                 if name := one["name"][len(prefix) :]:
                     names[name] = of_entry({**one, "size": int(one["size"])})
+            if meter is not None:
+                meter.named(len(names))
             if not page.get("nextPageToken"):
                 return names
             asked["pageToken"] = page["nextPageToken"]
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """See ``Client.identity``."""
         name = path.partition("://")[2].partition("/")[2]
-        found = self._json(path, f"/o/{quote(name, safe='')}", {"fields": _FIELDS})
+        found = self._json(path, f"/o/{quote(name, safe='')}", {"fields": _FIELDS}, meter)
         return of_entry({**found, "size": int(found["size"])})
 
     def write(self, path: str, content: bytes) -> None:
@@ -88,8 +93,8 @@ class CloudStorageClient(WebClient):
         found = answer.headers.get("x-goog-generation")
         return found is not None and int(found) != of.number
 
-    def _json(self, path: str, what: str, asked: Mapping[str, str]) -> Any:
+    def _json(self, path: str, what: str, asked: Mapping[str, str], meter: Meter | None) -> Any:
         """An answer of the JSON interface about what lies in a path's bucket."""
         address = f"{self._fs.base}b/{urlsplit(path).netloc}{what}?{urlencode(asked)}"
-        answer = self._connections.ask("GET", address, self._authorised(path), path)
+        answer = self._connections.ask("GET", address, self._authorised(path), path, meter=meter)
         return json.loads(self._checked(answer, path).body)

@@ -15,7 +15,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import functools
 import http.client
+import io
 import select
 import socket
 import ssl
@@ -23,11 +25,12 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from autoloader.remote import faults
+from autoloader.remote.limits import Meter
 
 CONNECT_S, SILENCE_S = 15.0, 30.0
 """A connection that takes longer, or gives nothing for so long, is given up and tried again."""
@@ -35,6 +38,7 @@ _ELSEWHERE = (301, 302, 303, 307, 308)
 _HOPS = 6
 _IDLE = 32
 """Connections that are kept for one server."""
+_PIECE_BYTES = 2**18
 _WORDS_BYTES = 2**16
 """So much of an answer that is an error is read, to use its connection again."""
 
@@ -83,6 +87,7 @@ class Connections:
         into: memoryview | None = None,
         content: bytes | None = None,
         follows: bool = True,
+        meter: Meter | None = None,
     ) -> Answer:
         """One question and its answer.
 
@@ -94,6 +99,7 @@ class Connections:
             into: takes the body of an answer that is no error, and is filled, or it is too long.
             content: body of the question.
             follows: whether redirections are followed.
+            meter: counts what comes.
 
         Raises:
             PassingError: no whole answer came.
@@ -101,7 +107,7 @@ class Connections:
         """
         first: Message | None = None
         for _ in range(_HOPS):
-            answer = self._ask_once(method, address, headers, path, into, content)
+            answer = self._ask_once(method, address, headers, path, into, content, meter)
             where = answer.headers.get("Location")
             if not follows or answer.status not in _ELSEWHERE or not where:
                 return Answer(answer.status, answer.headers, answer.body, answer.count, first)
@@ -120,6 +126,7 @@ class Connections:
         path: str,
         into: memoryview | None,
         content: bytes | None,
+        meter: Meter | None,
     ) -> Answer:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -133,8 +140,12 @@ class Connections:
         connection: http.client.HTTPConnection | None = None
         try:
             connection = self._taken(place) or self._made(parts, proxy)
+            connection.response_class = functools.partial(  # type: ignore[assignment]
+                _Response, meter=meter
+            )
             connection.request(method, target, body=content, headers=dict(headers))
-            answer, ended = _read(connection.getresponse(), into, path)
+            with contextlib.closing(connection.getresponse()) as response:
+                answer, ended = _read(response, into, path, meter)
         except Exception as error:  # noqa: BLE001 translated, all of them
             if connection is not None:
                 connection.close()
@@ -197,8 +208,51 @@ class Connections:
             return self._context
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer whose every byte passes a meter on its way from the socket, headers too."""
+
+    def __init__(self, *arguments: Any, meter: Meter | None, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        if meter is not None:
+            self.fp = io.BufferedReader(_Metered(self.fp.detach(), meter))
+
+
+class _Metered(io.RawIOBase):
+    """The bytes of a socket; ``meter`` is told of each piece, and may raise."""
+
+    def __init__(self, raw: io.RawIOBase, meter: Meter) -> None:
+        self._raw = raw
+        self._meter = meter
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count = self._raw.readinto(buffer)
+        self._meter.came(count or 0)
+        return int(count or 0)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._raw.close()
+        super().close()
+
+
+def _whole(response: http.client.HTTPResponse, path: str) -> bytes:
+    """A body of any length, piece by piece: a length that is told may not be true."""
+    body = bytearray()
+    while piece := response.read1(_PIECE_BYTES):
+        body += piece
+    if response.length:
+        raise faults.cut_off(path)
+    return bytes(body)
+
+
 def _read(
-    response: http.client.HTTPResponse, into: memoryview | None, path: str
+    response: http.client.HTTPResponse,
+    into: memoryview | None,
+    path: str,
+    meter: Meter | None,
 ) -> tuple[Answer, bool]:
     """The answer with its body, and whether it was read to its end."""
     status, headers = response.status, response.headers
@@ -207,7 +261,9 @@ def _read(
             body = response.read(_WORDS_BYTES)
         return Answer(status, headers, body, len(body)), _ended(response)
     if into is None:
-        body = response.read()
+        if meter is not None:
+            meter.promised(response.length or 0)
+        body = _whole(response, path)
         return Answer(status, headers, body, len(body)), _ended(response)
     if (response.length or 0) > len(into):
         return Answer(status, headers, b"", response.length or 0), False

@@ -11,12 +11,13 @@ from __future__ import annotations
 import errno
 import json
 import re
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from autoloader.remote import faults
 from autoloader.remote.clients.connections import Answer
 from autoloader.remote.clients.web import WebClient
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.limits import Meter
 
 _PATH = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
@@ -38,26 +39,31 @@ class HuggingFaceClient(WebClient):
         self._hub = str(constants.ENDPOINT).rstrip("/")
         self._token = get_token
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         repository, revision, inside = _parts(directory)
         address: str | None = f"{self._hub}/api/datasets/{repository}/tree/{revision}/{inside}"
         names: dict[str, RemoteIdentity | None] = {}
         while address:
-            answer = self._connections.ask("GET", address, self._authorised(), directory)
+            headers = self._authorised() if urlsplit(address)[:2] == urlsplit(self._hub)[:2] else {}
+            answer = self._connections.ask("GET", address, headers, directory, meter=meter)
             for one in json.loads(self._checked(answer, directory).body):
                 large = one.get("lfs") or {}
                 name = str(one["path"]).rpartition("/")[2]
                 entry = {"size": one.get("size"), "ETag": large.get("oid") or one.get("oid")}
                 names[name] = of_entry(entry) if one["type"] == "file" else None
+            if meter is not None:
+                meter.named(len(names))
             more = _NEXT.search(answer.headers.get("Link") or "")
             address = more[1] if more else None
         return names
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """See ``Client.identity``."""
         directory, _, name = path.rpartition("/")
-        found = self.listing(directory).get(name)
+        found = self.listing(directory, meter).get(name)
         if found is None:
             raise faults.missing(path)
         return found

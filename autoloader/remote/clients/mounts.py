@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from autoloader.host.files import write_whole
 from autoloader.remote import faults
 from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.limits import Meter
 
 _PASSING = (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EAGAIN, errno.EINTR)
 
@@ -35,39 +36,55 @@ class MountClient:
     def __init__(self, scheme: str) -> None:
         del scheme
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         found: dict[str, RemoteIdentity | None] = {}
         place = _local(directory)
         with _translated(directory):
             for entry in place.iterdir() if place.is_dir() else ():
+                if meter is not None:
+                    meter.named(len(found))
                 one = entry.stat()
                 found[entry.name] = None if stat.S_ISDIR(one.st_mode) else _identity(one)
         return found
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """See ``Client.identity``."""
+        del meter
         with _translated(path):
             return _identity(_local(path).stat())
 
-    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
+    def read_into(
+        self,
+        path: str,
+        start: int,
+        view: memoryview,
+        of: RemoteIdentity,
+        meter: Meter | None = None,
+    ) -> None:
         """See ``Client.read_into``."""
         with _translated(path):
-            file = os.open(_local(path), os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(_local(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 done = 0
                 while done < len(view) and (more := os.preadv(file, [view[done:]], start + done)):
                     done += more
+                    if meter is not None:
+                        meter.came(more)
                 if _identity(os.fstat(file)) != of or done != len(view):
                     raise faults.changed(path)
             finally:
                 os.close(file)
 
-    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+    def whole(
+        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+    ) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``."""
         of = of or self.identity(path)
         content = bytearray(of.size)
-        self.read_into(path, 0, memoryview(content), of)
+        self.read_into(path, 0, memoryview(content), of, meter)
         return of, bytes(content)
 
     def write(self, path: str, content: bytes) -> None:

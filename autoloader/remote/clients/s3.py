@@ -20,6 +20,7 @@ from autoloader.remote.clients.connections import Answer
 from autoloader.remote.clients.meaning import meant
 from autoloader.remote.clients.web import WebClient, pin_header
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.limits import Meter
 
 _REGION = "x-amz-bucket-region"
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
@@ -49,20 +50,24 @@ class S3Client(WebClient):
         self._regions: dict[str, str] = {}
         self._credentials: Any = session.get_credentials()
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``."""
         bucket, _, prefix = directory.partition("://")[2].rstrip("/").partition("/")
         prefix = f"{prefix}/" if prefix else ""
         asked = {"list-type": "2", "prefix": prefix, "delimiter": "/"}
         names: dict[str, RemoteIdentity | None] = {}
         while True:
-            answer = self._signed("GET", f"s3://{bucket}", directory, query=asked)
+            answer = self._signed("GET", f"s3://{bucket}", directory, query=asked, meter=meter)
             page = _Page(self._checked(answer, directory).body)
             for one in page.each("CommonPrefixes"):
                 names[one["Prefix"][len(prefix) : -1]] = None
             for one in page.each("Contents"):
                 if name := one["Key"][len(prefix) :]:
                     names[name] = of_entry({"size": int(one["Size"]), "ETag": one["ETag"]})
+            if meter is not None:
+                meter.named(len(names))
             if not (token := page.word("NextContinuationToken")):
                 return names
             asked["continuation-token"] = token
@@ -79,9 +84,15 @@ class S3Client(WebClient):
         own: Mapping[str, str] | None = None,
         *,
         into: memoryview | None = None,
+        meter: Meter | None = None,
     ) -> Answer:
         answer = self._signed(
-            method, path, path, headers={**pin_header(of), **(own or {})}, into=into
+            method,
+            path,
+            path,
+            headers={**pin_header(of), **(own or {})},
+            into=into,
+            meter=meter,
         )
         return self._checked(answer, path, pinned=of is not None)
 
@@ -95,6 +106,7 @@ class S3Client(WebClient):
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
         into: memoryview | None = None,
+        meter: Meter | None = None,
     ) -> Answer:
         """The answer of the region that the bucket lies in."""
         bucket, _, name = what.partition("://")[2].partition("/")
@@ -105,7 +117,14 @@ class S3Client(WebClient):
                 address += "?" + urlencode(sorted(query.items()), quote_via=quote, safe="-_.~")
             signed = self._sign(method, address, dict(headers or {}), content, region, path)
             answer = self._connections.ask(
-                method, address, signed, path, into=into, content=content, follows=False
+                method,
+                address,
+                signed,
+                path,
+                into=into,
+                content=content,
+                follows=False,
+                meter=meter,
             )
             found = answer.headers.get(_REGION)
             if answer.status not in (301, 307, 400) or not found or found == region:

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 from autoloader.remote import faults
 from autoloader.remote.clients.connections import Answer, Connections, basic
 from autoloader.remote.identity import RemoteIdentity, of_entry
+from autoloader.remote.limits import Meter
 
 
 class WebClient:
@@ -32,19 +33,29 @@ class WebClient:
         del scheme
         self._connections = Connections(certificates)
 
-    def listing(self, directory: str) -> dict[str, RemoteIdentity | None]:
+    def listing(
+        self, directory: str, meter: Meter | None = None
+    ) -> dict[str, RemoteIdentity | None]:
         """See ``Client.listing``; a server of files has none that can be trusted."""
+        del meter
         raise faults.NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
 
-    def identity(self, path: str) -> RemoteIdentity:
+    def identity(self, path: str, meter: Meter | None = None) -> RemoteIdentity:
         """See ``Client.identity``."""
-        return self._told(self._ask("HEAD", path))
+        return self._told(self._ask("HEAD", path, meter=meter))
 
-    def read_into(self, path: str, start: int, view: memoryview, of: RemoteIdentity) -> None:
+    def read_into(
+        self,
+        path: str,
+        start: int,
+        view: memoryview,
+        of: RemoteIdentity,
+        meter: Meter | None = None,
+    ) -> None:
         """See ``Client.read_into``."""
         whole = (start, len(view)) == (0, of.size)
         own = {} if whole else {"Range": f"bytes={start}-{start + len(view) - 1}"}
-        answer = self._ask("GET", path, of, own, into=view)
+        answer = self._ask("GET", path, of, own, into=view, meter=meter)
         if answer.status == 200 and not whole:
             raise OSError(errno.EOPNOTSUPP, "the server gives no byte ranges", path)
         size = answer.headers.get("Content-Range", "").rpartition("/")[2]
@@ -52,14 +63,16 @@ class WebClient:
         if another or answer.count != len(view) or self._is_another(answer, of):
             raise faults.changed(path)
 
-    def whole(self, path: str, of: RemoteIdentity | None) -> tuple[RemoteIdentity, bytes]:
+    def whole(
+        self, path: str, of: RemoteIdentity | None, meter: Meter | None = None
+    ) -> tuple[RemoteIdentity, bytes]:
         """See ``Client.whole``; one request in any case."""
         if of is None:
-            answer = self._ask("GET", path)
+            answer = self._ask("GET", path, meter=meter)
             return self._told(answer), answer.body
         content = bytearray(of.size)
         if content:
-            self.read_into(path, 0, memoryview(content), of)
+            self.read_into(path, 0, memoryview(content), of, meter)
         return of, bytes(content)
 
     def write(self, path: str, content: bytes) -> None:
@@ -75,11 +88,12 @@ class WebClient:
         own: Mapping[str, str] | None = None,
         *,
         into: memoryview | None = None,
+        meter: Meter | None = None,
     ) -> Answer:
         """An answer about a file, of a version where one is given, that is no error."""
         address, headers = self._address(path, of)
         headers = {"Accept-Encoding": "identity", **headers, **(own or {})}
-        answer = self._connections.ask(method, address, headers, path, into=into)
+        answer = self._connections.ask(method, address, headers, path, into=into, meter=meter)
         return self._checked(answer, path, pinned=of is not None)
 
     def _checked(self, answer: Answer, path: str, *, pinned: bool = False) -> Answer:
