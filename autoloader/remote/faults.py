@@ -34,7 +34,7 @@ class LimitError(OSError):
     """
 
     def __init__(self, why: str, path: str, variable: str) -> None:
-        super().__init__(errno.EFBIG, why, path)
+        super().__init__(errno.EFBIG, f"{why} ({variable} lifts the limit)", path)
         self.variable = variable
 
 

@@ -180,9 +180,9 @@ class Meter:
             if rate < limits.bytes_per_s:
                 words = (
                     f"the server gave {rate:.0f} bytes/s over {passed_s:.0f} s, and "
-                    f"{limits.bytes_per_s} are the least ({VARIABLES['bytes_per_s']})"
+                    f"{limits.bytes_per_s} are the least"
                 )
                 if self._most:
                     raise LimitError(words, self._path, VARIABLES["bytes_per_s"])
-                raise PassingError(words, self._path)
+                raise PassingError(f"{words} ({VARIABLES['bytes_per_s']})", self._path)
             self._window()

@@ -20,7 +20,6 @@ from autoloader.errors import SpecError
 from autoloader.index import DatasetIndex, find_indexes, open_dataset_index
 from autoloader.index.opening import Progress, index_numbers
 from autoloader.recipes import other_names
-from autoloader.remote.faults import LimitError
 from autoloader.samples.counts import DatasetCount
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.samples.statistics import NormalizationStatistics
@@ -206,8 +205,6 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
     try:
         document = json.loads(files.read_local(path, "document_bytes"))
     except OSError as error:
-        if isinstance(error, LimitError):
-            remedy += f"; {error.variable} lifts the limit"
         why = error.strerror or error
         raise SpecError(f"{where}: {path}: {why}", remedy=remedy, path=where) from error
     except (ValueError, RecursionError) as error:

@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog import Feature
+from autoloader.catalog import Feature, files
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.spec import KeepSpec
 from autoloader.spec.keep import key_parts, matcher
-from autoloader.spec.regular_files import DocumentError, read_regular
 from autoloader.transforms.fields import (
     check_language,
     find_feature,
@@ -295,9 +294,7 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     del size, mtime_ns  # a file that changes is read again
     try:
-        document = json.loads(read_regular(path))
-    except DocumentError as error:
-        raise ValueError(error.what) from error
+        document = json.loads(files.read_local(path, "list_bytes"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from error
     if not isinstance(document, dict):
