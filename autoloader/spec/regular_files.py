@@ -5,6 +5,7 @@ Not here: what the file means (``documents``, ``autoloader.catalog``).
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -69,6 +70,8 @@ def open_regular(path: str | Path) -> int:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise DocumentError(
             f"it is a {kind_of(mode)}, and no regular file",
             "give the path of a regular file; write what a pipe holds to one first",
