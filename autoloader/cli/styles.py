@@ -108,8 +108,8 @@ STYLES: Mapping[StyleName, Style] = {
         "  goal: uniform                   # from t + 1 on; Octo's may be t itself\n"
         "  per_episode: 100                # subsample_length: 100\n",
         cameras={
-            "primary": "{size: [256, 256], resize: lanczos3}",
-            "wrist": "{size: [128, 128], resize: lanczos3}",
+            "primary": "{size: [256, 256], resize: tf_lanczos3}",
+            "wrist": "{size: [128, 128], resize: tf_lanczos3}",
         },
         augment={
             "primary": _CROP.format("[0.8, 1.0]", "[0.9, 1.1]") + _OCTO_COLOURS,
@@ -136,7 +136,7 @@ STYLES: Mapping[StyleName, Style] = {
         sample="sample:\n"
         "  frame_offsets: [0]              # window_size: 1\n"
         "  action_horizon: 1               # future_action_window_size: 0\n",
-        cameras={"primary": "{size: [224, 224], resize: lanczos3}"},
+        cameras={"primary": "{size: [224, 224], resize: tf_lanczos3}"},
         augment={
             "primary": _CROP.format("[0.9, 0.9]", "[1.0, 1.0]")
             + _COLOURS.format("0.2", "0.8", "1.2", "0.05")
@@ -171,8 +171,8 @@ STYLES: Mapping[StyleName, Style] = {
         "  state_offsets: [0]\n"
         "  action_horizon: 16              # rows behind the end repeat the last one\n",
         cameras={
-            "primary": "{size: [224, 224], fit: pad}   # the aspect is kept, on black",
-            "wrist": "{size: [224, 224], fit: pad}",
+            "primary": "{size: [224, 224], resize: pillow_bilinear, fit: pad}   # on black",
+            "wrist": "{size: [224, 224], resize: pillow_bilinear, fit: pad}",
         },
         rest="normalize:\n"
         "  action: {method: q01_q99, arithmetic: openpi}   # pi0.5, pi0-FAST; pi0: mean_std\n"

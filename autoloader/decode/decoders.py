@@ -37,7 +37,7 @@ from autoloader.samples.block import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
-DECODER_VERSION = 1
+DECODER_VERSION = 2
 """Raised where ``decode.frames`` gives other pixels for the same bytes."""
 _LIBRARIES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg")
 _HASH_BYTES_PER_S = 1e9

@@ -2,11 +2,13 @@
 
 JPEG by libjpeg-turbo (simplejpeg) with the fast integer DCT, resize by OpenCV on uint8; both
 release the interpreter while they work. Frames that already have the wanted size are decoded
-straight into the batch. PNG and whatever else OpenCV reads works too, slower. Bilinear is OpenCV's
-INTER_LINEAR (half-pixel centres, not antialiased, as ``tf.image.resize`` does it); lanczos3 is
-Pillow's, which is antialiased.
+straight into the batch. PNG and whatever else OpenCV reads works too, slower. No format is turned
+by the orientation in its EXIF data, as in TensorFlow. Bilinear is OpenCV's INTER_LINEAR (half-pixel
+centres, not antialiased, as ``tf.image.resize`` does it by default); lanczos3 is Pillow's, which is
+antialiased.
 
-Not here: threads (``decode.pool``), which frame goes where (``decode.assembler``).
+Not here: threads (``decode.pool``), which frame goes where (``decode.assembler``), resizing in
+float32 as other projects do (``decode.resample``).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode import costs
+from autoloader.decode.resample import resample
 from autoloader.samples.block import Encoded
 from autoloader.samples.encoded import PackedPicture, UnpackableError, VideoFrame
 from autoloader.spec import CameraSpec
@@ -35,6 +38,7 @@ _JPEG_END = b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE = struct.Struct(">II")
 _PNG_SIZE_AT = 16
+_AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 _LARGEST_PIXELS = 64_000_000
 _DECODED_BYTES = 8
 """That OpenCV takes for a pixel, of 16 bits and four channels at most."""
@@ -78,7 +82,7 @@ class FrameDecoder:
             if is_jpeg:
                 self._jpeg_into(encoded, out)
             else:
-                self._resize_into(decoded(encoded, cv2.IMREAD_COLOR_RGB), out)
+                self._resize_into(decoded(encoded, _AS_STORED), out)
         except UndecodableFrameError:
             raise
         except costs.CostlyPictureError as error:
@@ -139,6 +143,9 @@ class FrameDecoder:
         if picture.shape[:2] == (height, width) or self._camera.resize == "nearest":
             nearest_into(picture, out)
             return
+        if self._camera.upstream:
+            resample(picture, out, self._camera.resize)
+            return
         if self._camera.resize == "lanczos3":
             from PIL import Image  # the other methods, and the first batch, do without it
 
@@ -194,11 +201,19 @@ def fitted(
         cut = min(height, max(1, round(rows / scale))), min(width, max(1, round(columns / scale)))
         return _centre(picture, *cut), out
     if camera.fit == "pad":
-        scale = min(rows / height, columns / width)
-        cut = min(rows, max(1, round(height * scale))), min(columns, max(1, round(width * scale)))
         out[:] = 0
-        return picture, _centre(out, *cut)
+        return picture, _centre(out, *_padded(height, width, camera))
     return picture, out
+
+
+def _padded(height: int, width: int, camera: CameraSpec) -> tuple[int, int]:
+    """Rows and columns of a picture inside its padding; openpi rounds them down."""
+    rows, columns = camera.size
+    if camera.upstream:
+        ratio = max(width / columns, height / rows)
+        return max(1, int(height / ratio)), max(1, int(width / ratio))
+    scale = min(rows / height, columns / width)
+    return min(rows, max(1, round(height * scale))), min(columns, max(1, round(width * scale)))
 
 
 def _centre(picture: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """Resizes pictures with TensorFlow's kernels, as ``decode.frames`` resizes them.
 
-Bilinear with half-pixel centres and not antialiased, area, or antialiased lanczos3; rounded to
-uint8. Frames agree with the decode pool's within about 2 grey levels.
+Bilinear with half-pixel centres and not antialiased, area, or one of the antialiased methods;
+rounded to uint8. Frames agree with the decode pool's within about 2 grey levels.
 
 Not here: the pool (``decode.pool``), decoding (``tfdata.decode``).
 """
@@ -39,8 +39,11 @@ def fit(picture: Any, shape: Any, camera: CameraSpec) -> Any:
         at = (shape[:2] - inner) // 2
         cut = picture[at[0] : at[0] + inner[0], at[1] : at[1] + inner[1]]
         return _resize(cut, tf.constant([height, width]), camera.resize)
-    scale = tf.reduce_min(wanted / found)
-    inner = tf.minimum([height, width], _at_least_one(found * scale))
+    if camera.upstream:
+        inner = tf.maximum(tf.cast(found / tf.reduce_max(found / wanted), tf.int32), 1)
+    else:
+        scale = tf.reduce_min(wanted / found)
+        inner = tf.minimum([height, width], _at_least_one(found * scale))
     before = ([height, width] - inner) // 2
     after = [height, width] - inner - before
     resized = _resize(picture, inner, camera.resize)
@@ -52,5 +55,7 @@ def _at_least_one(sizes: Any) -> Any:
 
 
 def _resize(picture: Any, size: Any, how: str) -> Any:
-    resized = tf.image.resize(picture, size, method=how, antialias=how == "lanczos3")
+    method = how.removeprefix("tf_").removeprefix("pillow_")
+    antialias = how not in ("bilinear", "area")
+    resized = tf.image.resize(picture, size, method=method, antialias=antialias)
     return tf.saturate_cast(tf.round(resized), tf.uint8)

@@ -364,8 +364,8 @@ def _environment() -> Mapping[str, str]:
 
     Runs of frames are allocated and freed all the time; without the threshold malloc would give
     their pages back and fault them in anew, a fifth of what reading costs. What is really to go
-    back is given back by hand (``actuation``). No linear algebra is done there: NumPy's BLAS would
-    only start a thread and a buffer for every core.
+    back is given back by hand (``actuation``). NumPy's BLAS computes in the threads that decode
+    (``decode.resample``): its own would only be a thread and a buffer for every core.
     """
     return {
         "OPENBLAS_NUM_THREADS": os.environ.get("OPENBLAS_NUM_THREADS", "1"),

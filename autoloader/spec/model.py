@@ -33,15 +33,19 @@ Location = Annotated[str, Field(min_length=1, max_length=4096)]
 
 Size = tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)]]
 
+Resize = Literal[
+    "bilinear", "area", "lanczos3", "tf_bilinear", "tf_lanczos3", "pillow_bilinear", "nearest"
+]
+
 
 class CameraSpec(Block):
     """How a canonical camera's frames reach the batch."""
 
     size: Size = Field(description="height and width in pixels")
-    resize: Literal["bilinear", "area", "lanczos3", "nearest"] = Field(
+    resize: Resize = Field(
         "bilinear",
-        description="bilinear (half-pixel centres), area, antialiased lanczos3, or nearest, which "
-        "is a depth camera's",
+        description="bilinear (half-pixel centres), area, antialiased lanczos3; TensorFlow's or "
+        "Pillow's antialiased method; or nearest, which is a depth camera's",
     )
     fit: Literal["stretch", "pad", "crop"] = Field(
         "stretch", description="stretch; pad keeps the aspect with black; crop cuts the centre"
@@ -62,6 +66,11 @@ class CameraSpec(Block):
     def shape(self) -> tuple[int, int, int]:
         """(H, W, C) of a frame."""
         return (*self.size, 1 if self.depth else 3)
+
+    @property
+    def upstream(self) -> bool:
+        """Whether frames are resized and padded as another project does, to one grey level."""
+        return self.resize.startswith(("tf_", "pillow_"))
 
     @model_validator(mode="before")
     @classmethod

@@ -334,8 +334,8 @@ def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
         "action_per": "step", "goal": "uniform", "per_episode": 100,
     }  # fmt: skip
     assert plain["cameras"] == {
-        "primary": {"size": [256, 256], "resize": "lanczos3"},
-        "wrist": {"size": [128, 128], "resize": "lanczos3"},
+        "primary": {"size": [256, 256], "resize": "tf_lanczos3"},
+        "wrist": {"size": [128, 128], "resize": "tf_lanczos3"},
     }
     assert plain["normalize"] == {
         "action": {"method": "mean_std", "dims": "[:-1]", "arithmetic": "octo"},
@@ -356,7 +356,7 @@ def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
     assert found["bridge_dataset"]["images"] == {"primary": "observation/image_0"}
     assert found["viola"]["keep"] == {"language": "anywhere"}
     assert "pour_tea: look at images, action, state, language: proposed (openvla has no" in notes
-    assert plain["cameras"] == {"primary": {"size": [224, 224], "resize": "lanczos3"}}
+    assert plain["cameras"] == {"primary": {"size": [224, 224], "resize": "tf_lanczos3"}}
     assert plain["normalize"]["action"] == {
         "method": "q01_q99", "dims": "[:-1]", "clip": True, "arithmetic": "openvla",
     }  # fmt: skip
@@ -440,7 +440,11 @@ def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFi
     assert (plain["weights"], plain["sample"]["action_horizon"]) == ("explicit", 16)
     assert plain["pad_to"] == {"action": 32, "state": 32}
     assert plain["normalize"]["statistics_of"] == "samples"
-    assert plain["cameras"]["wrist"] == {"size": [224, 224], "fit": "pad"}
+    assert plain["cameras"]["wrist"] == {
+        "size": [224, 224],
+        "resize": "pillow_bilinear",
+        "fit": "pad",
+    }
 
 
 def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(

@@ -50,7 +50,7 @@ def mixture_of(bridge: Path, style: str, size: int = 64) -> ResolvedMixture:
     found = recipes.recipe("bridge_dataset", style).dataset
     dataset = {"name": "bridge", "path": str(bridge), **found, "split": "train"}
     dataset["images"] = {"primary": found["images"]["primary"]}
-    camera = {"size": [size, size], "resize": "lanczos3"}
+    camera = {"size": [size, size], "resize": "tf_lanczos3"}
     raw = {"datasets": [dataset], "cameras": {"primary": camera}}
     return resolve(PipelineSpec.from_mapping(raw))
 
@@ -125,7 +125,7 @@ def test_frames_that_are_enlarged_by_lanczos_are_within_a_grey_level_of_tensorfl
 ) -> None:
     from autoloader.graph.tensorflow import tf
 
-    decoder = FrameDecoder(CameraSpec(size=(256, 256), resize="lanczos3"))
+    decoder = FrameDecoder(CameraSpec(size=(256, 256), resize="tf_lanczos3"))
     off = []
     for (_, _, record, t), block, k in read_from_index(mixture_of(bridge, "octo", 256)):
         if t == 3 and record < 5:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
 from typing import Any
 
@@ -65,6 +66,26 @@ def test_a_grey_picture_has_three_equal_channels() -> None:
         assert (out[..., 0] == out[..., 1]).all()
         assert (out[..., 0] == out[..., 2]).all()
         assert np.abs(out[..., :1].astype(int) - grey).mean() < 4
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_no_format_is_turned_by_the_orientation_beside_its_pixels(
+    kind: str, orientation: int
+) -> None:
+    pixels = picture(16, 24)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    options = {"quality": 100, "subsampling": 0} if kind == "JPEG" else {"lossless": True}
+    Image.fromarray(pixels).save(buffer, kind, exif=exif, **options)
+    assert Image.open(io.BytesIO(buffer.getvalue())).getexif()[0x0112] == orientation
+    for size in ((16, 24), (8, 12)):
+        off = np.abs(
+            decoded(buffer.getvalue(), *size, resize="area").astype(int)
+            - cv2.resize(pixels, size[::-1], interpolation=cv2.INTER_AREA)
+        )
+        assert off.max() <= (12 if kind == "JPEG" else 0)
 
 
 def test_bilinear_has_half_pixel_centres_and_no_antialiasing() -> None:

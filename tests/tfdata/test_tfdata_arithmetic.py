@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 
 import cv2
@@ -10,9 +11,12 @@ import pytest
 import simplejpeg
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from autoloader.decode.frames import FrameDecoder
+from autoloader.decode.resample import resample
 from autoloader.graph import windows
+from autoloader.graph.resize import fitted_picture
 from autoloader.graph.tensorflow import tf
 from autoloader.order.mixture import BlockSequence, MixtureOrder
 from autoloader.samples import windows as numpy_windows
@@ -188,7 +192,9 @@ def scene(height: int, width: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("fit", ["stretch", "pad", "crop"])
-@pytest.mark.parametrize("resize", ["bilinear", "area", "lanczos3"])
+@pytest.mark.parametrize(
+    "resize", ["bilinear", "area", "lanczos3", "tf_bilinear", "tf_lanczos3", "pillow_bilinear"]
+)
 @pytest.mark.parametrize("size", [(60, 80), (32, 32), (90, 150), (45, 100)])
 def test_kernels_decode_resize_and_fit_as_the_pool_does(
     fit: str, resize: str, size: tuple[int, int]
@@ -205,3 +211,61 @@ def test_kernels_decode_resize_and_fit_as_the_pool_does(
         assert off.mean() <= 2
         black = (wanted == 0).all(axis=-1)
         np.testing.assert_array_equal((found == 0).all(axis=-1) & black, black)
+
+
+side = st.integers(1, 20) | st.integers(1, 300)
+
+
+@quick
+@given(
+    height=side,
+    width=side,
+    size=st.tuples(side, side),
+    resize=st.sampled_from(["tf_bilinear", "tf_lanczos3"]),
+    seed=st.integers(0, 99),
+)
+def test_the_pool_resizes_as_tensorflow_does_within_one_level(
+    height: int, width: int, size: tuple[int, int], resize: str, seed: int
+) -> None:
+    picture = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    resized = tf.image.resize(picture, size, method=resize.removeprefix("tf_"), antialias=True)
+    wanted = np.clip(np.rint(resized), 0, 255)
+    found = np.empty((*size, 3), np.uint8)
+    resample(picture, found, resize)
+    assert np.abs(found - wanted).max() <= 1
+
+
+@quick
+@given(
+    height=side,
+    width=side,
+    size=st.tuples(side, side),
+    fit=st.sampled_from(["stretch", "pad", "crop"]),
+    resize=st.sampled_from(["tf_bilinear", "tf_lanczos3", "pillow_bilinear"]),
+)
+def test_kernels_resize_and_fit_as_the_pool_does_within_one_level(
+    height: int, width: int, size: tuple[int, int], fit: str, resize: str
+) -> None:
+    camera = CameraSpec.model_validate({"size": size, "fit": fit, "resize": resize})
+    picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    wanted = np.empty((*size, 3), np.uint8)
+    png = bytes(cv2.imencode(".png", picture[..., ::-1])[1])
+    FrameDecoder(camera).decode_into(png, wanted)
+    found = fitted_picture(picture, camera)
+    assert np.abs(found.astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_kernels_and_the_pool_turn_no_picture_by_its_orientation(
+    kind: str, orientation: int
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(scene(32, 48)).save(buffer, kind, exif=exif)
+    camera = CameraSpec(size=(32, 48))
+    wanted = np.empty((32, 48, 3), np.uint8)
+    FrameDecoder(camera).decode_into(buffer.getvalue(), wanted)
+    found = decode_frame(tf.constant(buffer.getvalue()), camera).numpy()
+    assert np.abs(found.astype(int) - wanted).mean() < (2 if kind == "JPEG" else 0.001)
