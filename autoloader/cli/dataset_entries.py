@@ -13,7 +13,7 @@ from typing import Any
 
 from autoloader.catalog import Feature, VersionDirectory
 from autoloader.catalog.directories import folder_name
-from autoloader.catalog.lerobot.metadata import TASK, metadata_of
+from autoloader.catalog.lerobot.metadata import TASKS, metadata_of
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.catalog.registry import known_dataset
 from autoloader.cli.depth_colours import depth_features
@@ -21,6 +21,7 @@ from autoloader.cli.propose import guess_cameras, propose, why_no_camera
 from autoloader.cli.styles import Style
 from autoloader.cli.yaml_line import flow
 from autoloader.errors import AutoloaderError, SourceError, UsageError
+from autoloader.index.counting import count_mixture
 from autoloader.recipes import Recipe, recipe
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec, parse_expression
@@ -140,14 +141,20 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
         if not cameras:
             entry.directory.resolve(str(entry.split["train"]))
             return None
-        resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        mixture = resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
+        if entry.directory.file_format == LEROBOT:
+            count_mixture(mixture, probe_only=True)
     except AutoloaderError as error:
         return error
     return None
 
 
 def _proposed(directory: VersionDirectory, style: Style) -> Entry:
-    features = directory.features
+    features, missing = dict(directory.features), {}
+    if directory.file_format == LEROBOT:
+        for camera in metadata_of(directory).cameras_without_files:
+            del features[camera]
+            missing[camera] = "info.json lists it, and none of its videos is there"
     tried = [
         (name, known, propose(features, known[1]))
         for name in _names(directory)
@@ -155,12 +162,12 @@ def _proposed(directory: VersionDirectory, style: Style) -> Entry:
     ]
     fitting = [one for one in tried if not one[2].proposed] or tried
     name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
-    missing = {}
-    if directory.file_format == LEROBOT and TASK in found.language:
+    by_task = [path for path in found.language if features[path].encoding == TASKS]
+    if directory.file_format == LEROBOT and by_task:
         try:
             assert metadata_of(directory).tasks, "a list without a task is refused"
         except SourceError as error:
-            found.language.remove(TASK)
+            found.language = [path for path in found.language if path not in by_task]
             missing["language"] = error.what.partition(": ")[2]
     if not found.images:
         missing["camera"] = why_no_camera(features)

@@ -45,6 +45,7 @@ def index(
     """Index where every frame lies, so that samples are read at random; builds what is missing."""
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
+    from autoloader.index.counting import count_mixture
     from autoloader.planning.disk import admit_disk_floor, disk_floor_kept
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
@@ -110,6 +111,7 @@ def index(
         document["differing"] = differing
     if as_json:
         emit_json(document)
+        count_mixture(mixture)
         return
     emit_table(
         ("dataset", "shards", "episodes", "frames", "damaged", "index"),
@@ -129,6 +131,7 @@ def index(
         for row in rows.values()
         for record in row["damaged"]
     )
+    count_mixture(mixture)  # what no loader would start with is no success here
 
 
 def _derive_again(found: Sequence[Any], threads: int) -> list[str]:

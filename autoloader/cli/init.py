@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoloader.catalog.registry import KnownMix
     from autoloader.cli.dataset_entries import Entry
     from autoloader.cli.spec_text import ChosenMix
+    from autoloader.errors import AutoloaderError
 
 
 def init(
@@ -49,12 +50,15 @@ def init(
         raise SourceError(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )
-    found = list(_entries(normal(data_dir), STYLES[name]))
+    faults: list[AutoloaderError] = []
+    found = list(_entries(normal(data_dir), STYLES[name], faults))
     chosen = None
     if mix is not None and weights is not None:
         found = _part_of(mix, weights, found)
         chosen = ChosenMix(mix, weights, tuple(one.known_as for one in found))
         _say_what_is_there(chosen, normal(data_dir))
+    if not found and len(faults) == 1:
+        raise faults[0]
     if not found:
         raise SourceError(
             f"{normal(data_dir)} holds no TFDS dataset and no LeRobot dataset that can be read"
@@ -156,15 +160,18 @@ def _say_what_is_there(chosen: ChosenMix, root: str) -> None:
         note(f"of {chosen.name}, these are not in {root}: {', '.join(chosen.absent)}")
 
 
-def _entries(root: str, style: Style) -> Iterator[Entry]:
-    """Of every dataset below ``root`` the newest version that can be read; says what is left."""
+def _entries(root: str, style: Style, faults: list[AutoloaderError]) -> Iterator[Entry]:
+    """Of every dataset below ``root`` the newest version that can be read; says what is left.
+
+    Why others cannot be read is added to ``faults``.
+    """
     from autoloader.catalog.sources import same_files
     from autoloader.cli.version_directories import dataset_versions
 
     taken: list[Entry] = []
     names: set[str] = set()
     for versions in dataset_versions(root):
-        found = (_entry(place, style) for place in versions)
+        found = (_entry(place, style, faults) for place in versions)
         entry = next((one for one in found if one is not None), None)
         if entry is None:
             continue
@@ -181,8 +188,8 @@ def _entries(root: str, style: Style) -> Iterator[Entry]:
         yield entry
 
 
-def _entry(place: Path, style: Style) -> Entry | None:
-    """The entry of a version, or ``None`` where it cannot be taken; says why."""
+def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | None:
+    """The entry of a version, or ``None`` where it cannot be taken; says why, and in ``faults``."""
     from autoloader.catalog import open_source
     from autoloader.catalog.directories import folder_name
     from autoloader.catalog.files import normal
@@ -196,6 +203,7 @@ def _entry(place: Path, style: Style) -> Entry | None:
             raise fault
     except AutoloaderError as error:
         note(f"{path}: left out: {error.what} → {error.remedy}")
+        faults.append(error)
         return None
     if not {"images", "action", "state"} & set(entry.values):
         note(f"{path}: left out: no image, action or state that could be taken")

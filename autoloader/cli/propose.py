@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from autoloader.catalog import Feature
+from autoloader.catalog.lerobot.metadata import TASK, TASKS
 from autoloader.catalog.registry import KnownDataset
 from autoloader.errors import AutoloaderError
 from autoloader.spec import parse_expression
@@ -166,6 +167,14 @@ def guess_language(features: Mapping[str, Feature]) -> list[str]:
     def usable(path: str) -> bool:
         return _fits(lambda: _language(features, [path]))
 
+    # GR00T's tasks are often a flag of validity, and the instruction is an annotation.
+    annotated = [
+        path
+        for path, feature in features.items()
+        if feature.encoding == TASKS and path != TASK and _WORDS.search(path)
+    ]
+    if annotated:
+        return sorted(annotated, key=lambda path: ("description" not in path, path))[:1]
     for first in _FIRST_WORDS:
         if first in features and usable(first):
             numbered = (f"{first}_{number}" for number in (2, 3))

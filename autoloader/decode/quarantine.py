@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Literal
 
-from autoloader.errors import SourceError
 from autoloader.samples.block import Place
+from autoloader.samples.counts import too_many_bad
 from autoloader.samples.resolve import ResolvedMixture
 
 logger = logging.getLogger(__name__)
@@ -69,14 +69,9 @@ class Quarantine:
             bad.reason,
         )
         ratio = self._mixture.spec.errors.max_corrupt_ratio
-        if count > max(1, int(ratio * dataset.records)):
-            raise SourceError(
-                f"dataset {dataset.name!r}: {count} of {dataset.records} episodes are bad, more "
-                f"than errors.max_corrupt_ratio={ratio}; the last is record {bad.record} of "
-                f"{bad.path}: {reason}",
-                remedy="mend or take out the dataset, or raise errors.max_corrupt_ratio",
-                dataset=dataset.name,
-            )
+        last = f"record {bad.record} of {bad.path}: {reason}"
+        if error := too_many_bad(dataset.name, count, dataset.records, ratio, last):
+            raise error
 
     def count(self, dataset: int) -> int:
         """Bad records of a dataset."""

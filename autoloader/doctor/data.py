@@ -14,6 +14,7 @@ from autoloader.catalog.metadata import LEROBOT
 from autoloader.doctor.findings import Fact, Finding, Seen
 from autoloader.errors import AutoloaderError
 from autoloader.index import find_indexes
+from autoloader.index.counting import count_mixture
 from autoloader.index.index_paths import any_index
 from autoloader.index.valid import empty_texts
 from autoloader.samples.resolve import ResolvedDataset, resolve
@@ -26,7 +27,10 @@ def readable(spec: PipelineSpec, split: str) -> Iterator[Finding | ResolvedDatas
     for declared in spec.datasets:
         alone = spec.model_copy(update={"datasets": (declared,), "weights": "natural"})
         try:
-            (dataset,) = resolve(alone, split).datasets
+            mixture = resolve(alone, split)
+            (dataset,) = mixture.datasets
+            if not dataset.streamable:
+                count_mixture(mixture, probe_only=True)
         except AutoloaderError as error:
             yield Finding("data", "error", error.what, error.remedy)
         else:

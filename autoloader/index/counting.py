@@ -17,10 +17,12 @@ import numpy as np
 
 from autoloader.catalog.lengths import mean_frames
 from autoloader.errors import SourceError
+from autoloader.index.build_time import QUICK_BYTES
 from autoloader.index.opening import find_indexes, open_indexes
+from autoloader.index.shard_formats import versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
 from autoloader.order.episodes import DatasetTable
-from autoloader.samples.counts import DatasetCount
+from autoloader.samples.counts import DatasetCount, too_many_bad
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.telemetry.progress import doing
 
@@ -37,17 +39,21 @@ def count_mixture(
 
     Args:
         mixture: whose datasets.
-        probe_only: build no index: where none is there, estimate from a few records' headers.
+        probe_only: build no index, except of small datasets that have no stream: where none is
+            there, estimate from a few records' headers.
         by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
             is not counted.
         fetch: whether remote data without an index is fetched and indexed; else it is estimated.
         who: waits for it, for the log; see ``index.opening.open_indexes``.
 
     Raises:
-        SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all.
+        SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all, or
+            has more damaged records than ``errors.max_corrupt_ratio`` bears.
     """
     counted = [d for d in mixture.datasets if _is_counted(d, by_index)]
-    there = [one for one in counted if probe_only or (one.remote and not fetch)]
+    there = [
+        one for one in counted if (probe_only and not _is_small(one)) or (one.remote and not fetch)
+    ]
     built = [one for one in counted if one not in there]
     found = (*find_indexes(there), *open_indexes(built, who=who))
     indexes = {one.name: index for one, index in zip([*there, *built], found, strict=True)}
@@ -56,7 +62,7 @@ def count_mixture(
         index = indexes.get(dataset.name)
         doing(f"counting the samples of {dataset.name}")
         counts[dataset.name] = _estimate(dataset) if index is None else count_indexed(index)
-        _check(dataset, counts[dataset.name])
+        _check(dataset, counts[dataset.name], mixture.spec.errors.max_corrupt_ratio)
     return counts
 
 
@@ -73,6 +79,13 @@ def quick_tables(datasets: Sequence[ResolvedDataset]) -> tuple[DatasetTable, ...
         for dataset in datasets
         for index in [indexes.get(dataset.name)]
     )
+
+
+def _is_small(dataset: ResolvedDataset) -> bool:
+    """Whether it is read by index alone, and indexed as fast as its files are looked at."""
+    if dataset.streamable or dataset.remote:
+        return False
+    return sum(one.size for one in versions_of(dataset)) < QUICK_BYTES
 
 
 def _is_counted(dataset: ResolvedDataset, by_index: bool) -> bool:
@@ -121,8 +134,8 @@ def _estimate(dataset: ResolvedDataset) -> DatasetCount:
     )
 
 
-def _check(dataset: ResolvedDataset, found: DatasetCount) -> None:
-    """Refuse a dataset without an episode or a sample."""
+def _check(dataset: ResolvedDataset, found: DatasetCount, max_corrupt_ratio: float) -> None:
+    """Refuse a dataset without an episode or a sample, or with too many that are damaged."""
     if not found.episodes:
         reason = found.damaged[0] if found.damaged else "it has no records"
         raise SourceError(
@@ -130,6 +143,11 @@ def _check(dataset: ResolvedDataset, found: DatasetCount) -> None:
             remedy=f"check the files in {dataset.directory.path}, or take the dataset out",
             dataset=dataset.name,
         )
+    if found.damaged:
+        bad = len(found.damaged)
+        last = found.damaged[-1]
+        if error := too_many_bad(dataset.name, bad, dataset.records, max_corrupt_ratio, last):
+            raise error
     if found.samples:
         return
     if any(rule.samples or rule.episodes for rule in found.lost):

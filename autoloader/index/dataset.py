@@ -69,7 +69,8 @@ class DatasetIndex:
             steps.append(there[whole])
             records.append(whole + piece.start)
             if len(whole) < piece.records:
-                damaged += _damaged(number, piece.start, piece.stop, shard.front)
+                every = _damaged(number, piece.start, piece.stop, shard.front)
+                damaged += [one for one in every if not _excluded(dataset, piece.path, one.record)]
         counts = [len(part) for part in records]
         self._first = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.steps = np.concatenate(steps)
@@ -213,6 +214,17 @@ class DatasetIndex:
         Every section of the others is checked.
         """
         return [path for path, one in self._by_path.items() if not one.derive_again()]
+
+
+def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
+    """Whether ``keep`` would leave a damaged episode out, as its number alone tells."""
+    function = dataset.transform is not None and dataset.transform.spec is not None
+    if dataset.keep is None or function or dataset.directory.file_format != LEROBOT:
+        return False
+    from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of  # others go without it
+
+    one = metadata_of(dataset.directory).episodes.by_file[path][record]
+    return dataset.keep.excludes({EPISODE: str(one.index)})
 
 
 def _damaged(number: int, start: int, stop: int, front: Front) -> Iterator[DamagedRecord]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.errors import SourceError
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import SampleSpec
 from autoloader.transforms.keep import RuleLoss
@@ -46,6 +47,28 @@ class DatasetCount:
     frames_estimated: bool = False
     empty_texts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def too_many_bad(
+    dataset: str, bad: int, records: int, ratio: float, last: str
+) -> SourceError | None:
+    """The error of a dataset with too many bad records; ``None`` where a run bears them.
+
+    Args:
+        dataset: its name.
+        bad: records that cannot be used.
+        records: of the split.
+        ratio: ``errors.max_corrupt_ratio``; one bad record is always borne.
+        last: where one of them lies, and why it is bad.
+    """
+    if bad <= max(1, int(ratio * records)):
+        return None
+    return SourceError(
+        f"dataset {dataset!r}: {bad} of {records} episodes are bad, more than "
+        f"errors.max_corrupt_ratio={ratio}; the last is {last}",
+        remedy="mend or take out the dataset, or raise errors.max_corrupt_ratio",
+        dataset=dataset,
+    )
 
 
 def samples_per_episode(

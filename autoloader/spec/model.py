@@ -100,6 +100,9 @@ class DatasetSpec(Block):
         default_factory=lambda: {"train": "train"},
         description="loader split → TFDS split expression; null leaves the dataset out",
     )
+    episodes: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None, description="of LeRobot data: numbers of the episodes that splits are cut from"
+    )
     weight: Weight = Field(1.0, description="relative share; 0: no samples for now")
     images: Mapping[Name, Camera] = Field(default_factory=dict, description="camera → feature")
     files: Literal["auto", "public", "rewritten"] = Field(

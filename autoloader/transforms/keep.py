@@ -101,6 +101,7 @@ class Keep:
     ) -> None:
         self.identity = ""
         self._asked: list[Feature] = []
+        self._ranges: tuple[list[tuple[str, Feature | None]], Mapping[str, Pairs]] = [], {}
         self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
 
         def asked(path: str, field: str) -> Feature:
@@ -142,6 +143,7 @@ class Keep:
             listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
             plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
             self.identity = hashlib.sha256(plain.encode()).hexdigest()
+            self._ranges = parts, listed
             self._rules.append(("keep.ranges", functools.partial(self._listed, parts, listed)))
 
     @property
@@ -162,6 +164,18 @@ class Keep:
             one = rule(rows, texts)
             left = sets[name] = one if left is None else left.both(one)
         return tuple(sets.items())
+
+    def excludes(self, values: Mapping[str, str]) -> bool:
+        """Whether ``ranges`` name no step of an episode, as far as these features tell it.
+
+        Args:
+            values: of the episode, by key.
+        """
+        parts, listed = self._ranges
+        if not parts or any(one is not None and one.key not in values for _, one in parts):
+            return False
+        key = "".join(text + ("" if one is None else values[one.key]) for text, one in parts)
+        return not listed.get(key)
 
     def allows(self, steps: int, values: Mapping[str, Any]) -> NDArray[np.bool_]:
         """[T] which of an episode's ``steps`` the rules leave.

@@ -192,6 +192,109 @@ def test_timestamps_are_of_lerobot_data_alone(tmp_path: Path) -> None:
         samples_of(rlds_spec_of({**dataset_of(written), "timestamps": "ignore"}))
 
 
+def null_action(root: Path, episode: int) -> None:
+    def change(table: pa.Table) -> pa.Table:
+        values = table.column("action").to_pylist()
+        values[2] = None
+        number = table.column_names.index("action")
+        column = pa.array(values, table.schema.field("action").type)
+        return table.set_column(number, "action", column)
+
+    rewrite(root / f"data/chunk-000/episode_{episode:06d}.parquet", change)
+
+
+@pytest.mark.parametrize("way", ["keep.ranges", "split", "episodes"])
+def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
+    made: Callable[[str], Path], tmp_path: Path, way: str
+) -> None:
+    root = made("deleted_episode_lr831")
+    null_action(root, 6)
+    (root / "data/chunk-000/episode_000007.parquet").unlink()
+    (root / f"videos/chunk-000/{TOP}/episode_000008.mp4").unlink()
+    strict = {"errors": {"max_corrupt_ratio": 0.0}}
+    with pytest.raises(AutoloaderError, match="3 of 9 episodes are bad"):
+        samples_of(spec_of(root, **strict))
+    whole = [0, 1, 2, 4, 5, 9]
+    ranges = tmp_path / "ranges.json"
+    ranges.write_text(json.dumps({str(one): [[0, 6]] for one in whole}))
+    key = "{episode_metadata/episode_index}"
+    ways: dict[str, Any] = {
+        "keep.ranges": {"keep": {"ranges": {"file": str(ranges), "key": key}}},
+        "split": {"split": {"train": "train[:5]+train[8:]"}},
+        "episodes": {"episodes": whole},
+    }
+    found, lost = samples_of(spec_of(root, dataset=ways[way], **strict))
+    assert {episode for episode, _ in found} == set(whole)
+    assert not lost
+    check(found)
+
+
+def test_episodes_are_numbers_of_the_list_of_a_lerobot_dataset(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from rlds_files import episode, write_dataset
+    from streams import dataset_of
+    from streams import spec_of as rlds_spec_of
+
+    root = made("deleted_episode_lr831")
+    with pytest.raises(SpecError, match="there is no episode 3"):
+        samples_of(spec_of(root, dataset={"episodes": [1, 3]}))
+    written = write_dataset(tmp_path, [[episode(0, 5)]])
+    with pytest.raises(SpecError, match="no LeRobot dataset"):
+        samples_of(rlds_spec_of({**dataset_of(written), "episodes": [0]}))
+
+
+def first_line(error: str) -> str:
+    return next(line for line in error.splitlines() if line.startswith("error: "))
+
+
+@pytest.mark.parametrize("fault", ["hardware_clock_lr3513", "two of nine"])
+def test_commands_fail_where_a_loader_does_with_the_same_first_line(
+    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str], fault: str
+) -> None:
+    from autoloader.cli.app import main
+
+    root = made("deleted_episode_lr831" if fault == "two of nine" else fault)
+    if fault == "two of nine":
+        null_action(root, 6)
+        null_action(root, 0)
+    spec = spec_of(root, dataset={"name": root.name}, errors={})
+    with pytest.raises(AutoloaderError) as caught:
+        samples_of(spec)
+    file = root.parent / "mix.json"
+    file.write_text(json.dumps(spec.model_dump(mode="json")))
+    floor = ["--ram-floor", "64MiB"]
+    for words in (["plan", "--spec", str(file), *floor], ["index", "--spec", str(file)],
+                  ["peek", "--spec", str(file), "--out", str(root.parent / "a.html"), *floor],
+                  ["verify", "--spec", str(file), *floor]):  # fmt: skip
+        assert main(words) != 0, words
+        assert first_line(capsys.readouterr().err) == f"error: {caught.value.what}", words
+    assert main(["doctor", "--spec", str(file)]) != 0
+    told = capsys.readouterr()
+    assert caught.value.what in " ".join((told.out + told.err).split())
+    assert main(["init", str(root)]) != 0
+    said = first_line(capsys.readouterr().err)
+    assert said.startswith(f"error: dataset '{root.name}': ")
+    assert "no episode can be read" in said or "of 8 episodes are bad" in said
+
+
+def test_init_leaves_a_camera_without_files_out_with_a_word_and_takes_the_annotation(
+    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from autoloader.cli.app import main
+
+    root = made("gr00t_annotation")
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.images.ego"] = info["features"][TOP]
+    (root / "meta/info.json").write_text(json.dumps(info))
+    assert main(["init", str(root), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "no observation.images.ego: info.json lists it" in told.err
+    written = json.loads(told.out)["spec"]
+    assert "images: {primary: observation.images.top}" in written
+    assert "language: annotation.human.action.task_description" in written
+
+
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     if not REAL.is_dir():

@@ -19,6 +19,7 @@ from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.doctor.data import indexes
 from autoloader.errors import SourceError
+from autoloader.index import counting
 from autoloader.samples.resolve import resolve
 
 BOTH = ("v2.1", "v3.0")
@@ -128,8 +129,12 @@ def test_init_takes_no_language_where_no_list_says_what_it_is(
 
 
 def test_a_text_that_is_empty_everywhere_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda _: [json.dumps({"task_index": k, "task": " "}) for k in (0, 1)], "tasks")
     spec = tmp_path / "mix.yaml"
@@ -338,8 +343,12 @@ def test_a_shape_with_its_channels_first_is_a_picture(
     ],
 )  # fmt: skip
 def test_plan_estimates_episodes_that_a_transform_shortens(
-    tmp_path: Path, more: dict[str, object], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    more: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
     pictures = ["observation.images.side"]
     root = LeRobotFiles(lengths=(4, 3, 5), version="v2.1", pictures=pictures).write(
         tmp_path / "arm"

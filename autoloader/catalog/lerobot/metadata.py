@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,15 @@ class LeRobotMetadata:
             return self.tasks
         except SourceError:
             return None
+
+    @cached_property
+    def cameras_without_files(self) -> tuple[str, ...]:
+        """Cameras that are listed and of which no video is there."""
+        of = {one for one in self.cameras if self.features[one].encoding == VIDEO}
+        for camera, path in self.episodes.by_video:
+            if camera in of and os.path.exists(path):  # noqa: PTH110  (a path is text here)
+                of.remove(camera)
+        return tuple(sorted(of))
 
     @cached_property
     def cameras(self) -> tuple[str, ...]:
@@ -184,6 +193,17 @@ def check_first(
     for camera in cameras:
         places = [place for one in edges if (place := one.videos.get(camera)) is not None]
         files.refuse_stand_ins([place.path for place in places], dataset=known.dataset)
+
+
+def with_episodes(directory: VersionDirectory, numbers: Collection[int]) -> VersionDirectory:
+    """The directory, whose splits have the episodes of these numbers alone."""
+    by_file, wanted = metadata_of(directory).episodes.by_file, frozenset(numbers)
+    splits = {}
+    for name, pieces in directory.splits.items():
+        every = ((one.path, k) for one in pieces for k in range(one.start, one.stop))
+        own = [(path, k) for path, k in every if by_file[path][k].index in wanted]
+        splits[name] = tuple(_slices(own, name))
+    return replace(directory, splits=splits)
 
 
 def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:

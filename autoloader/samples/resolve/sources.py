@@ -5,6 +5,7 @@ Not here: formats and their metadata (``catalog``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoloader.catalog import (
@@ -16,7 +17,7 @@ from autoloader.catalog import (
     open_source,
 )
 from autoloader.catalog.directories import INFO_FILE
-from autoloader.catalog.metadata import FEATURES_FILE
+from autoloader.catalog.metadata import FEATURES_FILE, LEROBOT
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.transforms.cameras import framed
@@ -75,8 +76,35 @@ class DatasetSource:
         """
         directory = open_source(self.path(), dataset=self.declared.name)
         directory = framed(directory, self.declared, self.spec.cameras)
+        if self.declared.episodes is not None:
+            directory = self._of_episodes(directory, self.declared.episodes)
         slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
         return directory, slices
+
+    def _of_episodes(self, directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
+        where = f"{self.where}.episodes"
+        if directory.file_format != LEROBOT:
+            raise SpecError(
+                f"{where}: {directory.path} is no LeRobot dataset, whose episodes have numbers",
+                remedy="leave it out, and cut the split: train[:90%]",
+                path=where,
+            )
+        from autoloader.catalog.lerobot.metadata import (  # others start without it
+            metadata_of,
+            with_episodes,
+        )
+
+        known = {one.index for one in metadata_of(directory).episodes.all}
+        lost = sorted(set(numbers) - known)
+        if lost or not numbers:
+            told = f"there is no episode {lost[0]}" if lost else "it is empty"
+            raise SpecError(
+                f"{where}: {told}; {directory.path} has {len(known)} episodes, "
+                f"{min(known, default=0)} to {max(known, default=0)}",
+                remedy="name episodes that its list has",
+                path=where,
+            )
+        return with_episodes(directory, numbers)
 
 
 def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
