@@ -1,38 +1,45 @@
 """Hands filled slots to the training loop as batches, and takes them back; measures its waits.
 
-Theory of operation. Behind a training step nothing of ours is in the processor's caches any more,
-and making tensors of a filled slot takes up to a millisecond. So while the step runs a thread gives
-slots back and makes the next batch, if that has been filled; little is left to do when it is asked
-for. The thread works between two calls of the loader only: whatever is asked of the loader waits
-for it first. A batch that it made before the pipeline began anew is dropped, and comes again.
+Theory of operation. The training loop's thread may be interrupted between any two instructions, by
+Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
+``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
+(``host.background``), each task as a whole. What lies in hand and was not returned is what the
+next call returns; ``progress`` counts a batch when the loop has asked for something else.
 
-Used by the thread that iterates the loader, but for ``_prepare``.
+Behind a training step nothing of ours is in the processor's caches any more, and making tensors of
+a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots back
+and makes the next batch, if that has been filled; little is left to do when it is asked for.
+
+Invariants:
+    1. A batch counts as delivered if and only if ``next`` returned it. In ``x = next(it)`` Python
+       itself may raise between the return and the store; then the batch is lost.
+    2. A pipeline that begins anew begins behind the batches in hand.
 
 Not here: filling a slot (``decode``), which samples were handed out (``pipeline.progress``).
 """
 
 from __future__ import annotations
 
+import collections
 import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
 from autoloader.decode.activity import HelperActivity
 from autoloader.extras import needs
-from autoloader.host.background import Background
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.client import ChildPipeline
 from autoloader.process.control_page import ControlPage
 from autoloader.ring.memory import Lender, RingMemory
-from autoloader.ring.message import BatchMessage, texts_of
+from autoloader.ring.message import BatchMessage, PipelineStart, texts_of
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.batch_times import BatchTimes
 from autoloader.telemetry.lines import run_name
@@ -71,23 +78,107 @@ _SHORT_STEP_S = 0.001
 """A training loop that is back sooner gains nothing by a batch that is made meanwhile."""
 
 
-@dataclasses.dataclass(slots=True)
-class _Prepared:
-    """A batch in the training loop's form that has not been handed out.
+@dataclasses.dataclass(slots=True, eq=False)
+class InHand:
+    """A batch that waits for the training loop, or the end of the epoch.
 
     Attributes:
-        filled: what the child told of it.
-        batch: over its slot.
+        number: counts them.
+        batch: whoever deletes it has it: the loop, or ``drop``. ``None`` at the end of the epoch.
+        filled: what the child told of it; ``None`` of a batch that comes again
+            (``replay_one_batch``), and at the end of the epoch.
         ledger: which samples it stands for, row by row.
+        ends: whether it is the end of the epoch.
         copied: whether it is a copy of the slot.
-        generation: of the pipeline that it came from.
+        pinned: whether its slot may be pinned for a device.
+        shown: whether the training loop has it, and does not yet count it as its own.
+        told: whether the child was told that it was delivered.
+        asked_s, got_s: when it was asked for, and when it was there.
     """
 
-    filled: BatchMessage
-    batch: Batch
-    ledger: list[list[int]]
-    copied: bool
-    generation: int = 0
+    number: int
+    batch: Batch | None
+    filled: BatchMessage | None = None
+    ledger: list[list[int]] = dataclasses.field(default_factory=list)
+    ends: bool = False
+    copied: bool = False
+    pinned: bool = False
+    shown: bool = False
+    told: bool = False
+    asked_s: float = 0.0
+    got_s: float = 0.0
+
+    @property
+    def taken(self) -> bool:
+        """Whether the training loop has it (what was dropped is in hand no more)."""
+        return not hasattr(self, "batch")
+
+
+class Iteration(Iterator[Any]):
+    """One iteration of a loader, by the training loop's thread.
+
+    Args:
+        awaited: waits for what is in hand behind a number; see ``AutoLoader.awaited``.
+        change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
+        after_end: the epoch may have been left behind its last batch: then this is the next one.
+    """
+
+    def __init__(
+        self,
+        awaited: Callable[[int], InHand],
+        change: Callable[[Batch], Any] | None = None,
+        *,
+        after_end: bool = False,
+    ) -> None:
+        self._awaited = awaited
+        self._change = change
+        self._crosses = after_end
+        self._crosses_always = False
+        self._holds = False
+        self._left: int | None = None
+        self._after = -1
+
+    def __next__(self) -> Any:
+        self._begin()
+        while self._left != 0:
+            one = self._next(self._after)
+            batch, left, after = getattr(one, "batch", _GONE), self._left, self._after
+            if batch is _GONE:
+                continue
+            given = None if one.ends else self._changed(cast("Batch", batch))
+            try:
+                if one.ends:
+                    self._left = left if self._crosses else 0
+                    self._crosses = self._crosses_always
+                    del one.batch
+                    continue
+                self._left = None if left is None else left - 1
+                self._crosses = self._crosses_always
+                if self._holds:
+                    self._after = one.number
+                    one.shown = True
+                else:
+                    del one.batch
+                return given  # noqa: TRY300 nothing may lie between this and the line above
+            except AttributeError:  # a handler has dropped what was in hand
+                self._left = left
+            except BaseException:  # it was not returned
+                one.batch, self._left, self._after = cast("Batch", batch), left, after
+                raise
+        raise StopIteration
+
+    def _begin(self) -> None:
+        """Called before every batch."""
+
+    def _next(self, after: int) -> InHand:
+        return self._awaited(after)
+
+    def _changed(self, batch: Batch) -> Any:
+        return batch if self._change is None else self._change(batch)
+
+
+_GONE = object()
+_Pipeline: TypeAlias = "ChildPipeline | ThreadPipeline"
 
 
 class Delivery:
@@ -126,13 +217,14 @@ class Delivery:
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
-        self._background = None if page is None or replays else Background("autoloader-hand")
-        self._prepared: _Prepared | None = None
-        self._asked_s = self._step_s = 0.0
-        self._got_s = math.inf
+        self._prepares = page is not None and not replays
+        self._in_hand: collections.deque[InHand] = collections.deque()
+        self._arrived: BatchMessage | None = None
+        self._made = 0
+        self.asked_s = 0.0
+        self.got_s = math.inf
+        """When the training loop asked last, and when it got what it asked for."""
         self._patience = Patience()
-        self.copied = False
-        """Whether the last batch is a copy, and its slot to be taken back at once."""
         self.meter = ConsumerMeter()
         self.memory = RingMemory(mixture.layout)
         self.lender = Lender(self.memory)
@@ -140,21 +232,131 @@ class Delivery:
         if self._log is not None:
             self._log.start(mixture.split, mixture.names, order.shares)
 
-    def ask(self) -> None:
-        """The training loop asks for a batch, and has waited since ``settle``."""
-        self._step_s = self._asked_s - self._got_s
-        self._patience.begin()
-        self.page.waiting(time.monotonic_ns())
+    def in_hand(self, after: int) -> InHand | None:
+        """What waits for the training loop, behind a number; any thread."""
+        for one in tuple(self._in_hand):
+            if one.number > after and not one.taken:
+                return one
+        return None
 
-    def still_waits(self, pipeline: int) -> None:
-        """The training loop still waits for its batch: every five seconds it is said what for.
+    def shown(self) -> InHand | None:
+        """The first batch that the loop was shown and does not count as its own; any thread."""
+        for one in tuple(self._in_hand):
+            if one.shown and not one.taken:
+                return one
+        return None
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether the loop has batches that ``progress`` does not know of; any thread."""
+        return any(one.taken for one in tuple(self._in_hand))
+
+    def count(self, before: float = math.inf) -> None:
+        """Note in ``progress`` what the training loop has taken; of those before a number.
+
+        The loop may put back what it is about to return; nothing that it got before that.
+        """
+        self._tell()
+        while self._in_hand and self._in_hand[0].taken and self._in_hand[0].number < before:
+            self._count(self._in_hand.popleft(), self.progress)
+
+    def _count(self, one: InHand, progress: DeliveryProgress) -> None:
+        if one.ends:
+            progress.next_epoch()
+            return
+        if one.filled is None:
+            progress.repeat()
+        else:
+            progress.deliver(one.filled, one.ledger)
+        rows = one.filled.rows if one.filled is not None else len(one.ledger)
+        self.meter.note(one.asked_s, one.got_s, rows)
+        if self._log is not None and one.filled is not None:
+            self._log.note(one.asked_s, one.got_s, np.array(one.ledger)[:, 0])
+
+    def _tell(self) -> None:
+        """Tell the child of what was taken since."""
+        for one in self._in_hand:
+            if one.taken and not (one.told or one.ends):
+                one.told = True
+                self.page.delivered(int((one.got_s - one.asked_s) * 1e9))
+
+    def position(self) -> PipelineStart:
+        """Where a pipeline begins: behind what is in hand."""
+        self._arrived = None
+        self.count()
+        return self._behind().start()
+
+    def _behind(self) -> DeliveryProgress:
+        """As ``progress`` will be when all is taken that is in hand; not to be changed."""
+        if not self._in_hand:
+            return self.progress
+        behind = self.progress.copy()
+        for one in self._in_hand:
+            if one.ends:
+                behind.next_epoch()
+            elif one.filled is not None:
+                behind.deliver(one.filled, one.ledger)
+        return behind
+
+    def _steps_left(self) -> int | None:
+        """Steps of the epoch behind what is in hand."""
+        if any(one.ends for one in self._in_hand):
+            return self._behind().steps_left
+        left = self.progress.steps_left
+        return None if left is None else left - len(self._in_hand)
+
+    def drop(self, *, shown: bool = False) -> None:
+        """Let go of what is in hand: the pipeline must begin anew, and fills it again.
 
         Args:
-            pipeline: number of the pipeline that fills it.
+            shown: also of what the training loop was shown.
         """
-        self._patience.look(lambda: self._awaited(pipeline))
+        self._arrived = None
+        self.count()
+        before, self._in_hand = self._in_hand, collections.deque()
+        for one in before:
+            if one.shown and not shown:
+                self._in_hand.append(one)
+                continue
+            try:
+                del one.batch
+            except AttributeError:  # the loop took it at this moment
+                self._count(one, self.progress)
 
-    def _awaited(self, pipeline: int) -> str:
+    @property
+    def ahead(self) -> int:
+        """Batches that the training loop was shown and does not count as its own."""
+        return sum(one.shown and not one.taken for one in tuple(self._in_hand))
+
+    def begin_wait(self) -> None:
+        """The training loop waits from now on."""
+        self._patience.begin()
+
+    def await_next(self, pipeline: _Pipeline, timeout_s: float) -> None:
+        """Put the next batch in hand, where it comes in time; under the pipeline's lock."""
+        if self._steps_left() == 0:
+            self._put(InHand(self._made, None, ends=True))
+            return
+        self.page.waiting(int(self.asked_s * 1e9))
+        try:
+            if self._kept is not None:
+                again = cast("Batch", _repeated(self._kept))
+                self._put(InHand(self._made, again, None, [[]] * len(again["action"])))
+                return
+            if self._arrived is None:
+                self._arrived = pipeline.next(timeout_s)
+            if self._arrived is None:
+                self._patience.look(lambda: self._awaits(pipeline.number))
+                return
+            one = self._make(self._arrived, pipeline.knobs.ring_slots)
+            if one.copied:
+                self.take_back(pipeline.knobs.ring_slots, pipeline.release)
+            one.told = True
+            self.page.delivered(int((time.monotonic() - self.asked_s) * 1e9))
+        finally:
+            self.page.waiting(0)
+
+    def _awaits(self, pipeline: int) -> str:
         from autoloader.telemetry.runtime import said_last  # most batches come in time
         from autoloader.telemetry.verdict import wait_words
 
@@ -163,57 +365,35 @@ class Delivery:
             f": {why}" if why else ""
         )
 
-    def hand_over(self, filled: BatchMessage, ring_slots: int) -> Batch:
-        """The batch in a filled slot, noted in ``progress``; the training loop waits no more."""
-        made = self._made(filled, ring_slots)
-        self.copied = made.copied
-        return self._handed_over(made)
+    def prepares(self, step_s: float) -> bool:
+        """Whether the next batch is made during a training step that takes so long."""
+        return self._prepares and step_s >= _SHORT_STEP_S
 
-    def prepared(self, pipeline: ChildPipeline | ThreadPipeline) -> Batch | None:
-        """As ``hand_over``: the batch that was made during the training step, if there is one."""
-        if self._transfer is not None:
-            self._transfer.collect(pipeline.knobs.ring_slots)
-        made, self._prepared = self._prepared, None
-        if made is None or made.generation != cast("ChildPipeline", pipeline).generation:
-            return None
-        if self._transfer is not None and not self._transfer.active:
-            self.memory.make_pageable(made.filled.slot)
-        return self._handed_over(made)
+    def prepare(self, pipeline: _Pipeline, after: int) -> None:
+        """While the training loop does its step: give slots back, and make the next batch.
 
-    def prepare_next(self, pipeline: ChildPipeline | ThreadPipeline) -> None:
-        """Make the next batch while the training loop does its step, which takes long enough."""
-        if self._background is not None and self._step_s >= _SHORT_STEP_S:
-            self._background.run(lambda: self._prepare(cast("ChildPipeline", pipeline)))
-
-    def _prepare(self, pipeline: ChildPipeline) -> None:
-        """The thread's part. Under the lock nothing begins anew, with other slots lent.
-
-        It is not waited for: whoever has it may be closing this loader, and waits for the thread.
+        Under the lock nothing begins anew, with other slots lent. It is not waited for: whoever
+        has it may wait for this thread.
         """
+        pipeline = cast("ChildPipeline", pipeline)
         if not pipeline.lock.acquire(blocking=False):
             return
         try:
-            for slot in self.lender.collect():
-                pipeline.release(slot)
+            self.count(after)
             slots = pipeline.knobs.ring_slots
-            filled = pipeline.next_now() if self.lender.may_lend(slots) else None
-            if filled is not None:
-                self._prepared = self._made(filled, slots)
-                self._prepared.generation = pipeline.generation
+            self.take_back(slots, pipeline.release)
+            if self.in_hand(after) is None and self.lender.may_lend(slots):
+                if self._steps_left() == 0:
+                    self._put(InHand(self._made, None, ends=True))
+                if self._arrived is None:
+                    self._arrived = pipeline.next_now()
+                if self._arrived is not None:
+                    self._make(self._arrived, slots)
         finally:
             pipeline.lock.release()
 
-    def settle(self) -> None:
-        """Wait for the thread that makes the next batch; raises what it met with."""
-        self._asked_s = time.perf_counter()
-        if self._background is not None:
-            self._background.settle()
-
-    def drop_prepared(self) -> None:
-        """Let go of the next batch; the pipeline must begin anew, and fills it again."""
-        self._prepared = None
-
-    def _made(self, filled: BatchMessage, ring_slots: int) -> _Prepared:
+    def _make(self, filled: BatchMessage, ring_slots: int) -> InHand:
+        """Make tensors over a filled slot, and put them in hand."""
         pinned = self._transfer is not None and self._transfer.active
         views, copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
         spec = self._mixture.spec
@@ -229,30 +409,33 @@ class Delivery:
         cast("dict[str, Any]", batch).update(filled.called)
         if spec.augment:
             batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
-        return _Prepared(filled, batch, views["ledger"][: filled.rows].tolist(), copied)
-
-    def _handed_over(self, made: _Prepared) -> Batch:
-        filled, batch = made.filled, made.batch
-        self.progress.deliver(filled, made.ledger)
         if self._replays:
-            self._kept, batch = batch, _repeated(batch)
-        got_s = self._got_s = time.perf_counter()
-        if self._log is not None:
-            self._log.note(self._asked_s, got_s, np.array(made.ledger)[:, 0])
-        self.meter.note(self._asked_s, got_s, filled.rows)
-        self.page.delivered(int((got_s - self._asked_s) * 1e9))
-        return batch
+            self._kept, batch = batch, cast("Batch", _repeated(batch))
+        one = InHand(
+            self._made,
+            batch,
+            filled,
+            views["ledger"][: filled.rows].tolist(),
+            copied=copied,
+            pinned=pinned,
+        )
+        self._arrived = None
+        self._put(one)
+        return one
 
-    def again(self) -> Batch | None:
-        """The first batch once more, where it is repeated and there is one."""
-        if self._kept is None:
-            return None
-        self.ask()
-        self.progress.repeat()
-        got_s = time.perf_counter()
-        self.meter.note(self._asked_s, got_s, len(self._kept["action"]))
-        self.page.delivered(int((got_s - self._asked_s) * 1e9))
-        return cast("Batch", _repeated(self._kept))
+    def _put(self, one: InHand) -> None:
+        self._made += 1
+        self._in_hand.append(one)
+
+    def fits(self, one: InHand) -> bool:
+        """Whether its slot is pageable, where whoever gets it needs that."""
+        return not one.pinned or (self._transfer is not None and self._transfer.active)
+
+    def unpin(self, one: InHand) -> None:
+        """Have its slot pageable: the transfer is no longer what takes the batches."""
+        if one.filled is not None:
+            self.memory.make_pageable(one.filled.slot)
+        one.pinned = False
 
     def take_back(self, ring_slots: int, release: Callable[[int], object]) -> None:
         """Release the slots whose batches nobody holds any more."""
@@ -268,15 +451,14 @@ class Delivery:
 
         if self._transfer is None:
             port = device if hasattr(device, "register") else open_device(device)
-            self._transfer = Transfer(port, self.memory)
-            self.memory.unpin = self._transfer.unpin
+            transfer = Transfer(port, self.memory)
+            self.memory.unpin = transfer.unpin
+            self._transfer = transfer
         return self._transfer
 
     def stop(self) -> None:
-        """End the thread, and unpin the slots: the device reads from them no more."""
-        if self._background is not None:
-            self._background.close()
-        self._prepared = None
+        """Unpin the slots: the device reads from them no more; what is in hand is let go."""
+        self.drop(shown=True)
         if self._transfer is not None:
             self._transfer.close()
 

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from autoloader.batch import Batch
 from autoloader.catalog import tensorflow_process
@@ -25,14 +29,15 @@ from autoloader.checkpoint.state import (
     sealed,
 )
 from autoloader.decode.quarantine import BadRecord
-from autoloader.delivery import Delivery
+from autoloader.delivery import Delivery, InHand, Iteration
 from autoloader.errors import PipelineError, UsageError
 from autoloader.extras import needs
-from autoloader.host.interrupts import Interrupts
+from autoloader.host.background import Background
 from autoloader.host.owner import Owner
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.parts import mixture_part, order_of_part
+from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.described import PlannedLoader
 from autoloader.planning.helpers import with_helpers
@@ -43,7 +48,7 @@ from autoloader.planning.weights import reweighted
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.child import Child, pipeline_number
 from autoloader.process.discovery import is_up
-from autoloader.process.ranks import ALONE, find_neighbours, find_ranks
+from autoloader.process.ranks import ALONE, find_neighbours, find_ranks, refuse_torch_worker
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec import PipelineSpec, SpecSource
 from autoloader.telemetry.progress import told_while
@@ -52,7 +57,11 @@ from autoloader.telemetry.statistics import Statistics
 if TYPE_CHECKING:
     from autoloader.device.transfer import Transfer
 
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
 _POLL_S = 0.5
+_CLOSE_S = 8.0
 _open: weakref.WeakSet[AutoLoader] = weakref.WeakSet()
 
 
@@ -89,6 +98,12 @@ class AutoLoader(PlannedLoader):
     Iterating is one epoch; see the design of epochs in the documentation. Use it in a ``with``
     block, or call ``close``; a loader that nobody refers to any more closes itself.
 
+    A batch counts as delivered when ``next`` returns it. Whatever is raised meanwhile, by Ctrl-C or
+    by a signal's handler, the following ``next`` goes on behind the last batch that was returned,
+    and each call that changes something is done as a whole or not at all. A ``for`` loop loses
+    nothing. In ``x = next(it)`` Python itself may raise between the return and the store: that
+    batch is lost.
+
     A loader belongs to the process that made it. In a fork of that process (a worker of a torch
     ``DataLoader``, say) everything but its names and ``plan`` raises ``UsageError``, and ``close``
     does nothing. Batches that were handed out before stay there what they were.
@@ -120,6 +135,7 @@ class AutoLoader(PlannedLoader):
         helpers: str | None = None,
     ) -> None:
         check_arguments({name: value for name, value in locals().items() if name != "self"})
+        refuse_torch_worker(rank, world_size)
         self.owner = Owner("the loader")
         self._parts = contextlib.ExitStack()
         """What ``close`` ends, the last one first."""
@@ -128,6 +144,7 @@ class AutoLoader(PlannedLoader):
         self._headroom = HeadroomProbe()
         self._controller = controller
         self._child: Child | None = None
+        self._background = Background("autoloader-hand")
         try:
             spec = PipelineSpec.of(spec)
             if reproducible:
@@ -151,15 +168,16 @@ class AutoLoader(PlannedLoader):
             self._spec = spec
             self._open(isolation, output, replay_one_batch)
         except BaseException:
-            self._closed = True
+            self._closed = self._ended = True
             self._parts.close()
             if self._child is not None:
                 self._child.spare()
+            self._background.close(lambda: None, _CLOSE_S)
             raise
         self._started = False
         self._starts = 0
         if self._starts_at_once:
-            self._start()
+            self._call(self._start)
         _open.add(self)
 
     def _start_child(self) -> None:
@@ -172,7 +190,7 @@ class AutoLoader(PlannedLoader):
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()
         log_notes(self.plan)
-        self._closed = False
+        self._closed = self._ended = False
         neighbours = self._neighbours
         control = control_request(self.plan, neighbours, moves=self._controller, replays=replays)
         if isolation == "process" and self._child is None:
@@ -189,7 +207,6 @@ class AutoLoader(PlannedLoader):
             planned=planned,
             replays=replays,
         )
-        self._progress = delivery.progress
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
         part = ALONE if planned else self._ranks
@@ -203,7 +220,7 @@ class AutoLoader(PlannedLoader):
             control=control,
             ranks=self._ranks,
             ranks_here=neighbours.local_world_size,
-            position=self._progress.start,
+            position=delivery.position,
             lent=lambda: delivery.lender.lent,
         )
         self._pipeline = open_planned(setup, self._child, headroom=self._headroom, number=number)
@@ -226,9 +243,21 @@ class AutoLoader(PlannedLoader):
         A loop that is left early (``break``) leaves the epoch where it is: the next ``for`` goes
         on with the batch behind, and ends with the same epoch. ``load_state_dict`` goes elsewhere.
         """
-        while self._steps_left() != 0:
-            yield self._next()
-        self._progress.next_epoch()
+        return self._iterate()
+
+    def _iterate(
+        self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
+    ) -> Iteration:
+        """An iteration with a function of the user's; see ``delivery.Iteration``."""
+        return Iteration(self._awaited, change, after_end=after_end)
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""
+        raise UsageError(
+            f"an AutoLoader has no item {index!r:.80}: it is iterated, and reads ahead by itself",
+            remedy="iterate the loader, or give a trainer that wants a torch DataLoader "
+            "loader.as_torch_dataloader()",
+        )
 
     def _check_open(self) -> None:
         """Refuse whoever may not use it: a fork, and everybody once it is closed."""
@@ -237,37 +266,71 @@ class AutoLoader(PlannedLoader):
             raise UsageError(
                 "the loader is closed", remedy="make a new AutoLoader, or leave its with block open"
             )
-        self._delivery.settle()
 
-    def _next(self) -> Batch:
-        with Interrupts() as interrupts:
+    def _call(self, work: Callable[[], _R]) -> _R:
+        """Have something done as a whole, whatever is raised here meanwhile, behind all before it.
+
+        No other loader that shares the child has this one begin anew in between.
+        """
+        return self._background.call(partial(_under, self._pipeline.lock, work))
+
+    def _change(self, work: Callable[..., _R], *given: Any) -> _R:
+        """As ``_call``, for what only an open loader can do."""
+        self._check_open()
+
+        def checked() -> _R:
             self._check_open()
-            if self._pipeline.activate():
-                self._delivery.meter.pause()
-            self._start()
-            if (again := self._delivery.again()) is not None:
-                self._take_back()
-                return again
-            self._delivery.ask()
-            batch = self._delivery.prepared(self._pipeline) or self._awaited(interrupts)
-            self._delivery.prepare_next(self._pipeline)
-            return batch
+            return work(*given)
 
-    def _awaited(self, interrupts: Interrupts) -> Batch:
-        self._take_back()
-        while (filled := self._pipeline.next(_POLL_S)) is None:
-            interrupts.heed()
-            self._take_back()
-            self._delivery.still_waits(self._pipeline.number)
+        return self._call(checked)
+
+    @property
+    def _progress(self) -> DeliveryProgress:
+        if self.owner.here and not (self._background.idle and not self._delivery.uncounted):
+            self._call(self._delivery.count)
+        return self._delivery.progress
+
+    def _awaited(self, after: int) -> InHand:
+        """Wait for the first batch behind a number, or the end of the epoch; it stays in hand."""
+        self._check_open()
+        delivery, background = self._delivery, self._background
+        asked_s = time.monotonic()
+        step_s = asked_s - delivery.got_s
+        if not background.idle:
+            background.call(_nothing)
+        delivery.asked_s = asked_s
+        waits = False
+        while (one := delivery.in_hand(after)) is None or not delivery.fits(one):
+            self._call(partial(self._look, after, waits))
+            waits = True
             if self._closed:
                 raise PipelineError(
                     "the loader was closed while a batch was awaited",
                     remedy="close it after the loop",
                 )
-        batch = self._delivery.hand_over(filled, self.knobs.ring_slots)
-        if self._delivery.copied:
-            self._take_back()
-        return batch
+        one.asked_s = asked_s
+        one.got_s = delivery.got_s = time.monotonic()
+        if delivery.prepares(step_s):
+            background.post(partial(delivery.prepare, self._pipeline, one.number))
+        return one
+
+    def _look(self, after: int, waits: bool) -> None:
+        """Put the next batch in hand, if it comes within ``_POLL_S``."""
+        delivery = self._delivery
+        if self._closed:
+            return
+        delivery.count()
+        if self._pipeline.activate():
+            delivery.meter.pause()
+        self._start()
+        self._take_back()
+        if (one := delivery.in_hand(after)) is not None:
+            if not delivery.fits(one):
+                delivery.unpin(one)
+            return
+        if not waits:
+            delivery.begin_wait()
+        delivery.await_next(self._pipeline, _POLL_S)
 
     def transfer(self, device: Any) -> Transfer:
         """The way to a CUDA device that does not stop for the copy: ``batch = move(batch)``.
@@ -279,6 +342,7 @@ class AutoLoader(PlannedLoader):
             device: a ``torch.device``, its name, or a ``transfer.Device``.
         """
         self._check_open()
+        self._background.call(_nothing)
         return self._delivery.transfer(device)
 
     def as_torch_dataloader(self, collate_fn: Callable[[Batch], Any] | None = None) -> Any:
@@ -304,7 +368,10 @@ class AutoLoader(PlannedLoader):
         """
         self._check_open()
         check_retune(values)
-        knobs = retuned(self.knobs, values, named, self.plan.limits)
+        return self._change(self._retune, values, named)
+
+    def _retune(self, values: Mapping[str, Any], named: Mapping[str, Any]) -> Knobs:
+        knobs = retuned(self._pipeline.knobs, values, named, self.plan.limits)
         self._pipeline.retune(knobs)
         return knobs
 
@@ -323,15 +390,23 @@ class AutoLoader(PlannedLoader):
         Raises:
             UsageError: it cannot be (an epoch is one pass, say); nothing is changed.
         """
-        self._check_open()
-        order = reweighted(self.plan, self._order, self._progress, self._ranks, weights, at_batch)
-        with Interrupts():
-            self._follow(order)
+        self._change(self._set_weights, weights, at_batch)
+
+    def _set_weights(self, weights: Mapping[str, float], at_batch: int | None) -> None:
+        delivery = self._delivery
+        delivery.count()
+        progress = delivery.progress.copy()
+        if at_batch is None and delivery.ahead and self._ranks.world_size == 1:
+            at_batch = progress.batches + delivery.ahead
+        order = reweighted(self.plan, self._order, progress, self._ranks, weights, at_batch)
+        delivery.drop()
+        delivery.progress = progress
+        self._follow(order)
 
     def quarantined(self) -> tuple[BadRecord, ...]:
         """Bad records so far, with dataset, file, record and reason."""
         self._check_open()
-        return self._pipeline.quarantined()
+        return self._background.call(self._pipeline.quarantined)
 
     def statistics(self) -> Statistics:
         """An immutable snapshot; see ``telemetry.Statistics``.
@@ -339,10 +414,15 @@ class AutoLoader(PlannedLoader):
         Of a closed loader: what it counted itself, and what its child told last.
         """
         self.owner.check()
-        return self._delivery.statistics(
+        return self._background.call(self._statistics)
+
+    def _statistics(self) -> Statistics:
+        delivery = self._delivery
+        _under(self._pipeline.lock, delivery.count)
+        return delivery.statistics(
             self._pipeline,
             headroom_bytes=self._headroom.read().headroom_bytes,
-            shares=self._order.shares_at(self._progress.position),
+            shares=self._order.shares_at(delivery.progress.position),
             controlled=self._controller,
             starts=self._starts,
             closed=self._closed,
@@ -355,8 +435,13 @@ class AutoLoader(PlannedLoader):
         batch that was handed out.
         """
         self.owner.check()
-        order = self._progress.as_saved(self._order)
-        place = {**self._progress.state(), **order_state(order, self.plan)}
+        return self._call(self._state)
+
+    def _state(self) -> dict[str, Any]:
+        self._delivery.count()
+        progress = self._delivery.progress
+        order = progress.as_saved(self._order)
+        place = {**progress.state(), **order_state(order, self.plan)}
         return sealed({**fingerprint(self.plan), **place})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -372,11 +457,17 @@ class AutoLoader(PlannedLoader):
                 is wrong by field. The loader stays where it was and goes on.
         """
         self._check_open()
-        saved = read_state(state)
-        with Interrupts():
-            order = order_from(saved, self.plan, self._declared)
-            self._progress.restore(saved, is_rebased(saved, self.plan))
-            self._follow(order)
+        self._change(self._go_to, read_state(state))
+
+    def _go_to(self, saved: Mapping[str, Any]) -> None:
+        order = order_from(saved, self.plan, self._declared)
+        delivery = self._delivery
+        delivery.count()
+        progress = delivery.progress.copy()
+        progress.restore(saved, is_rebased(saved, self.plan))
+        delivery.drop(shown=True)
+        delivery.progress = progress
+        self._follow(order)
 
     def _follow(self, order: MixtureOrder) -> None:
         """Begin anew in ``order`` where ``progress`` says."""
@@ -389,18 +480,22 @@ class AutoLoader(PlannedLoader):
 
     def _park(self) -> None:
         """Stop reading for now (another loader is in use); the ring keeps what it has."""
-        self._check_open()
+        self._change(self._stand)
+
+    def _stand(self) -> None:
+        self._delivery.count()
         self._pipeline.park(True)
         self._delivery.meter.pause()
 
     def _unpark(self) -> None:
         """Go on after ``_park``; nothing is rebuilt."""
-        self._check_open()
-        self._pipeline.park(False)
+        self._change(self._pipeline.park, False)
 
     def _prepare(self) -> None:
         """Fill the ring, while another loader is in use, and then wait for the first ``next``."""
-        self._check_open()
+        self._change(self._fill)
+
+    def _fill(self) -> None:
         self._pipeline.prepare()
         self._start()
 
@@ -410,25 +505,44 @@ class AutoLoader(PlannedLoader):
         The place is kept. Unlike ``_park`` it costs a start. Batches handed out stay valid; their
         memory goes back with the next call.
         """
-        self._check_open()
-        with Interrupts():
-            if self._started:
-                self._started = False
-                self._pipeline.suspend()
-            self._delivery.drop_prepared()
-            self._take_back()
+        self._change(self._let_go)
+
+    def _let_go(self) -> None:
+        if self._started:
+            self._started = False
+            self._pipeline.suspend()
+        self._delivery.drop()
+        self._take_back()
 
     def close(self) -> None:
         """Stop everything; batches already handed out stay valid. May be called twice.
 
-        In a fork of the process that made it nothing happens.
+        It returns within ten seconds: what has not ended by then is named in a warning, and ends
+        as soon as it can. In a fork of the process that made it nothing happens.
         """
-        if self._closed or not self.owner.here:
+        if not self.owner.here or (self._ended and self._background.ended):
             return
         self._closed = True
-        self._delivery.stop()
-        self._pipeline.close()
-        self._parts.close()
+        if not self._background.close(self._end, _CLOSE_S):
+            logger.warning(
+                "the loader has not ended within %.0f s; left behind until it has: its thread "
+                "autoloader-hand, %s and %d MiB of shared memory",
+                _CLOSE_S,
+                ", ".join(f"process {pid}" for pid in self._pipeline.pids) or "no process",
+                self._delivery.memory.allocated_bytes() >> 20,
+            )
+
+    def _end(self) -> None:
+        """End all parts, once; whatever one of them raises, the others end too."""
+        if self._ended:
+            return
+        self._ended = True
+        with contextlib.ExitStack() as parts:
+            parts.callback(self._parts.close)
+            parts.callback(self._pipeline.close)
+            parts.callback(_under, self._pipeline.lock, self._delivery.stop)
+        self._child = None
+        self._headroom = HeadroomProbe()  # the one before holds files open
 
     def __enter__(self) -> AutoLoader:
         self._check_open()
@@ -438,9 +552,18 @@ class AutoLoader(PlannedLoader):
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
+        if not getattr(self, "_ended", True):
             with contextlib.suppress(OSError, ImportError):
                 self.close()
+
+
+def _nothing() -> None:
+    """A task that is over when all before it are."""
+
+
+def _under(lock: threading.RLock, work: Callable[[], _R]) -> _R:
+    with lock:
+        return work()
 
 
 @atexit.register

@@ -134,7 +134,6 @@ class ValidationLoader:
     def __init__(self, spec: PipelineSpec, split: str = "val", **options: Any) -> None:
         self.loader = AutoLoader(spec, split=split, **{"reproducible": True, **options})
         self._beginning = self.loader.state_dict()
-        self._at_beginning = True
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
@@ -147,12 +146,9 @@ class ValidationLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of a validation, from the first, however the last iteration ended."""
-        if not self._at_beginning:
+        if self.loader.batches != self._beginning["batches"]:
             self.loader.load_state_dict(self._beginning)
-            self._at_beginning = True
-        for batch in self.loader:
-            self._at_beginning = False
-            yield batch
+        return iter(self.loader)
 
     def close(self) -> None:
         """Stop everything; batches already handed out stay valid. May be called twice."""

@@ -8,6 +8,7 @@ Not here: the pipeline (``pipeline.pipeline``), governing it (``actuation.pipeli
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 
 from autoloader.actuation.pipeline import Control
@@ -39,6 +40,8 @@ class ThreadPipeline:
 
     def __init__(self, setup: PipelineSetup, headroom: HeadroomSource, number: int) -> None:
         self._setup = setup
+        self.lock = threading.RLock()
+        """See ``process.client.ChildPipeline.lock``; nobody else has it here."""
         self.number = self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)

@@ -20,7 +20,9 @@ from autoloader.batch import Batch
 class Resumable(Protocol):
     """What is needed of an ``AutoLoader``."""
 
-    def __iter__(self) -> Iterator[Batch]: ...
+    def _iterate(
+        self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
+    ) -> Iterator[Any]: ...
 
     def __len__(self) -> int: ...
 
@@ -30,19 +32,16 @@ class Resumable(Protocol):
 
 
 class _Batches(IterableDataset[Batch]):
-    """A loader's batches as items; its length is the epoch's, in batches."""
+    """A loader's batches as items; its length is the epoch's, in batches.
+
+    A trainer that counts to the length leaves the epoch behind its last batch, not ended.
+    """
 
     def __init__(self, loader: Resumable) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Batch]:
-        any_left = False
-        for batch in self._loader:
-            any_left = True
-            yield batch
-        # A trainer that counts to the length leaves the epoch behind its last batch, not ended.
-        if not any_left:
-            yield from self._loader
+        return self._loader._iterate(after_end=True)  # noqa: SLF001 of the package
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -58,12 +57,20 @@ class LoaderAsDataLoader(DataLoader[Any]):
 
     def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
         self._loader = loader
+        self._change = collate_fn
         super().__init__(
             _Batches(loader),
             batch_size=None,
             num_workers=0,
             collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
         )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """The loader's own iteration: what ``next`` returns is delivered, and nothing else.
+
+        torch's would have a batch in hand that a raising signal handler loses.
+        """
+        return self._loader._iterate(self._change, after_end=True)  # noqa: SLF001
 
     def state_dict(self) -> dict[str, Any]:
         """The loader's place, to the sample."""

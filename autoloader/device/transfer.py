@@ -11,7 +11,7 @@ slot with ``non_blocking=True`` by himself would see the slot refilled under the
 pinned only while this transfer is the loader's consumer (``active``); anybody else gets pageable
 memory.
 
-Used by the consumer's thread, ``unpin`` by whichever thread retires a slot.
+Called by the consumer's thread; the loader's own thread calls ``collect``, ``close`` and ``unpin``.
 
 Invariants:
     1. A slot is not returned before the event behind its copies is done.
@@ -217,9 +217,12 @@ class Transfer:
 
     def collect(self, slots: int | None = None) -> None:
         """Let go of what has been copied; unregister what lies beyond ``slots``."""
-        while self._under_way and self._under_way[0][0].query():
-            self._under_way.popleft()
-        for slot in [s for s in self._pinned if slots is not None and s >= slots]:
+        for entry in tuple(self._under_way):
+            if not entry[0].query():
+                break
+            with contextlib.suppress(ValueError):  # another thread was sooner
+                self._under_way.remove(entry)
+        for slot in [s for s in tuple(self._pinned) if slots is not None and s >= slots]:
             self.unpin(slot)
 
     def unpin(self, slot: int) -> bool:

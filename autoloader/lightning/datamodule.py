@@ -292,9 +292,8 @@ class AutoLoaderDataModule(LightningDataModule):
         ):
             return PLAIN_LOOP
         moves = self._moves("training_step")
-        endless = self._train is None or self._train.loader.plan.order.epoch_samples is None
         overfits = getattr(trainer, "overfit_batches", 0) > 0
-        return Consumer(counts=True, ahead=endless and moves, repeats=overfits, moves=moves)
+        return Consumer(counts=True, hands=moves, repeats=overfits, moves=moves)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -308,8 +307,6 @@ class AutoLoaderDataModule(LightningDataModule):
         training = trainer is not None and trainer.training
         validation = dict(enumerate(self._validation.values()))
         stream = self._train if training else validation.get(dataloader_idx)
-        if training and self._train is not None:
-            self._train.handed()
         if stream is None:
             return super().transfer_batch_to_device(batch, device, dataloader_idx)
         model = trainer.lightning_module if trainer is not None else None
@@ -329,8 +326,17 @@ class AutoLoaderDataModule(LightningDataModule):
         )
         ready = delivery(batch, stream.move or move)
         if theirs and model is not None:
-            return model.transfer_batch_to_device(ready, device, dataloader_idx)
-        return ready
+            ready = model.transfer_batch_to_device(ready, device, dataloader_idx)
+        one = self._train.fetched() if training and self._train is not None else None
+        if one is None:
+            return ready
+        held = one.batch
+        try:
+            del one.batch  # from here on the training step has it
+            return ready  # noqa: TRY300 right behind it
+        except BaseException:  # it was not returned
+            one.batch = held
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         """Where the training step is; Lightning puts it into every checkpoint.

@@ -2,13 +2,11 @@
 
 Theory of operation. A trainer's epochs are its own (``limit_train_batches``, a resume, an early
 stop), the loader's are the spec's; so the training stream cuts the loader's sequence wherever the
-trainer does, and goes on from there. Lightning counts batches by ``len`` where there is one; where
-there is none (an endless epoch) it fetches one batch ahead, to know which is the last. Such a batch
-waits here until it is handed to the training step: a saved state begins with it, and an iterator
-that is dropped before gives it to the next one.
+trainer does, and goes on from there. Lightning fetches a batch, and hands it to the training step
+later, at times one batch later. Until then the loader keeps it in hand: a saved state begins with
+it, and an iteration that is dropped before leaves it to the next one.
 
-Iterators are generators: one that is made and never advanced takes nothing, and Lightning makes
-several of those.
+An iteration that is made and never advanced takes nothing; Lightning makes several of those.
 
 Invariants:
     1. Every batch of the loader is handed to the training step once, in order.
@@ -21,12 +19,12 @@ Not here: the move to the device (``delivery``), Lightning (``datamodule``), the
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autoloader.batch import Batch
+from autoloader.delivery import InHand, Iteration
 from autoloader.device.transfer import Transfer
 from autoloader.loader import AutoLoader
 
@@ -40,15 +38,15 @@ class Consumer:
 
     Attributes:
         counts: it counts batches by itself and stops in time (a Lightning fit).
-        ahead: it may fetch a batch before it hands the last one to the training step. It says when
-            it hands one over (``TrainStream.handed``).
+        hands: it says when it hands a batch to the training step (``TrainStream.fetched``); until
+            then the batch counts as not delivered.
         repeats: every iteration begins with the first sample again (``overfit_batches``).
         moves: the data module moves every batch to the device for it, and brings the batch into
             the trainer's layout then. For other consumers the stream does that.
     """
 
     counts: bool = False
-    ahead: bool = False
+    hands: bool = False
     repeats: bool = False
     moves: bool = False
 
@@ -59,14 +57,6 @@ PLAIN_LOOP = Consumer()
 
 class HostBatch(dict[str, Any]):
     """A batch in the loader's own layout, on its way to ``transfer_batch_to_device``."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A batch that was fetched and not handed out yet, and the state it begins with."""
-
-    state: dict[str, Any]
-    batch: Any
 
 
 class TrainStream:
@@ -96,9 +86,7 @@ class TrainStream:
         self._to_batch = to_batch
         self._consumer = consumer
         self.move: Transfer | None = None
-        self._ahead: collections.deque[_Ahead] = collections.deque()
         self._beginning = loader.state_dict()
-        self._at_beginning = True
         self._resumed = False
         self._parked = False
 
@@ -111,66 +99,39 @@ class TrainStream:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate()
+        return _Training(self)
 
-    def _iterate(self) -> Iterator[Any]:
+    def begin(self) -> tuple[Consumer, bool]:
+        """An iteration begins: who iterates, and whether behind a state that was loaded."""
         consumer = self._consumer()
         if self.move is not None:
             self.move.active = consumer.moves
-        resumed, self._resumed = self._resumed, False
-        if consumer.repeats and not resumed and not self._at_beginning:
-            self.restore(self._beginning)
-            self._resumed = False
-        for entry in list(self._ahead):
-            self.loader.owner.check()
-            yield entry.batch
-        if consumer.counts or (left := self._length()) is None:
-            while True:
-                yield from self._one_epoch(consumer)
-        elif resumed:
-            yield from self._one_epoch(consumer)
-        else:
-            while left:
-                for batch in self._one_epoch(consumer):
-                    yield batch
-                    left -= 1
-                    if not left:
-                        break
+        resumed = self._resumed
+        if consumer.repeats and not resumed:
+            self.restore(None)
+        self._resumed = False
+        return consumer, resumed
 
-    def _length(self) -> int | None:
-        try:
-            return len(self.loader)
-        except TypeError:
-            return None
+    def awaited(self, after: int) -> InHand:
+        """The next batch, as ``AutoLoader`` puts it in hand; reading goes on for it."""
+        self.unpark()
+        one = self.loader._awaited(after)  # noqa: SLF001 internal to the package
+        if not (self._training or one.ends):
+            self._on_training()
+            self._training = True
+        return one
 
-    def _one_epoch(self, consumer: Consumer) -> Iterator[Any]:
-        batches = iter(self.loader)
-        while True:
-            self.unpark()
-            before = self.loader.state_dict() if consumer.ahead else {}
-            try:
-                batch = next(batches)
-            except StopIteration:
-                return
-            self._at_beginning = False
-            if not self._training:
-                self._training = True
-                self._on_training()
-            made = handed_out(self.loader, batch, self._to_batch, consumer)
-            del batch
-            if consumer.ahead:
-                self._ahead.append(_Ahead(before, made))
-            yield made
-            del made
+    def changed(self, batch: Batch, consumer: Consumer) -> Any:
+        """A batch as its consumer gets it."""
+        return handed_out(self.loader, batch, self._to_batch, consumer)
 
-    def handed(self) -> None:
-        """The oldest batch that was fetched ahead is now with the training step."""
-        if self._ahead:
-            self._ahead.popleft()
+    def fetched(self) -> InHand | None:
+        """The oldest batch that was fetched; who hands it to the training step deletes it."""
+        return self.loader._delivery.shown()  # noqa: SLF001 internal to the package
 
     def state(self) -> dict[str, Any]:
         """Where the training step is, to the batch."""
-        return self._ahead[0].state if self._ahead else self.loader.state_dict()
+        return self.loader.state_dict()
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
         """Go to a saved state; ``None`` is the beginning.
@@ -178,11 +139,9 @@ class TrainStream:
         Raises:
             UsageError: the loader refuses it; this stream stays where it was.
         """
-        if state is not None or not self._at_beginning:
+        if state is not None or self.loader.batches != self._beginning["batches"]:
             self.loader.load_state_dict(self._beginning if state is None else state)
-            self._at_beginning = state is None
-            self._resumed = state is not None
-        self._ahead.clear()
+        self._resumed = state is not None
 
     def park(self) -> None:
         """Another stream is in use: stop reading ahead until the next batch is asked for."""
@@ -194,8 +153,36 @@ class TrainStream:
     def unpark(self) -> None:
         """Go on."""
         if self._parked:
-            self._parked = False
             self.loader._unpark()  # noqa: SLF001 internal to the package
+            self._parked = False
+
+
+class _Training(Iteration):
+    """An iteration of the training stream; it begins with its first ``next``."""
+
+    def __init__(self, stream: TrainStream) -> None:
+        super().__init__(stream.awaited)
+        self._stream = stream
+        self._consumer: Consumer | None = None
+
+    def _begin(self) -> None:
+        if self._consumer is not None:
+            return
+        stream = self._stream
+        consumer, resumed = stream.begin()
+        self._holds = consumer.hands
+        try:
+            left = None if consumer.counts or resumed else len(stream)
+            endless = consumer.counts
+        except TypeError:
+            left, endless = None, True
+        self._left = left
+        # One that counts, or is given a whole epoch's number, is led over the loader's own ends.
+        self._crosses = self._crosses_always = endless or left is not None
+        self._consumer = consumer
+
+    def _changed(self, batch: Batch) -> Any:
+        return self._stream.changed(batch, self._consumer or PLAIN_LOOP)
 
 
 class ValidationStream:
@@ -221,32 +208,33 @@ class ValidationStream:
         self._on_end = on_end
         self.move: Transfer | None = None
         self._beginning = loader.state_dict()
-        self._at_beginning = True
 
     def __len__(self) -> int:
         """Batches of a validation; the last one may be smaller."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
-        return self._iterate()
+        return _Validation(self)
 
-    def _iterate(self) -> Iterator[Any]:
+    def begin(self) -> Consumer:
+        """An iteration begins, from the first sample; who iterates."""
         consumer = self._on_begin()
         if self.move is not None:
             self.move.active = consumer.moves
         self._rewind()
-        left = len(self.loader)
-        for batch in self.loader:
-            self._at_beginning = False
-            left -= 1
-            made = handed_out(self.loader, batch, self._to_batch, consumer)
-            del batch
-            if not left:
-                self._on_end()  # before the batch goes out, so that the next stream is ready sooner
-                yield made
-                return
-            yield made
-            del made
+        return consumer
+
+    def awaited(self, after: int) -> InHand:
+        """The next batch, as ``AutoLoader`` puts it in hand."""
+        return self.loader._awaited(after)  # noqa: SLF001 internal to the package
+
+    def changed(self, batch: Batch, consumer: Consumer) -> Any:
+        """A batch as its consumer gets it."""
+        return handed_out(self.loader, batch, self._to_batch, consumer)
+
+    def end(self) -> None:
+        """The last batch has come."""
+        self._on_end()
 
     def prepare(self) -> None:
         """Have the first batches ready for the next validation, while training goes on."""
@@ -259,9 +247,42 @@ class ValidationStream:
         self._rewind()
 
     def _rewind(self) -> None:
-        if not self._at_beginning:
+        if self.loader.batches != self._beginning["batches"]:
             self.loader.load_state_dict(self._beginning)
-            self._at_beginning = True
+
+
+class _Validation(Iteration):
+    """An iteration of a validation stream; it begins with its first ``next``."""
+
+    def __init__(self, stream: ValidationStream) -> None:
+        super().__init__(stream.awaited)
+        self._stream = stream
+        self._consumer: Consumer | None = None
+        self._last: Any = None
+
+    def __next__(self) -> Any:
+        if self._last is None:
+            batch = super().__next__()
+            if self._left != 0:
+                return batch
+            self._last = batch
+        self._stream.end()  # before the batch goes out, so that the next stream is ready sooner
+        batch = self._last
+        try:
+            self._last = None
+            return batch  # noqa: TRY300 right behind it
+        except BaseException:  # it was not returned
+            self._last = batch
+            raise
+
+    def _begin(self) -> None:
+        if self._consumer is None:
+            consumer = self._stream.begin()
+            self._left = len(self._stream)
+            self._consumer = consumer
+
+    def _changed(self, batch: Batch) -> Any:
+        return self._stream.changed(batch, self._consumer or PLAIN_LOOP)
 
 
 def handed_out(

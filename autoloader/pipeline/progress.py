@@ -5,6 +5,7 @@ Not here: the cursors themselves (``order.cursor``), saving the state (``loader`
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -133,6 +134,16 @@ class DeliveryProgress:
                 "handed out as it is" if how == "keep" else "replaced by a repeat of another one",
                 how,
             )
+
+    def copy(self) -> DeliveryProgress:
+        """One that goes on by itself from here."""
+        other = copy.copy(self)
+        vars(other).update(
+            _cursors=[cursor.copy() for cursor in self._cursors],
+            _taken=list(self._taken),
+            non_finite=list(self.non_finite),
+        )
+        return other
 
     def share(self, dataset: int) -> float | None:
         """A dataset's share of what was handed out."""

@@ -33,8 +33,12 @@ class PlannedLoader(OfOneProcess):
     owner: Owner
     _ranks: Ranks
     _spec: PipelineSpec
-    _progress: DeliveryProgress
     _neighbours: Neighbours
+
+    @property
+    @abstractmethod
+    def _progress(self) -> DeliveryProgress:
+        """What has been handed out, all of it."""
 
     @property
     def dataset_names(self) -> tuple[str, ...]:

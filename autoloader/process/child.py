@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, cast
 
 from autoloader.errors import WorkerError
-from autoloader.host.interrupts import Interrupts
 from autoloader.probes.oom import named_by_kernel, oom_kills
 from autoloader.process.control_page import ControlPage
 from autoloader.process.discovery import find_or_start
@@ -246,7 +245,7 @@ class Child:
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
-        with Interrupts(), self._lock, contextlib.suppress(OSError):
+        with self._lock, contextlib.suppress(OSError):
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:

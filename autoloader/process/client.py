@@ -15,7 +15,6 @@ from autoloader.controller.admission import price_start
 from autoloader.decode.activity import PipelineActivity
 from autoloader.decode.quarantine import BadRecord
 from autoloader.errors import AutoloaderError
-from autoloader.host.interrupts import Interrupts
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
 from autoloader.probes.process_memory import tree_pss_bytes
@@ -70,11 +69,6 @@ class ChildPipeline:
     def lock(self) -> threading.RLock:
         """Held by whoever talks with the child, and where it is started again."""
         return self._child.lock
-
-    @property
-    def generation(self) -> int:
-        """How often it has begun; batches from before are not handed out."""
-        return self._generation
 
     @property
     def restarts(self) -> int:
@@ -274,8 +268,7 @@ class ChildPipeline:
             return self._last
         if not self._begun:
             return self._idle()
-        with Interrupts():
-            return self._ask()
+        return self._ask()
 
     def _idle(self) -> PipelineActivity:
         return PipelineActivity({}, self.knobs.ring_slots, 0, 0)

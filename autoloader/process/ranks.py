@@ -50,6 +50,25 @@ class Neighbours:
     job: str = ""
 
 
+def refuse_torch_worker(rank: int | None, world_size: int | None) -> None:
+    """Refuse a worker of a torch ``DataLoader`` that was not told which samples are its own.
+
+    Every worker would give all of them.
+
+    Raises:
+        UsageError: this process is such a worker, and has no rank.
+    """
+    torch_data = sys.modules.get("torch.utils.data")
+    worker = torch_data.get_worker_info() if torch_data is not None else None
+    if worker is not None and (rank is None or world_size is None):
+        raise UsageError(
+            f"this process is worker {worker.id} of {worker.num_workers} of a torch DataLoader: "
+            "each worker would give every sample",
+            remedy="make the AutoLoader in the trainer's process, which needs no workers "
+            "(loader.as_torch_dataloader()), or give each worker rank and world_size of its own",
+        )
+
+
 def find_ranks(
     rank: int | None,
     world_size: int | None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from typing import Literal
@@ -15,37 +14,6 @@ from rlds_files import write_pair
 from streams import spec_of
 
 from autoloader import AutoLoader, delivery
-from autoloader.host.interrupts import Interrupts
-
-
-def test_a_block_is_finished_before_an_interrupt_is_heard() -> None:
-    done = []
-
-    def nested() -> None:
-        with Interrupts() as outer:
-            with Interrupts():
-                signal.raise_signal(signal.SIGINT)
-            done.append("the inner block ended")
-            outer.heed()
-            done.append("not reached")
-
-    with pytest.raises(KeyboardInterrupt):
-        nested()
-    assert done == ["the inner block ended"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_other_threads_are_left_alone() -> None:
-    found = []
-
-    def enter() -> None:
-        with Interrupts():
-            found.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert found == [signal.default_int_handler]
 
 
 class Striker:
@@ -101,7 +69,8 @@ def test_after_300_interrupts_at_any_moment_the_loader_goes_on(
             batch = None
             try:
                 striker.arm()
-                batch = next(iter(loader))
+                for batch in loader:  # noqa: B007 Python does not raise between it and its store
+                    break
                 striker.armed = False
             except KeyboardInterrupt:
                 interrupted += 1
@@ -114,4 +83,4 @@ def test_after_300_interrupts_at_any_moment_the_loader_goes_on(
         assert time.monotonic() - began < 60
         assert set(seen.values()) == {1}
         assert loader.statistics().restarts == 0
-        assert sum(seen.values()) <= loader.state_dict()["position"]
+        assert sum(seen.values()) == loader.state_dict()["position"]

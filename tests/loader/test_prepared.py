@@ -16,6 +16,7 @@ from coded_rows import CodedRows, coded_spec, write_coded
 
 from autoloader import AutoLoader, delivery
 from autoloader.errors import PipelineError, UsageError
+from autoloader.host import background
 from autoloader.host.threads import LoaderThread
 
 STEPS = 24
@@ -42,16 +43,21 @@ def opened(rows: CodedRows, **own: Any) -> AutoLoader:
 
 def prepared(loader: AutoLoader) -> bool:
     """Whether the next batch is made in the end, if there is a slot that may be lent."""
-    if not loader._delivery.lender.may_lend(loader.knobs.ring_slots):
+    own, thread = loader._delivery, loader._background
+    if not own.lender.may_lend(loader.knobs.ring_slots):
         return True
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        loader._delivery.settle()
-        if loader._delivery._prepared is not None:
+        thread.call(lambda: None)
+        if made(loader):
             return True
         time.sleep(0.01)
-        loader._delivery.prepare_next(loader._pipeline)
+        thread.post(lambda: own.prepare(loader._pipeline, -1))
     return False
+
+
+def made(loader: AutoLoader) -> bool:
+    return loader._delivery.in_hand(-1) is not None
 
 
 def expected(rows: CodedRows) -> list[list[list[int]]]:
@@ -174,13 +180,13 @@ def test_the_thread_ends_with_the_loader(rows: CodedRows, ending: str) -> None:
     assert list(threads()) == []
 
 
-def test_a_training_loop_that_is_back_at_once_starts_no_thread(
+def test_a_training_loop_that_is_back_at_once_has_no_batch_made_beside_it(
     rows: CodedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "_SHORT_STEP_S", 1e9)
     with opened(rows) as loader:
         for _ in zip(range(4), loader, strict=False):
-            assert list(threads()) == []
+            assert not made(loader)
 
 
 def test_where_no_thread_can_be_started_batches_come_as_without_one(
@@ -188,28 +194,37 @@ def test_where_no_thread_can_be_started_batches_come_as_without_one(
 ) -> None:
     wanted = expected(rows)
 
-    def refused(self: LoaderThread) -> None:
-        raise RuntimeError("can't start new thread")
+    class Refused(LoaderThread):
+        def start(self) -> None:
+            raise PipelineError("no thread can be started", remedy="none")
 
+    monkeypatch.setattr(background, "LoaderThread", Refused)
     with opened(rows) as loader:
-        monkeypatch.setattr(LoaderThread, "start", refused)
+        assert list(threads()) == []
         for batch, want in zip(loader, wanted, strict=False):
             assert batch["provenance"].tolist() == want
 
 
-def test_what_the_thread_meets_with_is_raised_by_the_next_call(
+def test_what_cannot_be_made_is_raised_by_the_next_call_and_nothing_is_lost(
     rows: CodedRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    wanted = expected(rows)
     with opened(rows) as loader:
         iterator = iter(loader)
+        next(iterator)
+        assert prepared(loader)
+        next(iterator)
 
-        def broken(*_: object) -> None:
+        def broken(*_: object, **__: object) -> None:
             raise PipelineError("broken", remedy="none")
 
-        monkeypatch.setattr(loader._delivery, "_prepare", broken)
-        next(iterator)
-        with pytest.raises(PipelineError, match="broken"):
-            next(iterator)
+        with monkeypatch.context() as patched:
+            patched.setattr(delivery, "assemble", broken)
+            loader._delivery.drop()
+            loader._call(lambda: loader._follow(loader._order))
+            with pytest.raises(PipelineError, match="broken"):
+                next(iterator)
+        assert next(iterator)["provenance"].tolist() == wanted[2]
 
 
 def test_a_lock_that_another_one_has_is_not_waited_for(rows: CodedRows) -> None:
@@ -217,8 +232,8 @@ def test_a_lock_that_another_one_has_is_not_waited_for(rows: CodedRows) -> None:
         iterator = iter(loader)
         next(iterator)
         assert prepared(loader)
-        with loader._pipeline.lock:  # type: ignore[union-attr]
+        with loader._pipeline.lock:
             next(iterator)
-            loader._delivery.settle()
-            assert loader._delivery._prepared is None
+            loader._background.call(lambda: None)
+            assert not made(loader)
         assert prepared(loader)
