@@ -3,8 +3,8 @@
 ``python -m bench.report RESULTS.json ... [--html PAGE] [--write-docs]`` shows what earlier runs on
 one machine left. Everything shown comes from the documents.
 
-Theory of operation. The page holds the same tables as the terminal, as rich exports them, and the
-plots of ``bench.plots``. In ``docs/explanation/benchmarks.md`` tables stand between
+Theory of operation. The page holds the same tables as the terminal, and charts. In
+``docs/explanation/benchmarks.md`` tables stand between
 ``<!-- measured: NAME -->`` and ``<!-- end -->``, where NAME is a scenario,
 ``all`` (every scenario of the run with its title) or ``host``; the words around them are written by
 hand. A scenario that the document lacks keeps the table it has.
@@ -15,7 +15,6 @@ Not here: the figures (``bench.figures``).
 from __future__ import annotations
 
 import argparse
-import html
 import io
 import json
 import re
@@ -28,14 +27,25 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
+from autoloader.pictures import charts
+from autoloader.pictures.charts import (
+    Interval,
+    Line,
+    Timeline,
+    bars,
+    intervals,
+    over_time,
+    standalone,
+)
+from autoloader.pictures.pages import render
 from bench.limits import limit_shares
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs/explanation/benchmarks.md"
 MIB = 2**20
 
+_TARGET = re.compile(r"[≥≤] ([\d.]+)")
 _MEASURED = re.compile(r"<!-- measured: ([\w-]+) -->\n(?:.*?\n)??<!-- end -->", re.DOTALL)
 
 
@@ -79,27 +89,20 @@ def show(run: Mapping[str, Any], console: Console) -> None:
 
 
 def write_page(run: Mapping[str, Any], path: Path) -> Path:
-    """Writes tables and plots of a run as one HTML file; returns its path."""
-    from bench.plots import figures_svg, memory_svg, rates_svg
-
+    """Writes tables and charts of a run as one HTML file; returns its path."""
     console = Console(record=True, file=io.StringIO(), width=150)
     show(run, console)
-    tables = console.export_html(
-        theme=DEFAULT_TERMINAL_THEME, inline_styles=True, code_format="<pre>{code}</pre>"
-    )
-    plots = "\n".join(
-        f"<h2>{html.escape(name)}</h2>\n<p>{html.escape(scenario['about'])}</p>\n"
-        + rates_svg(scenario["turns"])
-        + memory_svg(scenario["turns"])
-        + figures_svg([one for one in run["figures"] if one["scenario"] == name])
-        for name, scenario in run["scenarios"].items()
-    )
-    path.write_text(
-        "<!doctype html>\n<html lang=en><meta charset=utf-8><title>autoloader's bench</title>\n"
-        "<style>body{font:15px sans-serif;margin:2em} pre{font-size:12px;overflow:auto}"
-        " svg{max-width:100%;height:auto;display:block}</style>\n"
-        f"<h1>autoloader's bench</h1>\n{tables}\n{plots}\n</html>\n"
-    )
+    scenarios = []
+    for name, scenario in run["scenarios"].items():
+        own = [one for one in run["figures"] if one["scenario"] == name]
+        drawn = (
+            _rates_chart(name, scenario["turns"]),
+            _memory_chart(name, scenario["turns"]),
+            _figures_chart(name, own),
+        )
+        scenarios.append((name, scenario["about"], [chart for chart in drawn if chart]))
+    text = render("bench", "bench.html.jinja", tables=console.export_text(), scenarios=scenarios)
+    path.write_text(text)
     return path
 
 
@@ -107,10 +110,61 @@ def write_memory_plot(
     run: Mapping[str, Any], scenario: str, contenders: Sequence[str], path: Path
 ) -> None:
     """Draws memory over time of a scenario's contenders, or of all where none is named, as SVG."""
-    from bench.plots import memory_svg
-
     turns = run["scenarios"][scenario]["turns"]
-    path.write_text(memory_svg({name: turns[name] for name in contenders or turns}) + "\n")
+    chart = _memory_chart(scenario, {name: turns[name] for name in contenders or turns})
+    path.write_text(standalone(chart))
+
+
+def _rates_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Samples/s of every contender: each turn a dot, the median a bar; empty where not timed."""
+    timed = {
+        name: [float(turn["samples_per_s"]) for turn in own]
+        for name, own in turns.items()
+        if "samples_per_s" in own[0]
+    }
+    if not timed:
+        return ""
+    return bars(
+        f"{key}-rates",
+        "samples/s: each turn, and the median",
+        [(name, statistics.median(rates), "a") for name, rates in timed.items()],
+        text=charts.number,
+        dots=list(timed.values()),
+    )
+
+
+def _memory_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Memory of each contender's first turn over its time; empty where none was sampled."""
+    sampled = {name: own[0]["memory"] for name, own in turns.items() if own[0].get("memory")}
+    if not sampled:
+        return ""
+    lines = [
+        Line(name, [(at_s, held / MIB) for at_s, held in samples], "abcd"[place % 4])
+        for place, (name, samples) in enumerate(sampled.items())
+    ]
+    end_s = max(samples[-1][0] for samples in sampled.values())
+    title = "memory from process start to end: " + ", ".join(sampled)
+    return over_time(f"{key}-memory", title, "MiB", lines, Timeline(end_s), legend=True)
+
+
+def _figures_chart(key: str, figures: Sequence[Mapping[str, Any]]) -> str:
+    """Ratios with their intervals and targets; empty where there are none."""
+    rows = []
+    for one in figures:
+        if one["unit"] == "×":
+            value, target = one["value"], _TARGET.match(one["target"])
+            colour = {None: "quiet", True: "good", False: "bad"}[one["met"]]
+            rows.append(
+                Interval(
+                    one["title"],
+                    value["low"],
+                    value["median"],
+                    value["high"],
+                    float(target[1]) if target else None,
+                    colour,
+                )
+            )
+    return intervals(f"{key}-figures", "ratio, its interval, its target (|)", rows) if rows else ""
 
 
 def write_docs(run: Mapping[str, Any], page: Path = PAGE) -> list[str]:

@@ -1,6 +1,6 @@
-"""The drawings of one run: each a question, an SVG and its legend.
+"""The charts of one run: each a question, an SVG and its legend.
 
-Not here: how a line is drawn (``lines``), the page (``page``).
+Not here: drawing (``pictures.charts``), the page (``page``).
 """
 
 from __future__ import annotations
@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from autoloader.report.findings import mover, value_of
-from autoloader.report.lines import (
-    Frame,
+from autoloader.pictures.charts import (
     Line,
     Mark,
     Point,
-    Row,
-    drawing,
+    Timeline,
     number,
-    rows_drawing,
+    over_time,
+    rows_over_time,
 )
+from autoloader.report.findings import mover, value_of
 from autoloader.report.run import Run, held_bytes
 from autoloader.telemetry.snapshot import Move, Snapshot
 from autoloader.units import GIB
@@ -26,17 +25,18 @@ from autoloader.units import GIB
 MOST_MARKS = 60
 """Of moves in a drawing: more would hide what they mark."""
 _MOST_KNOBS = 8
+_MOVER_COLOURS = {"reflex": "bad", "person": "d"}
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One drawing.
+    """One chart.
 
     Attributes:
-        key: the same for the same drawing of another run.
+        key: name of the chart, equal for the same chart of another run.
         title: what it shows.
-        legend: (CSS class, label) of its lines.
-        svg: the drawing.
+        legend: (CSS variable, label) of its lines.
+        svg: SVG element.
     """
 
     key: str
@@ -92,9 +92,9 @@ def said(number: int, move: Move) -> str:
     return f"{number}: {mover(move)}: {move.why}" + (f": {moved}" if moved else "")
 
 
-def charts(run: Run, reach: Reach) -> tuple[Chart, ...]:
-    """The drawings of a run, those that have something to show."""
-    frame = _frame(run, reach)
+def charts(run: Run, reach: Reach, letter: str) -> tuple[Chart, ...]:
+    """The charts of the run ``letter`` of a page, those that have something to show."""
+    frame = _timeline(run, reach, letter)
     found = [
         _chart(
             "throughput",
@@ -157,15 +157,16 @@ def _chart(
     title: str,
     unit: str,
     lines: list[Line],
-    frame: Frame,
+    frame: Timeline,
     top: float,
     foot: float = 0.0,
 ) -> Chart | None:
     drawn = [line for line in lines if any(point is not None for point in line.points)]
     if not drawn:
         return None
-    legend = tuple((line.style, line.label) for line in drawn)
-    return Chart(key, title, legend, drawing(title, unit, drawn, frame, top, foot))
+    legend = tuple((line.colour, line.label) for line in drawn)
+    svg = over_time(key, title, unit, drawn, frame, top=top, foot=foot)
+    return Chart(key, title, legend, svg)
 
 
 def _throughput_title(run: Run) -> str:
@@ -175,7 +176,7 @@ def _throughput_title(run: Run) -> str:
     return f"Samples a second that training took{far}"
 
 
-def _cache(run: Run, frame: Frame) -> Chart | None:
+def _cache(run: Run, frame: Timeline) -> Chart | None:
     if not any(one.cache and one.cache.budget_bytes for one in run.own.moments):
         return None
     lines = [
@@ -186,7 +187,7 @@ def _cache(run: Run, frame: Frame) -> Chart | None:
     )
 
 
-def _knobs(run: Run, frame: Frame) -> Chart | None:
+def _knobs(run: Run, frame: Timeline) -> Chart | None:
     changes: dict[str, list[Point]] = {}
     for moment in run.own.moments:
         for knob, value in moment.knobs.items():
@@ -201,13 +202,13 @@ def _knobs(run: Run, frame: Frame) -> Chart | None:
     )
     if not moved:
         return None
-    rows = [Row(knob, changes[knob]) for knob in sorted(moved[:_MOST_KNOBS])]
+    rows = {knob: changes[knob] for knob in sorted(moved[:_MOST_KNOBS])}
     left_out = len(moved) - len(rows)
     title = "Knobs that moved" + (f" (and {left_out} more)" if left_out else "")
-    return Chart("knobs", title, (), rows_drawing(title, rows, frame))
+    return Chart("knobs", title, (), rows_over_time("knobs", title, rows, frame))
 
 
-def _frame(run: Run, reach: Reach) -> Frame:
+def _timeline(run: Run, reach: Reach, letter: str) -> Timeline:
     shades = [(one.begin_s, one.end_s, "below") for one in run.below_floor]
     begin: float | None = None
     for moment in [*run.own.moments, None]:
@@ -223,10 +224,15 @@ def _frame(run: Run, reach: Reach) -> Frame:
         reflex = [one for one in moves if one[1].by == "reflex"]
         moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())
     marks = tuple(
-        Mark(max(0.0, move.at_s - run.begin_s), number, said(number, move), move.by)
+        Mark(
+            max(0.0, move.at_s - run.begin_s),
+            f"#move-{letter}{number}",
+            said(number, move),
+            _MOVER_COLOURS.get(move.by, "a"),
+        )
         for number, move in moves
     )
-    return Frame(max(reach.seconds, run.length_s), marks, tuple(shades[:100]))
+    return Timeline(max(reach.seconds, run.length_s), marks, tuple(shades[:100]), letter)
 
 
 def _series(run: Run, read: Callable[[Snapshot], float | None]) -> list[Point | None]:

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from autoloader.controller.states import STATE_MEANING
-from autoloader.report.lines import clock
+from autoloader.pictures.charts import clock
 from autoloader.report.run import Run, cost_of
 from autoloader.telemetry.snapshot import Move
 from autoloader.telemetry.verdict import MOSTLY_RATIO

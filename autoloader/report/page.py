@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
-from autoloader.extras import needs
+from autoloader.pictures.charts import clock, number
+from autoloader.pictures.pages import render
 from autoloader.report.charts import Chart, charts, reach_of
 from autoloader.report.findings import Finding, findings, mover, percent, value_of, verdict
-from autoloader.report.lines import clock, number
 from autoloader.report.run import Run, cost_of
 from autoloader.units import format_bytes
 
@@ -61,9 +60,6 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         other: a run to put beside it.
         ideal: a run of the same trainer that was given one batch again and again.
     """
-    with needs("autoloader report", extra="report"):
-        import jinja2
-
     if ideal is None and other is not None and other.replays and not run.replays:
         ideal = other
     every = [run] if other is None else [run, other]
@@ -78,7 +74,7 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
             began=time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(one.begin_s)),
             length=clock(one.length_s),
             findings=findings(one, ideals[place]),
-            charts=charts(one, reach),
+            charts=charts(one, reach, "AB"[place]),
             moves=_moves(one),
             moves_left_out=max(0, len(one.moves) - MOST_MOVES),
             limits=tuple(one.limits.items())[:6],
@@ -86,20 +82,16 @@ def page(run: Run, other: Run | None = None, ideal: Run | None = None) -> str:
         )
         for place, one in enumerate(every)
     ]
-    template = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    source = files("autoloader.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    found: str = template.from_string(source).render(
+    return render(
+        "autoloader.report",
+        "page.html.jinja",
         sides=sides,
         figures=_figures(every),
         drawn=_drawn(sides),
         percent=percent,
-        code=_code,
-        number=number,
-        clock=clock,
         most_bad=MOST_BAD,
         most_datasets=_MOST_DATASETS,
     )
-    return found
 
 
 def _drawn(sides: list[Side]) -> list[tuple[str, Chart | None]]:
@@ -110,15 +102,6 @@ def _drawn(sides: list[Side]) -> list[tuple[str, Chart | None]]:
         for key in keys
         for side in sides
     ]
-
-
-def _code(text: str) -> Any:
-    """Text with what stands in `backticks` as code; safe to put into the page."""
-    from markupsafe import Markup, escape
-
-    parts = [escape(part) for part in text.split("`")]
-    marked = (Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
-    return Markup("").join(marked)
 
 
 def _moves(run: Run) -> tuple[Moved, ...]:

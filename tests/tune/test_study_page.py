@@ -9,8 +9,8 @@ from typing import Any
 import optuna
 import pytest
 
+from autoloader.pictures.charts import Dot, scatter
 from autoloader.tune.page import Figures, Story, TrialFate, fates, page, plain_text, write_page
-from autoloader.tune.page.charts import Point, scatter
 
 GIB = 2**30
 
@@ -65,13 +65,15 @@ class Checker(html.parser.HTMLParser):
         super().__init__()
         self.open: list[str] = []
         self.text: list[str] = []
-        self.circles: list[str] = []
+        self.dots: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag not in {"script", "link", "img", "iframe"}
-        assert not {"src", "href"} & {name for name, _ in attrs}
-        if tag == "circle":
-            self.circles.append(str(dict(attrs)["class"]))
+        own = dict(attrs)
+        assert "src" not in own
+        assert (own.get("href") or "#").startswith("#")
+        if tag == "use":
+            self.dots.append(str(own["style"]))
         if tag != "meta":
             self.open.append(tag)
 
@@ -110,8 +112,8 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
         "2.35, 2.45",
     ):
         assert words in text
-    assert found.circles.count("start") == 1
-    assert found.circles.count("best") == 1
+    assert sum("fill: var(--good)" in dot for dot in found.dots) == 1, "the best"
+    assert any("fill: var(--b)" in dot for dot in found.dots), "the start"
 
 
 def test_a_study_of_nothing_has_a_page_too() -> None:
@@ -200,9 +202,9 @@ def test_a_page_that_cannot_be_written_ends_nothing(
 
 
 def test_equal_values_have_a_chart() -> None:
-    drawn = scatter([Point(1, 5), Point(1, 5)], x_name="x", y_name="y", x_text=str)
+    drawn = scatter("key", "title", [Dot(1, 5), Dot(1, 5)], x_name="x", y_name="y")
     assert "nan" not in drawn
-    assert drawn.count("<circle") == 2
+    assert drawn.count("<use") == 2
 
 
 def test_a_knob_of_words_has_them_on_its_axis() -> None:
