@@ -1,0 +1,98 @@
+"""Compares two checkouts in turn: processor time, rate, first batch and memory of whole loaders.
+
+    python -m bench.trees OTHER --spec mix.yaml [--set knob=value ...] [--pairs 10] [--batches 200]
+
+OTHER is the other checkout, with a ``.venv`` of its own. Each turn is a fresh process of one
+checkout, A B B A …; the first pair is thrown away, as its caches fill. A ratio is this checkout to
+OTHER, its interval that of ``bench.paired``. Only public names are used.
+
+Not here: other loaders (``bench.runner``), limits (``bench.gate``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.paired import estimate
+
+HERE = Path(__file__).parents[1]
+MEASURES = ("cpu_s_per_sample", "s_per_sample", "first_batch_s", "peak_bytes")
+
+_TURN = """
+import json, os, sys, time
+import psutil
+from autoloader import AutoLoader, PipelineSpec
+spec, knobs, warmup, batches = json.loads(sys.argv[1])
+me = psutil.Process()
+def seconds():
+    found = 0.0
+    for one in [me, *me.children(recursive=True)]:
+        try:
+            times = one.cpu_times()
+        except psutil.Error:
+            continue
+        found += times.user + times.system
+    return found
+began = time.perf_counter()
+with AutoLoader(PipelineSpec.from_yaml(spec), ram_floor="500MB", knobs=knobs, controller=False,
+                output="numpy") as loader:
+    stream = iter(loader)
+    next(stream)
+    first = time.perf_counter() - began
+    for _ in range(warmup):
+        next(stream)
+    cpu, wall, samples, peak = seconds(), time.perf_counter(), 0, 0
+    for number in range(batches):
+        samples += len(next(stream)["dataset_index"])
+        if number % 50 == 0:
+            peak = max(peak, loader.statistics().loader_bytes or 0)
+    cpu, wall = seconds() - cpu, time.perf_counter() - wall
+print(json.dumps({"cpu_s_per_sample": cpu / samples, "s_per_sample": wall / samples,
+                  "first_batch_s": first, "peak_bytes": peak}))
+"""
+
+
+def turn(tree: Path, arguments: str) -> dict[str, float]:
+    """One process of one checkout."""
+    done = subprocess.run(
+        [tree / ".venv/bin/python", "-c", _TURN, arguments],
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.trees", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("other", type=Path)
+    parser.add_argument("--spec", type=Path, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=40)
+    parser.add_argument("--batches", type=int, default=200)
+    chosen = parser.parse_args()
+    knobs = dict(one.split("=", 1) for one in chosen.set)
+    asked = [str(chosen.spec.absolute()), knobs, chosen.warmup, chosen.batches]
+    trees = [HERE, chosen.other.absolute()]
+    ratios: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for number in range(chosen.pairs + 1):
+        order = trees if number % 2 else trees[::-1]
+        found = {tree: turn(tree, json.dumps(asked)) for tree in order}
+        if number:
+            for name in MEASURES:
+                ratios[name].append(found[HERE][name] / found[trees[1]][name])
+    for name in MEASURES:
+        sys.stdout.write(f"{name}: {estimate(ratios[name])}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
