@@ -16,6 +16,8 @@ Invariants:
     2. The file has all its blocks from the start: writing into it needs no room.
     3. One job has a file at a time (a lock); another goes without, and says so. So does one that
        finds no room, or whose disk fails.
+    4. Only a file of this user's is read or written, in a folder that no other user may write to.
+       What else has its name is set aside, as it is; a file of ours that is damaged is begun anew.
 
 Not here: which frames are worth it, and their keys (``decode.decoders``).
 """
@@ -34,10 +36,12 @@ import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.private import open_or_begin, open_own, own_folder, set_aside
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -45,8 +49,11 @@ logger = logging.getLogger(__name__)
 KEY_BYTES = 24
 WAYS = 8
 """Slots that a frame may lie in."""
-_MAGIC = b"FRAMES 1"
-_HEADER = struct.Struct("<8sQQI")
+_KIND = b"FRAMES "
+_MAGIC = _KIND + b"2"
+_HEADER = struct.Struct("<8sQQII")
+"""Magic, bytes of a frame, sets, number of the run that opened it last, CRC-32 of these."""
+_MOST_RUNS = 2**32 - 2
 _ENTRY = struct.Struct(f"<{KEY_BYTES}sII")
 _PAGE = mmap.PAGESIZE
 _OLD_RUNS = 2
@@ -58,7 +65,7 @@ class DiskRoom:
     """Where decoded frames may lie on a disk, and how many bytes of them.
 
     Attributes:
-        folder: made where it is missing.
+        folder: made where it is missing; no other user may write to it.
         total_bytes: of the files for all frame sizes of a mixture.
     """
 
@@ -85,14 +92,24 @@ class FramesOnDisk:
         self._files: dict[int, SlotFile] = {}
         self._counting = threading.Lock()
         self.loaded = 0
+        folder = Path(os.path.realpath(room.folder))
+        try:
+            own_folder(folder)
+        except OSError as error:
+            logger.warning("no decoded frames are kept in %s: %s", folder, error.strerror or error)
+            return
         for size in sizes:
-            path = Path(room.folder) / f"frames-{size}.cache"
+            path = folder / f"frames-{size}.cache"
             share = room.total_bytes * size // sum(sizes)
             try:
                 self._files[size] = _file(path, size, share, shared=shared)
             except OSError as error:
                 why = error.strerror or str(error)
                 logger.warning("no decoded frames are kept in %s: %s", path, why)
+
+    def __bool__(self) -> bool:
+        """Whether there is a file."""
+        return bool(self._files)
 
     def load(self, key: bytes, out: NDArray[np.uint8]) -> bool:
         """Whether the frame of a key is there; then it is in ``out`` [H, W, 3] uint8."""
@@ -135,17 +152,13 @@ class SlotFile:
         self._size = self._slots_at + self._sets * WAYS * self._stride
         self._failed = False
         self._buffers = threading.local()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CLOEXEC
-        self._entries = os.open(path, flags if shared else flags | os.O_CREAT, 0o600)
+        self._entries, header = _opened(path, shared=shared)
         weakref.finalize(self, os.close, self._entries)
-        if not shared:
-            self._lock()
-        self._run = self._opened(shared=shared)
+        self._run = self._begun(header, shared=shared)
         try:
-            self._slots = os.open(path, flags | os.O_DIRECT)
+            self._slots = open_own(path, os.O_RDWR | os.O_DIRECT)
         except OSError:  # a file system without direct I/O
-            self._slots = os.open(path, flags)
+            self._slots = open_own(path, os.O_RDWR)
         weakref.finalize(self, os.close, self._slots)
 
     def load(self, key: bytes, out: NDArray[np.uint8]) -> bool:
@@ -192,26 +205,20 @@ class SlotFile:
         except OSError as error:
             self._fail(error)
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._entries, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OSError("another job uses it") from error
-
-    def _opened(self, *, shared: bool) -> int:
+    def _begun(self, header: _Header | None, *, shared: bool) -> int:
         """The number of this run; a file that is none of this size is made anew.
 
         The header is written when all blocks are there: without one the file is nothing.
         """
-        header = os.pread(self._entries, _HEADER.size, 0)
-        magic, frame_bytes, sets, run = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
         whole = os.fstat(self._entries).st_size == self._size
-        fits = whole and (magic, frame_bytes, sets) == (_MAGIC, self._frame_bytes, self._sets)
+        asked = (self._frame_bytes, self._sets)
+        fits = whole and header is not None and (header.frame_bytes, header.sets) == asked
+        run = header.run if fits and header is not None else 0
         if shared:
             if not fits:
                 raise OSError("it is not as this job's first process has made it")
-            return int(run)
-        if not fits:
+            return run
+        if not fits or run >= _MOST_RUNS:
             run = 0
             os.ftruncate(self._entries, 0)
             try:
@@ -221,15 +228,16 @@ class SlotFile:
                     os.ftruncate(self._entries, 0)
                 size = format_bytes(self._size)
                 raise OSError(f"no room for {size} ({error.strerror})") from error
-        header = _HEADER.pack(_MAGIC, self._frame_bytes, self._sets, run + 1)
-        os.pwrite(self._entries, header, 0)
-        return int(run) + 1
+        os.pwrite(self._entries, _Header(self._frame_bytes, self._sets, run + 1).packed(), 0)
+        return run + 1
 
     def _entries_of(self, key: bytes) -> tuple[int, list[tuple[bytes, int, int]]]:
         """(the first slot that a frame may lie in, the entries of all of them)."""
         first = int.from_bytes(key[:8], "little") % self._sets * WAYS
         found = os.pread(self._entries, WAYS * _ENTRY.size, _PAGE + first * _ENTRY.size)
-        return first, list(_ENTRY.iter_unpack(found.ljust(WAYS * _ENTRY.size, b"\0")))
+        entries = _ENTRY.iter_unpack(found.ljust(WAYS * _ENTRY.size, b"\0"))
+        # One of a run that is yet to come is damaged, and makes room first.
+        return first, [(own, crc, run if run <= self._run else 0) for own, crc, run in entries]
 
     def _write_entry(self, slot: int, key: bytes, checksum: int) -> None:
         os.pwrite(self._entries, _ENTRY.pack(key, checksum, self._run), _PAGE + slot * _ENTRY.size)
@@ -250,6 +258,57 @@ class SlotFile:
             logger.warning("no decoded frames are kept in %s any more: %s", self.path, error)
 
 
+class _Header(NamedTuple):
+    """Of a file; see ``_HEADER``."""
+
+    frame_bytes: int
+    sets: int
+    run: int
+
+    def packed(self) -> bytes:
+        """Its bytes."""
+        told = _HEADER.pack(_MAGIC, *self, 0)[:-4]
+        return told + zlib.crc32(told).to_bytes(4, "little")
+
+    @classmethod
+    def of(cls, found: bytes) -> _Header | None:
+        """What the bytes say; ``None`` where they are no whole header."""
+        if len(found) < _HEADER.size or not found.startswith(_MAGIC):
+            return None
+        header = cls(*_HEADER.unpack(found)[1:-1])
+        return header if header.packed() == found else None
+
+
+def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
+    """A file of slots, locked unless it is shared, and its header; ``None``: to be begun anew.
+
+    What has its name and is none of ours is set aside.
+
+    Raises:
+        OSError: it cannot be opened, or another job has it; shared: it is none of ours.
+    """
+    while True:
+        descriptor = open_own(path, os.O_RDWR) if shared else open_or_begin(path)
+        try:
+            if not shared:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.pread(descriptor, _HEADER.size, 0)
+            header = _Header.of(found)
+            if header is not None or shared or not found.strip(b"\0"):
+                return descriptor, header
+            if found.startswith(_KIND):
+                logger.warning("%s is damaged, or of another version: it is begun anew", path)
+                return descriptor, None
+            set_aside(path, "it holds no decoded frames")
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise OSError("another job uses it") from error
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
 def _way_of(entries: list[tuple[bytes, int, int]], key: bytes) -> int | None:
     return next((way for way, entry in enumerate(entries) if entry[0] == key), None)
 
@@ -261,8 +320,7 @@ _open: weakref.WeakValueDictionary[str, SlotFile] = weakref.WeakValueDictionary(
 def _file(path: Path, frame_bytes: int, most_bytes: int, *, shared: bool) -> SlotFile:
     """The file, which all pipelines of a process share."""
     with _opening:
-        known = os.path.realpath(path)
-        file = _open.get(known)
+        file = _open.get(str(path))
         if file is None:
-            file = _open[known] = SlotFile(path, frame_bytes, most_bytes, shared=shared)
+            file = _open[str(path)] = SlotFile(path, frame_bytes, most_bytes, shared=shared)
         return file

@@ -11,17 +11,23 @@ import hashlib
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from autoloader.catalog import files
 from autoloader.host.files import write_whole
+from autoloader.host.private import read_own
 from autoloader.remote.places import cache_root
 
 logger = logging.getLogger(__name__)
 
 Found = TypeVar("Found")
+
+_MOST_BYTES = 16 * 2**20
+_unread: set[Path] = set()
+"""Folders of which it was said that a document is not read."""
 
 
 class JsonCache:
@@ -37,10 +43,22 @@ class JsonCache:
         self._version = version
 
     def load(self, key: object) -> Any:
-        """The document saved under ``key``; ``None`` where there is none that can be read."""
-        with contextlib.suppress(OSError, ValueError):
-            return json.loads(self._path(key).read_text(encoding="utf-8"))
-        return None
+        """The document saved under ``key``; ``None`` where there is none that can be read.
+
+        One that is damaged, or that another user may have written, is none.
+        """
+        path = self._path(key)
+        try:
+            checksum, _, text = read_own(path, _MOST_BYTES).partition(b"\n")
+            return json.loads(text) if checksum == _checksum(text) else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            first = path.parent not in _unread
+            _unread.add(path.parent)
+            logger.log(logging.WARNING if first else logging.DEBUG, "%s is not read: %s", path,
+                       getattr(error, "strerror", None) or error)  # fmt: skip
+            return None
 
     def save(self, key: object, document: Any) -> None:
         """Save a document under ``key``, where the directory can be written to.
@@ -51,15 +69,20 @@ class JsonCache:
             key: its ``repr`` says all that the document depends on.
             document: plain values.
         """
-        path = self._path(key)
+        path, text = self._path(key), json.dumps(document).encode()
         try:
-            write_whole(path, json.dumps(document), mode=0o600)
+            write_whole(path, _checksum(text) + b"\n" + text, mode=0o600)
         except OSError as error:
             logger.debug("%s cannot be written: %s", path, error)
 
     def _path(self, key: object) -> Path:
         text = repr((self._version, key)).encode(errors="surrogateescape")
         return cache_root() / self._folder / f"{hashlib.sha256(text).hexdigest()[:40]}.json"
+
+
+def _checksum(text: bytes) -> bytes:
+    """The first line of a document's file."""
+    return b"%08x" % zlib.crc32(text)
 
 
 class FileFindings(Generic[Found]):

@@ -91,11 +91,11 @@ class Descriptors:
         self._until_count = 0
         self.opens = 0
 
-    def open(self, path: str | Path) -> int:
+    def open(self, path: str | Path, *, links: bool = True) -> int:
         """A new read-only descriptor, which the caller closes. Raises OSError."""
         while True:
             try:
-                found = open_regular(path)
+                found = open_regular(path, links=links)
             except DocumentError as error:
                 raise OSError(errno.EINVAL, error.what, str(path)) from error
             except OSError as error:

@@ -293,9 +293,9 @@ def source_bytes(source: int | RemoteFile) -> int:
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[int]:
+def opened(path: str | Path, *, links: bool = True) -> Iterator[int]:
     """A read-only descriptor of a local file. Raises OSError."""
-    fd = descriptors.open(path)
+    fd = descriptors.open(path, links=links)
     try:
         yield fd
     finally:

@@ -16,7 +16,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
+import secrets
 import socket
 import stat
 import tempfile
@@ -29,11 +31,17 @@ import platformdirs
 from autoloader.errors import UsageError
 from autoloader.host.files import is_at
 
+logger = logging.getLogger(__name__)
+
 VARIABLE = "AUTOLOADER_RUNTIME_DIR"
 """Environment variable: the runtime folder; unset: in shared memory."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own below it, checked to be ours
 _LOOK_S = 0.1
+_FOREIGN = (errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENXIO)
+"""What opening a file gives that is no regular file of this user's, or may not be read."""
+READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags of ``os.open`` for a file whose owner is checked then."""
 
 
 def runtime_folder() -> Path:
@@ -80,20 +88,75 @@ def check_own_folder(folder: Path) -> None:
     """
     there = folder.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
-        raise PermissionError(f"{folder} is not a directory of user {os.geteuid()}")
-    if there.st_mode & 0o022:
-        raise PermissionError(f"others may write to {folder} (chmod go-w it, or set {VARIABLE})")
+        raise PermissionError(errno.EPERM, f"it is no folder of user {os.geteuid()}", str(folder))
+    if why := written_by_others(folder, there):
+        raise PermissionError(errno.EPERM, why, str(folder))
 
 
-def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
+def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | None = None) -> str:
+    """Why what lies in a file or folder may be another user's work; "" where it cannot be.
+
+    Args:
+        path: of the file or folder.
+        found: what is known of it.
+        data: of data that is trusted: whoever may write there may write here.
+    """
+    trusted = {os.geteuid(), 0} if data is None else {os.geteuid(), 0, data.st_uid}
+    if found.st_uid not in trusted:
+        return f"it belongs to user {found.st_uid}"
+    writers = found.st_mode & 0o022
+    if data is not None and found.st_gid == data.st_gid:
+        writers &= ~data.st_mode
+    return f"others may write to it: chmod go-w {path}" if writers else ""
+
+
+def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) -> None:
+    """See that an open file, and the folder that it lies in, are no other user's work.
+
+    Args:
+        descriptor: of the file.
+        path: of the file.
+        data: see ``written_by_others``.
+
+    Raises:
+        OSError: they may be.
+    """
+    found = os.fstat(descriptor)
+    why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+    why = why or written_by_others(path, found, data)
+    why = why or written_by_others(path.parent, path.parent.stat(), data)
+    if why:
+        raise PermissionError(errno.EPERM, why, str(path))
+
+
+def read_own(path: Path, most_bytes: int) -> bytes:
+    """What a file holds that no other user can have written.
+
+    Args:
+        path: of the file; a symbolic link there is refused.
+        most_bytes: of it.
+
+    Raises:
+        OSError: it cannot be read, is larger, or another user may have written it.
+    """
+    with os.fdopen(os.open(path, READ_OWN), "rb") as file:
+        check_file(file.fileno(), path)
+        found = file.read(most_bytes + 1)
+    if len(found) > most_bytes:
+        raise OSError(errno.EFBIG, f"it holds more than {most_bytes} bytes", str(path))
+    return found
+
+
+def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = False) -> int:
     """The descriptor of a regular file of this user; made where it is missing, for this user alone.
 
     Args:
         path: of the file; a symbolic link there is refused.
         flags: of ``os.open``; what cuts a file short belongs behind this check.
+        linked: whether it may have a second name.
 
     Raises:
-        OSError: it cannot be opened, or it is no regular file of this user's with one name.
+        OSError: it cannot be opened, or it is no regular file of this user's.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -110,12 +173,34 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int:
         what = f"a file of user {found.st_uid}"
     elif found.st_mode & 0o022:
         what = "a file that others may write to"
-    elif found.st_nlink > 1:
+    elif found.st_nlink > 1 and not linked:
         what = "a file with a second name elsewhere"
     if what:
         os.close(descriptor)
         raise _foreign(path, what)
     return descriptor
+
+
+def open_or_begin(path: Path, *, linked: bool = False) -> int:
+    """As ``open_own``, for a file that can be made anew: what else has its name is set aside.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    while True:
+        try:
+            return open_own(path, linked=linked)
+        except OSError as error:
+            if error.errno not in _FOREIGN:
+                raise
+            set_aside(path, error.strerror or str(error))
+
+
+def set_aside(path: Path, why: str) -> None:
+    """Give what has a file's name another one, as it is, and say so. Raises OSError."""
+    aside = path.with_name(f"{path.name}.aside-{secrets.token_hex(4)}")
+    path.rename(aside)
+    logger.warning("%s is not used: %s; it is %s now", path, why, aside.name)
 
 
 def _foreign(path: Path, what: str) -> PermissionError:

@@ -306,6 +306,9 @@ def read_front(
     steps, damage = _entries(directory[: 2 * ENTRY.size])
     if (steps.kind, damage.kind, steps.items) != (Section.STEPS, Section.DAMAGE, records):
         raise UnusableIndexError("its directory is not in order")
+    for entry in (steps, damage):
+        if min(entry.offset, entry.items) < 0 or entry.offset + entry.nbytes > size:
+            raise UnusableIndexError("its directory is not in order")
     front = _longer(read, front, damage.offset + damage.nbytes)
     bodies = []
     for entry in (steps, damage):
@@ -323,7 +326,10 @@ def read_front(
 
 
 def _entries(directory: bytes) -> list[Entry]:
-    return [Entry(Section(kind), *rest) for kind, *rest, _ in ENTRY.iter_unpack(directory)]
+    try:
+        return [Entry(Section(kind), *rest) for kind, *rest, _ in ENTRY.iter_unpack(directory)]
+    except ValueError as error:
+        raise UnusableIndexError(f"its directory is not in order: {error}") from error
 
 
 def _longer(read: Callable[[int, int], bytes], front: bytes, size: int) -> bytes:

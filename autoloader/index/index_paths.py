@@ -15,6 +15,7 @@ cannot be used is replaced.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import logging
 import os
@@ -24,6 +25,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from autoloader.catalog.files import is_remote, join
+from autoloader.host.private import written_by_others
 from autoloader.remote.places import cache_root
 
 BESIDE_FOLDER = ".autoloader-index"
@@ -68,20 +70,26 @@ def address_beside_data(shard: str, fingerprint: bytes) -> str:
     return join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
 
 
-def publish(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:
+def publish(
+    content: bytes, place: Path, *, keep: Callable[[Path], bool], data: os.stat_result | None
+) -> None:
     """Writes an index file so that its place holds a whole one at any time.
 
     Args:
         content: the file.
         place: where it shall lie; the folder is made.
         keep: whether a file that lies there already can be used; it stays then.
+        data: of the folder with the data, see ``shard.usable_front``.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or would not be trusted there.
     """
-    place.parent.mkdir(parents=True, exist_ok=True)
+    shared = 0 if data is None else data.st_mode & 0o022
+    place.parent.mkdir(mode=0o755 | shared, parents=True, exist_ok=True)
+    if why := written_by_others(place.parent, place.parent.stat(), data):
+        raise PermissionError(errno.EPERM, why, str(place.parent))
     temporary = place.with_name(f".{place.name}.{secrets.token_hex(8)}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)

@@ -12,6 +12,7 @@ several builders of one cache share the work instead of repeating it.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -190,14 +191,16 @@ def _indexes(
     files: dict[_FileKey, _ShardFile] = {}
     for dataset, schema in zip(datasets, schemas, strict=True):
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}
+        data = {one: _data_of(one, dataset.name) for one in folders}
         format_ = format_of(dataset)
         look = beside or dataset.remote or index_paths.lie_beside(folders)
         for piece in dataset.slices:
             key = (piece.path, schema.fingerprint)
             if key not in files:
                 files[key] = _ShardFile(
-                    piece.path, schema, dataset.name, format_, home, look, beside, keep
-                )
+                    piece.path, schema, dataset.name, format_, home, look, beside, keep,
+                    data[piece.path.rpartition("/")[0]],
+                )  # fmt: skip
     opened_now = zip(files, _open_all(list(files.values())), strict=True)
     found = {key: shard for key, shard in opened_now if shard is not None}
     missing = {key: file for key, file in files.items() if key not in found}
@@ -225,6 +228,16 @@ def _open_all(files: Sequence[_ShardFile]) -> list[ShardIndex | None]:
 
 
 _FileKey = tuple[str, bytes]
+
+
+def _data_of(folder: str, dataset: str) -> os.stat_result | None:
+    """Who may write the data of a folder; of remote data, nobody of this machine."""
+    if is_remote(folder):
+        return None
+    try:
+        return os.stat(folder)  # noqa: PTH116
+    except OSError as error:
+        raise unreadable(error, folder, dataset=dataset) from error
 
 
 def _build(
@@ -291,6 +304,7 @@ class _ShardFile:
         look_beside: whether an index may lie beside the data.
         beside: whether a new one goes there.
         keep: whether a new one must be written.
+        data: of the folder that the file lies in; ``None`` of a remote one.
     """
 
     path: str
@@ -301,6 +315,7 @@ class _ShardFile:
     look_beside: bool
     beside: bool
     keep: bool
+    data: os.stat_result | None
 
     @property
     def place(self) -> Path:
@@ -336,7 +351,7 @@ class _ShardFile:
         if self.look_beside and not remote:
             asked.insert(0, index_paths.path_beside_data(self.path, fingerprint))
         for place in asked:
-            front = usable_front(place, identity, fingerprint)
+            front = usable_front(place, identity, fingerprint, self.data)
             if front is not None:
                 return ShardIndex(self.path, front, place, partial(self._rebuilt, place, identity))
         return self._fetched(identity) if remote and self.look_beside else None
@@ -398,12 +413,12 @@ class _ShardFile:
         self, content: bytes, place: Path, identity: SourceIdentity, *, replace: bool = False
     ) -> bool:
         def keep(there: Path) -> bool:
-            return (
-                not replace and usable_front(there, identity, self.schema.fingerprint) is not None
-            )
+            if replace:
+                return False
+            return usable_front(there, identity, self.schema.fingerprint, self.data) is not None
 
         try:
-            index_paths.publish(content, place, keep=keep)
+            index_paths.publish(content, place, keep=keep, data=self.data)
         except OSError as error:
             if self.keep:
                 raise self._unwritable(place, error) from error

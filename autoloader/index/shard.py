@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.catalog.files import opened
+from autoloader.host.private import check_file
 from autoloader.index.format import (
     DTYPES,
     HEADER,
@@ -177,6 +178,11 @@ class ShardIndex:
         if not self._entries:
             self._entries = self.front.entries()
         entry = self._entries[key]
+        if (
+            min(entry.offset, entry.items) < 0
+            or entry.offset + entry.nbytes > self.front.file_bytes
+        ):
+            raise UnusableIndexError(f"its {entry.kind.name.lower()} lies outside of it")
         mapped = self._mapped
         if mapped is None:
             mapped = _Mapped(self._source, self.front)
@@ -213,10 +219,21 @@ class ShardIndex:
             raise UnusableIndexError(f"the checksum of its {entry.kind.name.lower()} is wrong")
 
 
-def usable_front(place: Path, identity: SourceIdentity, fingerprint: bytes) -> Front | None:
-    """The front of an index file; ``None`` where there is none that can be used."""
+def usable_front(
+    place: Path, identity: SourceIdentity, fingerprint: bytes, data: os.stat_result | None
+) -> Front | None:
+    """The front of an index file; ``None`` where there is none that can be used.
+
+    Args:
+        place: of the file.
+        identity: what the indexed file looks like now.
+        fingerprint: of the features.
+        data: of the folder with the data: whoever may write there may write the index. ``None``: of
+            no local one.
+    """
     try:
-        with opened(place) as fd:
+        with opened(place, links=False) as fd:
+            check_file(fd, place, data)
 
             def read(count: int, offset: int) -> bytes:
                 return os.pread(fd, count, offset)

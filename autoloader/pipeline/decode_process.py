@@ -130,7 +130,7 @@ class DecodeProcess:
             knobs,
             RingMemory(mixture.layout, descriptor=self._ring),
             bad,
-            disk=disk,
+            disk=disk or None,
         )
         LoaderThread(target=self._deliver, args=(self._builder,), name="autoloader-deliver").start()
 

@@ -52,7 +52,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             order,
             ranks_here=setup.ranks_here,
             compiled=compiled,
-            on_disk=room,
+            on_disk=room if disk else None,
             node=NodePart.of(deal, setup.ranks_here),
             helpers=_helpers(setup),
             disk_floor_bytes=setup.control.disk_floor_bytes,
@@ -77,7 +77,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             deal=deal,
             held=sorted(setup.lent()),
             stuck=setup.stuck,
-            disk=disk,
+            disk=disk or None,
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline

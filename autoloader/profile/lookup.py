@@ -19,6 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from autoloader.errors import ProfileError, nearest
+from autoloader.host.private import written_by_others
 from autoloader.profile.facts import HostFacts, host_facts
 from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
 from autoloader.profile.model import DEFAULT_PROFILE, Profile
@@ -148,6 +149,10 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         key=lambda path: (-path.lstat().st_mtime_ns, path.name),
     )
     for age, path in enumerate(latest_first):
+        whys = [written_by_others(one, one.stat()) for one in (path, path.parent) if one.exists()]
+        if why := next(filter(None, whys), ""):
+            notes.append(f"skipped saved profile {path}: {why}")
+            continue
         try:
             profile = Profile.from_yaml(path)
         except ProfileError as error:

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import is_at, read_whole
+from autoloader.host.private import open_or_begin, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -86,12 +87,13 @@ class ShardPart:
         self._leads = False
         self._lock = threading.Lock()
         self.moved = threading.Condition(self._lock)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._map_path = folder / f"{key}.map"
         self._map_file = _opened_alone(self._map_path)  # while it is made: others wait
         try:
             set_lock(self._map_file, fcntl.F_RDLCK, _IN_USE)
-            self.descriptor = os.open(self.path, flags, 0o600)
+            self.descriptor = open_or_begin(
+                self.path, linked=True
+            )  # its name as a shard comes first
             os.ftruncate(self.descriptor, size)
             self._open_map()
         finally:
@@ -294,7 +296,7 @@ def discard_unused(folder: Path, key: str) -> bool:
     """
     map_path, path = folder / f"{key}.map", folder / f"{key}.part"
     try:
-        file = os.open(map_path, os.O_RDWR | os.O_CLOEXEC)
+        file = open_own(map_path, os.O_RDWR)
     except OSError:
         return False
     try:
@@ -316,7 +318,7 @@ def discard_unused(folder: Path, key: str) -> bool:
 def _opened_alone(path: Path) -> int:
     """The file of a map, made where it is missing, that nobody else opens before it is unlocked."""
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_or_begin(path)
         fcntl.flock(file, fcntl.LOCK_EX)
         if is_at(path, file):
             return file

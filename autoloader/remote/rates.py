@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from autoloader.host.files import write_whole
+from autoloader.host.private import read_own
 from autoloader.remote.places import cache_root
 
 MUCH_BYTES = 64 * 2**20
@@ -55,15 +58,14 @@ class Rates:
             self._found[host] = (0, 0.0) if enough else (nbytes, seconds)
         if enough:
             with contextlib.suppress(OSError):
-                place = _place(host)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(json.dumps(nbytes / max(seconds, 1e-3)), encoding="ascii")
+                write_whole(_place(host), json.dumps(nbytes / max(seconds, 1e-3)), mode=0o600)
 
 
 def known_rate(host: str) -> float | None:
     """Bytes a second that a host gave lately; ``None`` where little was fetched so far."""
-    with contextlib.suppress(OSError, ValueError):
-        return float(json.loads(_place(host).read_text(encoding="ascii")))
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        found = float(json.loads(read_own(_place(host), 100)))
+        return found if 0 < found < math.inf else None
     return None
 
 

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from autoloader.host.files import write_whole
+from autoloader.host.private import open_or_begin
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import discard_unused, set_lock
 from autoloader.units import format_bytes
@@ -59,9 +60,8 @@ class Room:
         self._plans: dict[object, Mapping[str, float]] = {}
         self._held: set[str] = set()
         self._told_full = False
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._leases = os.open(folder / _LEASES, flags, 0o600)
-        self._others = os.open(folder / _LEASES, flags, 0o600)
+        self._leases = open_or_begin(folder / _LEASES)
+        self._others = open_or_begin(folder / _LEASES)
 
     def free_bytes(self) -> int:
         """What may still be written."""

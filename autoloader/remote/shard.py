@@ -24,6 +24,7 @@ import errno
 import logging
 import math
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloader.host.files import read_whole
+from autoloader.host.private import READ_OWN, set_aside, written_by_others
 from autoloader.remote.faults import changed
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart, runs
@@ -208,16 +210,15 @@ class RemoteShard:
 
     def _is_whole(self) -> bool:
         try:
-            size = self.whole_path.stat().st_size
+            found = self.whole_path.lstat()
         except FileNotFoundError:
             return False
-        if size != self.identity.size:  # one of ours is whole
-            raise OSError(
-                errno.EEXIST,
-                f"{self.whole_path} is none of the cache's files: move it away",
-                self.path,
-            )
-        return True
+        why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+        if found.st_size != self.identity.size:  # one of ours is whole
+            why = why or f"it holds {found.st_size} bytes, and the shard {self.identity.size}"
+        if why := why or written_by_others(self.whole_path, found):
+            set_aside(self.whole_path, why)
+        return not why
 
     def _ask_for(
         self, part: ShardPart, chunks: Iterable[int], asked: _Asked, urgency: float, wanted: Wanted
@@ -271,7 +272,7 @@ class RemoteShard:
 
     def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
         try:
-            descriptor = os.open(self.whole_path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.whole_path, READ_OWN)
         except FileNotFoundError:  # it made room for another one just now
             self.begin(stretches, lambda: True)()
             return

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from autoloader.errors import UsageError
+from autoloader.host.private import own_folder
 from autoloader.probes import storage
 from autoloader.remote.places import (
     DISK_FLOOR_BYTES,
@@ -37,11 +39,11 @@ class ShardCache:
         floor_bytes: what must stay free on its disk.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or another user may write to it.
     """
 
     def __init__(self, folder: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = own_folder(Path(os.path.realpath(folder)))
         self.room = Room(folder, floor_bytes)
         self._shards: dict[str, RemoteShard] = {}
         self._lock = threading.Lock()
@@ -119,7 +121,7 @@ def shards_folder() -> Path:
     """
     own = os.environ.get(FOLDER_VARIABLE)
     folder = expanded(own) if own else cache_root() / "shards"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     far = any(storage.is_far(kind) for kind in storage.by_file_system([str(folder)]))
     return folder / platform.node() if far else folder
 
@@ -153,12 +155,19 @@ def shard_cache() -> ShardCache:
 
     Raises:
         OSError: its folder cannot be made.
-        UsageError: as ``disk_floor_of_environment``.
+        UsageError: another user may write to it; as ``disk_floor_of_environment``.
     """
     key = (os.getpid(), shards_folder())
     with _lock:
         if key not in _caches:
-            _caches[key] = ShardCache(key[1])
+            try:
+                _caches[key] = ShardCache(key[1])
+            except PermissionError as error:
+                raise UsageError(
+                    f"{key[1]}, the folder of the cache of shards, is not used: {error.strerror}",
+                    remedy="give it to this user alone (chmod go-w), or name another folder: "
+                    f"{FOLDER_VARIABLE}",
+                ) from error
         _set_floors()
         return _caches[key]
 

@@ -29,6 +29,7 @@ from xml.etree.ElementTree import ParseError
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError
 from autoloader.host.files import write_whole
+from autoloader.host.private import read_own
 from autoloader.remote import faults
 from autoloader.remote.clients.client import client_of
 from autoloader.remote.identity import RemoteIdentity
@@ -42,6 +43,8 @@ _CLOCK = SystemClock()
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ParseError)
 """What a client makes of an answer that is no page, no number or no listing."""
 _SAY_EVERY_S = 10.0
+_MOST_BYTES = 2**28
+"""Of a listing that is kept."""
 
 Answer = TypeVar("Answer")
 Listing = dict[str, RemoteIdentity | None]
@@ -269,8 +272,9 @@ def _place(what: str) -> Path:
 
 def _kept(what: str) -> tuple[float, Listing] | None:
     """What another process of this start was told, and when."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        told = json.loads(_place(what).read_text(encoding="utf-8"))
+    failures = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+    with contextlib.suppress(*failures):
+        told = json.loads(read_own(_place(what), _MOST_BYTES))
         names = told["names"].items()
         return float(told["at_s"]), {k: v and RemoteIdentity(**v) for k, v in names}
     return None
@@ -295,7 +299,7 @@ def _missing_is_kept(path: str) -> Iterator[None]:
 def _kept_content(place: Path, path: str, of: RemoteIdentity) -> bytes | None:
     """A file that was read before, in this version."""
     with contextlib.suppress(OSError):
-        found = place.read_bytes()
+        found = read_own(place, len(of.key(path)) + of.size)
         key = of.key(path).encode()
         if found.startswith(key) and len(found) == len(key) + of.size:
             return found[len(key) :]

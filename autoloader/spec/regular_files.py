@@ -56,15 +56,20 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
     return content
 
 
-def open_regular(path: str | Path) -> int:
+def open_regular(path: str | Path, *, links: bool = True) -> int:
     """A read-only descriptor of a local file; anything but a file is refused, and not waited for.
+
+    Args:
+        path: the file.
+        links: whether a symbolic link there is followed.
 
     Raises:
         DocumentError: it is no file.
         OSError: it cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags if links else flags | os.O_NOFOLLOW)
     except ValueError as error:  # a NUL byte in the path
         raise DocumentError(str(error), "give the path of a readable file") from error
     mode = os.fstat(descriptor).st_mode

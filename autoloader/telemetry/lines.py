@@ -8,10 +8,12 @@ Not here: what the lines say (``telemetry.batch_times``, ``controller.decisions`
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -66,9 +68,13 @@ class LineLog:
 
     def __init__(self, path: Path, whose: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o666)
-        size = os.fstat(self._descriptor).st_size
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._descriptor = os.open(path, flags, 0o644)
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            os.close(self._descriptor)
+            raise PermissionError(errno.EPERM, "it is no file of this user's", str(path))
+        size = found.st_size
         if size and os.pread(self._descriptor, 1, size - 1) != b"\n":
             os.write(self._descriptor, b"\n")  # a writer before was killed in the middle of a line
         self._whose = dict(whose)

@@ -22,6 +22,7 @@ from rlds_files import PLAIN, episode, image, png, write_dataset
 from streams import spec_of
 
 from autoloader import AutoLoader
+from autoloader.cache import disk as disk_module
 from autoloader.cache.disk import KEY_BYTES, DiskRoom, FramesOnDisk
 from autoloader.decode.decoders import DecodeRequest, StoredDecoder
 from autoloader.decode.frames import FrameDecoder
@@ -110,6 +111,135 @@ def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: 
     assert bool(left) == (at in ("entries", "slots"))
     fill(disk, range(200))
     assert len(there(disk, range(200))) > len(left)
+
+
+@pytest.mark.parametrize("flipped", [0x01, 0x80, 0xFF])
+def test_no_damaged_byte_of_a_header_ends_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flipped: int
+) -> None:
+    fill(opened(tmp_path, MIB // 4), range(20))
+    path = tmp_path / f"frames-{FRAME}.cache"
+    before = path.read_bytes()
+    for at in range(disk_module._HEADER.size):
+        path.write_bytes(before[:at] + bytes([before[at] ^ flipped]) + before[at + 1 :])
+        caplog.clear()
+        disk = opened(tmp_path, MIB // 4)
+        assert caplog.text.count(str(path)) == 1
+        assert there(disk, range(20)) == []
+        fill(disk, range(20, 40))
+        assert there(disk, range(40)) == list(range(20, 40))
+        del disk
+        for aside in tmp_path.glob("*.aside-*"):
+            aside.unlink()
+
+
+@pytest.mark.parametrize("run", [2**32 - 1, 2**32 - 2, 2**31])
+def test_the_number_of_a_run_may_be_any(tmp_path: Path, run: int) -> None:
+    fill(opened(tmp_path), range(20))
+    path = tmp_path / f"frames-{FRAME}.cache"
+    header = disk_module._Header.of(path.read_bytes()[: disk_module._HEADER.size])
+    assert header is not None
+    with path.open("r+b") as file:
+        file.write(header._replace(run=run).packed())
+    for _ in range(4):
+        disk = opened(tmp_path)
+        fill(disk, range(20, 40))
+        assert len(there(disk, range(20, 40))) == 20
+        del disk
+
+
+def target_of(place: Path, kind: str) -> Path | None:
+    """Put something of another's in a file's place; what must stay as it is."""
+    target = place.parent.parent / "precious"
+    target.write_bytes(b"precious " * 1000)
+    if kind == "link":
+        place.symlink_to(target)
+    elif kind == "dangling":
+        target.unlink()
+        place.symlink_to(target)
+    elif kind == "name":
+        os.link(target, place)
+    elif kind == "text":
+        place.write_bytes(target.read_bytes())
+        return place
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "another's":
+        place.write_bytes(target.read_bytes())
+        os.chown(place, 4321, 4321)
+        return place
+    elif kind == "written by all":
+        place.write_bytes(target.read_bytes())
+        place.chmod(0o666)
+        return place
+    return target
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["link", "dangling", "name", "text", "folder", "pipe", "another's", "written by all"],
+)
+def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    if kind == "another's" and os.geteuid():
+        pytest.skip("only root makes another user's file")
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    place = folder / f"frames-{FRAME}.cache"
+    target = target_of(place, kind)
+    with caplog.at_level(logging.WARNING):
+        disk = opened(folder)
+    assert caplog.text.count(str(place)) == 1
+    (aside,) = folder.glob("*.aside-*")
+    assert aside.name in caplog.text
+    kept = aside if target == place else target
+    assert kept is not None
+    assert kept.exists() == (kind != "dangling")
+    if kind != "dangling":
+        assert kept.read_bytes() == b"precious " * 1000
+    fill(disk, range(20))
+    del disk
+    assert there(opened(folder), range(20)) == list(range(20))
+    assert caplog.text.count(str(place)) == 1
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o775])
+def test_a_folder_that_others_may_write_to_is_done_without_and_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    folder = tmp_path / "frames"
+    sizes = {FRAME, 2 * FRAME}
+    disk = FramesOnDisk(DiskRoom(str(folder), MIB), sizes)
+    fill(disk, range(20))
+    del disk
+    folder.chmod(mode)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with caplog.at_level(logging.WARNING):
+        disk = FramesOnDisk(DiskRoom(str(folder), MIB), sizes)
+    assert not disk
+    assert caplog.text.count("others may write to") == 1
+    assert f"chmod go-w {folder}" in caplog.text
+    assert there(disk, range(20)) == []
+    fill(disk, range(20))
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    folder.chmod(0o700)
+    assert there(FramesOnDisk(DiskRoom(str(folder), MIB), sizes), range(20)) == list(range(20))
+
+
+def test_a_folder_that_is_made_is_this_users_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        disk = opened(tmp_path / "a" / "frames")
+    finally:
+        os.umask(before)
+    fill(disk, range(3))
+    assert (tmp_path / "a" / "frames").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "frames")
+    del disk
+    assert there(opened(tmp_path / "link"), range(3)) == [0, 1, 2]
 
 
 def test_a_file_cut_while_it_is_in_use_is_no_crash(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from autoloader.cache.table import FrameTable
 from autoloader.catalog import Feature
 from autoloader.decode.decoders import DecodeRequest, decoders_of
 from autoloader.spec import CameraSpec
+from autoloader.spec.model import Resize
 
 TOP, SIDE = "observation.images.top", "observation.images.side"
 FLIPPED = {"path": "observation/image", "ops": ["flip_channels"]}
@@ -30,7 +31,7 @@ OTHERS: dict[str, Any] = {
 }
 """Another value of each field of a request: one that is missing here is in no key for sure."""
 OTHER_CAMERAS: dict[str, Any] = {
-    "size": (4, 3), "resize": "area", "fit": "pad", "depth": "uint16",
+    "size": (4, 3), "resize": "area", "fit": "pad", "depth": "uint16", "placeholder": True,
 }  # fmt: skip
 
 
@@ -50,7 +51,7 @@ def test_every_field_of_a_request_is_part_of_its_digest(name: str) -> None:
 def test_every_field_of_a_camera_is_part_of_the_digest(name: str) -> None:
     fields = {"size": (3, 4), "depth": "float32"} if name == "depth" else {"size": (3, 4)}
     if name == "resize":
-        others = [v for v in ("area", "lanczos3", "nearest") if v != told().camera.resize]
+        others = [v for v in get_args(Resize) if v != told().camera.resize]
     else:
         others = [OTHER_CAMERAS[name]]
     digests = {

@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -401,15 +401,100 @@ def test_a_good_index_that_came_first_stays(
 ) -> None:
     real = index_paths.publish
 
-    def twice(content: bytes, place: Path, *, keep: Callable[[Path], bool]) -> None:
-        real(content, place, keep=keep)
+    def twice(content: bytes, place: Path, **how: Any) -> None:
+        real(content, place, **how)
         first = place.stat().st_ino
-        real(content, place, keep=keep)
+        real(content, place, **how)
         assert place.stat().st_ino == first
 
     monkeypatch.setattr(index_paths, "publish", twice)
     check(open_dataset_index(dataset, cache_dir=cache))
     assert len(list(cache.iterdir())) == 3
+
+
+@pytest.mark.parametrize("target", ["precious", "nowhere"])
+def test_a_link_in_an_indexes_place_gives_way_and_its_target_is_left(
+    dataset: ResolvedDataset, cache: Path, tmp_path: Path, builds: Builds, target: str
+) -> None:
+    check(open_dataset_index(dataset, cache_dir=cache))
+    place = index_files(cache)[0]
+    content = place.read_bytes()
+    (tmp_path / "precious").write_bytes(content if target == "precious" else b"precious")
+    place.unlink()
+    place.symlink_to(tmp_path / target)
+    builds.count()
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 1
+    assert not place.is_symlink()
+    assert place.read_bytes() == content
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_said_once(
+    dataset: ResolvedDataset,
+    cache: Path,
+    builds: Builds,
+    caplog: pytest.LogCaptureFixture,
+    mode: int,
+) -> None:
+    check(open_dataset_index(dataset, cache_dir=cache))
+    cache.chmod(mode)
+    builds.count()
+    for _ in range(2):
+        check(open_dataset_index(dataset, cache_dir=cache))
+        assert builds.count() == 3
+    warned = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert [f"chmod go-w {cache}" in one.getMessage() for one in warned] == [True]
+    with pytest.raises(SourceError, match="others may write to it"):
+        open_indexes([dataset], cache_dir=cache, keep=True)
+    cache.chmod(0o755)
+    builds.count()
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 0
+
+
+@pytest.mark.parametrize("of", ["all", "another user"])
+def test_an_index_file_that_another_user_may_have_written_is_built_anew(
+    dataset: ResolvedDataset, cache: Path, builds: Builds, of: str
+) -> None:
+    if of == "another user" and os.geteuid():
+        pytest.skip("only root makes another user's file")
+    check(open_dataset_index(dataset, cache_dir=cache))
+    place = index_files(cache)[1]
+    if of == "all":
+        place.chmod(0o666)
+    else:
+        os.chown(place, 4321, 4321)
+    builds.count()
+    for built in (1, 0):
+        check(open_dataset_index(dataset, cache_dir=cache))
+        assert builds.count() == built
+    assert place.stat().st_uid == os.geteuid()
+    assert not place.stat().st_mode & 0o022
+
+
+@pytest.mark.parametrize(
+    ("data", "folder", "used"),
+    [(0o755, 0o755, True), (0o775, 0o775, True), (0o755, 0o775, False), (0o775, 0o777, False)],
+)
+def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
+    written: Written,
+    dataset: ResolvedDataset,
+    cache: Path,
+    builds: Builds,
+    data: int,
+    folder: int,
+    used: bool,
+) -> None:
+    written.path.chmod(data)
+    open_dataset_index(dataset, cache_dir=cache, beside=True)
+    beside = written.path / index_paths.BESIDE_FOLDER
+    assert len(list(beside.iterdir())) == 3
+    beside.chmod(folder)
+    builds.count()
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == (0 if used else 3)
 
 
 def test_a_file_system_without_links_gets_whole_files_too(

@@ -90,6 +90,18 @@ def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> Non
     assert any("another kind of mixture: tune it" in note for note in named.notes)
 
 
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_saved_profile_that_others_may_have_written_is_no_default_and_said(
+    folder: Path, what: str
+) -> None:
+    kept = keep_entry(tuned(LARGE, 8, 900), tuned_from=None).path
+    (kept if what == "file" else folder).chmod(0o777)
+    found = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
+    assert found.origin == "shipped"
+    [said] = [note for note in found.notes if "others may write to it: chmod go-w" in note]
+    assert str(kept) in said
+
+
 def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder: Path) -> None:
     first = tuned(LARGE, 8, 900)
     keep_entry(first, tuned_from=None)

@@ -20,7 +20,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from autoloader.errors import SpecError
+from autoloader.errors import SpecError, UsageError
 from autoloader.probes import storage
 from autoloader.remote import patience, shards, store
 from autoloader.remote.clients.client import client_of
@@ -473,15 +473,53 @@ def test_foreign_files_and_shards_that_another_job_leases_stay(
     assert all(path.exists() for path in foreign)
 
 
-def test_a_foreign_file_in_a_shards_place_is_named_and_lives(
-    address: str, cache: ShardCache
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [
+        (suffix, kind)
+        for suffix in (".shard", ".part", ".map", "leases")
+        for kind in ("link", "dangling", "folder", "written by all")
+    ]
+    + [(".shard", "text")],
+)
+def test_what_is_not_the_caches_in_a_files_place_is_set_aside_as_it_is_and_said_once(
+    far: FileServer, address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    suffix: str, kind: str,
+) -> None:  # fmt: skip
+    content, target = (far.folder / tmp_path.name).read_bytes(), tmp_path / "precious"
+    target.write_bytes(b"mine")
+    folder = tmp_path / "other"
+    key = ShardCache(folder).shard(address).key
+    place = folder / (f"{key}{suffix}" if suffix != "leases" else suffix)
+    place.unlink(missing_ok=True)
+    if kind == "folder":
+        place.mkdir()
+    elif kind in ("link", "dangling"):
+        place.symlink_to(target if kind == "link" else tmp_path / "nowhere")
+    else:
+        place.write_bytes(b"mine" if suffix != ".shard" or kind == "text" else bytes(SIZE))
+        place.chmod(0o666 if kind == "written by all" else 0o600)
+    with caplog.at_level(logging.WARNING):
+        cache = ShardCache(folder, floor_bytes=0)
+        assert read(cache, address, 0, SIZE) == content
+        assert cache.shard(address).fetch_whole().read_bytes() == content
+    assert caplog.text.count("is not used") == 1
+    assert len(list(folder.glob("*.aside-*"))) == 1
+    assert target.read_bytes() == b"mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_that_others_may_write_to_keeps_no_shards(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = cache.shard(address).whole_path
-    place.write_bytes(b"mine")
-    with pytest.raises(OSError, match=r"none of the cache's files") as raised:
-        read(cache, address, 0, 10)
-    assert raised.value.errno == errno.EEXIST
-    assert place.read_bytes() == b"mine"
+    folder = tmp_path / "all"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv(shards.FOLDER_VARIABLE, str(folder))
+    with pytest.raises(UsageError, match="others may write to it") as raised:
+        shards.shard_cache()
+    assert shards.FOLDER_VARIABLE in str(raised.value)
+    assert not list(folder.iterdir())
 
 
 def test_an_address_with_a_secret_is_refused_without_saying_it() -> None:

@@ -1,0 +1,29 @@
+"""Entries and loaders that differ in one field never show each other's rows, whatever is cached."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from entry_pairs import OAK, Pair, Pairs, drawn_pairs, spec_of
+
+
+@pytest.fixture
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pairs:
+    monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "none"))  # and set back at the end
+    return Pairs(tmp_path)
+
+
+def test_pairs_that_differ_in_one_field_hold_the_rows_of_a_fresh_process(pairs: Pairs) -> None:
+    turned = {"path": "observation/wrist", "ops": ["flip_channels"]}
+    one = {"name": "one", "path": str(pairs.places["oak"]), **OAK}
+    two = {**one, "name": "two", "images": {**OAK["images"], "wrist": turned}}
+    knobs = {"cache_bytes": 2**26, "decode_threads": 2, "decode_processes": 2}
+    pairs.check(Pair("images.wrist", [spec_of([one, two], reader="indexed")], [knobs]))
+    for pair in itertools.islice(drawn_pairs(3, pairs.places, streams=False), 4):
+        pairs.check(pair)
+    assert pairs.seen.wrong == 0, pairs.seen.faults
+    assert pairs.seen.rows > 500
+    assert pairs.seen.hits > 500
+    assert pairs.seen.from_disk > 0
