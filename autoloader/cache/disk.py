@@ -41,7 +41,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.private import open_or_begin, open_own, own_folder, set_aside
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -92,6 +91,8 @@ class FramesOnDisk:
         self._files: dict[int, SlotFile] = {}
         self._counting = threading.Lock()
         self.loaded = 0
+        from autoloader.host.private import own_folder  # few jobs are lent a disk
+
         folder = Path(os.path.realpath(room.folder))
         try:
             own_folder(folder)
@@ -155,6 +156,8 @@ class SlotFile:
         self._entries, header = _opened(path, shared=shared)
         weakref.finalize(self, os.close, self._entries)
         self._run = self._begun(header, shared=shared)
+        from autoloader.host.private import open_own
+
         try:
             self._slots = open_own(path, os.O_RDWR | os.O_DIRECT)
         except OSError:  # a file system without direct I/O
@@ -287,6 +290,8 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
     Raises:
         OSError: it cannot be opened, or another job has it; shared: it is none of ours.
     """
+    from autoloader.host.private import open_or_begin, open_own, set_aside
+
     while True:
         descriptor = open_own(path, os.O_RDWR) if shared else open_or_begin(path)
         try:

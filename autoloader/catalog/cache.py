@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from autoloader.catalog import files
-from autoloader.host.files import write_whole
-from autoloader.host.private import read_own
+from autoloader.host.files import read_own, write_whole
 from autoloader.remote.places import cache_root
 
 logger = logging.getLogger(__name__)

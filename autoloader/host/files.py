@@ -1,7 +1,7 @@
-"""Files in memory that processes share, and files on disks that are read and written whole.
+"""Files in memory that processes share, and files on disks: read and written whole, and by whom.
 
-Not here: what lies in them; index files, which several builders publish at a time
-(``index.index_paths``).
+Not here: what lies in them; files that no other user can hold or put in the way
+(``host.private``); index files, which several builders publish at a time (``index.index_paths``).
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from autoloader.errors import PipelineError
+
+READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Flags of ``os.open`` for a file whose owner is checked then."""
 
 
 def memory_file(name: str, size: int = 0, flags: int = 0) -> int:
@@ -100,3 +104,57 @@ def write_whole(
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | None = None) -> str:
+    """Why what lies in a file or folder may be another user's work; "" where it cannot be.
+
+    Args:
+        path: of the file or folder.
+        found: what is known of it.
+        data: of data that is trusted: whoever may write there may write here.
+    """
+    trusted = {os.geteuid(), 0} if data is None else {os.geteuid(), 0, data.st_uid}
+    if found.st_uid not in trusted:
+        return f"it belongs to user {found.st_uid}"
+    writers = found.st_mode & 0o022
+    if data is not None and found.st_gid == data.st_gid:
+        writers &= ~data.st_mode
+    return f"others may write to it: chmod go-w {path}" if writers else ""
+
+
+def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) -> None:
+    """See that an open file, and the folder that it lies in, are no other user's work.
+
+    Args:
+        descriptor: of the file.
+        path: of the file.
+        data: see ``written_by_others``.
+
+    Raises:
+        OSError: they may be.
+    """
+    found = os.fstat(descriptor)
+    why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
+    why = why or written_by_others(path, found, data)
+    why = why or written_by_others(path.parent, path.parent.stat(), data)
+    if why:
+        raise PermissionError(errno.EPERM, why, str(path))
+
+
+def read_own(path: Path, most_bytes: int) -> bytes:
+    """What a file holds that no other user can have written.
+
+    Args:
+        path: of the file; a symbolic link there is refused.
+        most_bytes: of it.
+
+    Raises:
+        OSError: it cannot be read, is larger, or another user may have written it.
+    """
+    with os.fdopen(os.open(path, READ_OWN), "rb") as file:
+        check_file(file.fileno(), path)
+        found = file.read(most_bytes + 1)
+    if len(found) > most_bytes:
+        raise OSError(errno.EFBIG, f"it holds more than {most_bytes} bytes", str(path))
+    return found

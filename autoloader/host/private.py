@@ -29,7 +29,7 @@ from pathlib import Path
 import platformdirs
 
 from autoloader.errors import UsageError
-from autoloader.host.files import is_at
+from autoloader.host.files import is_at, written_by_others
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +40,6 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own below it, c
 _LOOK_S = 0.1
 _FOREIGN = (errno.EPERM, errno.EACCES, errno.EISDIR, errno.ENXIO)
 """What opening a file gives that is no regular file of this user's, or may not be read."""
-READ_OWN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags of ``os.open`` for a file whose owner is checked then."""
 
 
 def runtime_folder() -> Path:
@@ -91,60 +89,6 @@ def check_own_folder(folder: Path) -> None:
         raise PermissionError(errno.EPERM, f"it is no folder of user {os.geteuid()}", str(folder))
     if why := written_by_others(folder, there):
         raise PermissionError(errno.EPERM, why, str(folder))
-
-
-def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | None = None) -> str:
-    """Why what lies in a file or folder may be another user's work; "" where it cannot be.
-
-    Args:
-        path: of the file or folder.
-        found: what is known of it.
-        data: of data that is trusted: whoever may write there may write here.
-    """
-    trusted = {os.geteuid(), 0} if data is None else {os.geteuid(), 0, data.st_uid}
-    if found.st_uid not in trusted:
-        return f"it belongs to user {found.st_uid}"
-    writers = found.st_mode & 0o022
-    if data is not None and found.st_gid == data.st_gid:
-        writers &= ~data.st_mode
-    return f"others may write to it: chmod go-w {path}" if writers else ""
-
-
-def check_file(descriptor: int, path: Path, data: os.stat_result | None = None) -> None:
-    """See that an open file, and the folder that it lies in, are no other user's work.
-
-    Args:
-        descriptor: of the file.
-        path: of the file.
-        data: see ``written_by_others``.
-
-    Raises:
-        OSError: they may be.
-    """
-    found = os.fstat(descriptor)
-    why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
-    why = why or written_by_others(path, found, data)
-    why = why or written_by_others(path.parent, path.parent.stat(), data)
-    if why:
-        raise PermissionError(errno.EPERM, why, str(path))
-
-
-def read_own(path: Path, most_bytes: int) -> bytes:
-    """What a file holds that no other user can have written.
-
-    Args:
-        path: of the file; a symbolic link there is refused.
-        most_bytes: of it.
-
-    Raises:
-        OSError: it cannot be read, is larger, or another user may have written it.
-    """
-    with os.fdopen(os.open(path, READ_OWN), "rb") as file:
-        check_file(file.fileno(), path)
-        found = file.read(most_bytes + 1)
-    if len(found) > most_bytes:
-        raise OSError(errno.EFBIG, f"it holds more than {most_bytes} bytes", str(path))
-    return found
 
 
 def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = False) -> int:

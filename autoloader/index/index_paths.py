@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from autoloader.catalog.files import is_remote, join
-from autoloader.host.private import written_by_others
+from autoloader.host.files import written_by_others
 from autoloader.remote.places import cache_root
 
 BESIDE_FOLDER = ".autoloader-index"

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from autoloader.catalog.descriptors import OUT_OF_DESCRIPTORS, descriptors, too_many_open
 from autoloader.catalog.files import opened
-from autoloader.host.private import check_file
+from autoloader.host.files import check_file
 from autoloader.index.format import (
     DTYPES,
     HEADER,

@@ -19,7 +19,7 @@ from pathlib import Path
 import platformdirs
 
 from autoloader.errors import ProfileError, nearest
-from autoloader.host.private import written_by_others
+from autoloader.host.files import written_by_others
 from autoloader.profile.facts import HostFacts, host_facts
 from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
 from autoloader.profile.model import DEFAULT_PROFILE, Profile

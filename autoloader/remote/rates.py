@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from autoloader.host.files import write_whole
-from autoloader.host.private import read_own
+from autoloader.host.files import read_own, write_whole
 from autoloader.remote.places import cache_root
 
 MUCH_BYTES = 64 * 2**20

@@ -33,8 +33,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autoloader.host.files import read_whole
-from autoloader.host.private import READ_OWN, set_aside, written_by_others
+from autoloader.host.files import READ_OWN, read_whole, written_by_others
+from autoloader.host.private import set_aside
 from autoloader.remote.faults import changed
 from autoloader.remote.identity import RemoteIdentity
 from autoloader.remote.part import CHUNK_BYTES, DamagedError, ShardPart, runs

@@ -28,8 +28,7 @@ from xml.etree.ElementTree import ParseError
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError
-from autoloader.host.files import write_whole
-from autoloader.host.private import read_own
+from autoloader.host.files import read_own, write_whole
 from autoloader.remote import faults
 from autoloader.remote.clients.client import client_of
 from autoloader.remote.identity import RemoteIdentity
