@@ -40,7 +40,10 @@ def seconds():
 began = time.perf_counter()
 with AutoLoader(PipelineSpec.from_yaml(spec), ram_floor="500MB", knobs=knobs, controller=False,
                 output="numpy") as loader:
-    stream = iter(loader)
+    def endless():
+        while True:
+            yield from loader
+    stream = endless()
     next(stream)
     first = time.perf_counter() - began
     for _ in range(warmup):
