@@ -167,7 +167,7 @@ class AutoLoader(PlannedLoader):
             self.plan = with_helpers(plan, helpers)
             self._spec = spec
             self._open(isolation, output, replay_one_batch)
-        except BaseException:
+        except BaseException:  # whatever ended the start: nothing that it began stays
             self._closed = self._ended = True
             self._parts.close()
             if self._child is not None:

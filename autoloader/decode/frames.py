@@ -23,7 +23,6 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.decode import costs
-from autoloader.decode.resample import resample
 from autoloader.samples.block import Encoded
 from autoloader.samples.encoded import PackedPicture, UnpackableError, VideoFrame
 from autoloader.spec import CameraSpec
@@ -144,6 +143,8 @@ class FrameDecoder:
             nearest_into(picture, out)
             return
         if self._camera.upstream:
+            from autoloader.decode.resample import resample  # most cameras go without
+
             resample(picture, out, self._camera.resize)
             return
         if self._camera.resize == "lanczos3":

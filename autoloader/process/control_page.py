@@ -114,7 +114,11 @@ class ControlPage:
             self.descriptor = -1
 
     def _get(self, word: int) -> int:
+        if self.descriptor < 0:  # closed while its loader was asked for a batch
+            return 0
         return int(_WORD.unpack_from(self._map, word * _WORD.size)[0])
 
     def _set(self, word: int, value: int) -> None:
+        if self.descriptor < 0:
+            return
         _WORD.pack_into(self._map, word * _WORD.size, value)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,8 @@ def among_six_busy_loops(*pids: int) -> Iterator[None]:
             loops.callback(loop.kill)
             threads.append(loop.pid)
         for thread in threads:
-            os.sched_setaffinity(thread, one)
+            with suppress(ProcessLookupError):  # a thread that has ended meanwhile
+                os.sched_setaffinity(thread, one)
         yield
 
 

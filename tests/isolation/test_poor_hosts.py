@@ -67,7 +67,7 @@ def test_without_proc_a_start_says_what_to_mount(mix: Path, isolation: str) -> N
     assert "mount /proc" in found
 
 
-@pytest.mark.parametrize("most", [4, 8, 12, 40])
+@pytest.mark.parametrize("most", [6, 8, 12, 40])
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_under_a_limit_of_processes_a_start_works_or_names_the_limit(
     mix: Path, isolation: str, most: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -19,6 +20,7 @@ from autoloader.errors import SourceError
 from autoloader.index import build_time, opening
 from autoloader.index.opening import open_indexes
 from autoloader.order.cursor import DatasetCursor
+from autoloader.read import frame_reads
 from autoloader.read.frame_reads import NowRead, Stretches, read_all
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
@@ -129,12 +131,19 @@ def test_what_is_waited_for_is_one_sentence(
     assert waited_for(reader, datasets) == words
 
 
-def test_a_file_that_does_not_answer_is_told_while_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_does_not_answer_is_told_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = write_dataset(tmp_path, [[episode(0, 4)], [episode(1, 4)]], name="slow")
     datasets = mixture_of(written).datasets
     path = datasets[0].slices[1].path
-    Path(path).unlink()
-    os.mkfifo(path)  # it opens when somebody writes
+    answers = threading.Event()
+
+    def late(*_: object) -> None:
+        answers.wait()
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(frame_reads, "read_whole", late)
     now, failed = NowRead(), []
     one = np.ones(1, np.int64)
     reads = Stretches.of(0 * one, 0 * one, 4 * one, 0).reads()
@@ -147,7 +156,7 @@ def test_a_file_that_does_not_answer_is_told_while_it_is_read(tmp_path: Path) ->
     thread = threading.Thread(target=read)
     thread.start()
     until(lambda: now.told(datasets) == ("slow", "reading shard 1/2"))
-    os.close(os.open(path, os.O_WRONLY))
+    answers.set()
     thread.join()
     assert "dataset slow" in str(failed[0])
     assert now.told(datasets) == ("", "")

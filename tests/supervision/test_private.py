@@ -39,8 +39,9 @@ sys.stdin.read()
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder like /tmp, to which every user may write, in the place of /tmp and /dev/shm."""
-    for above in (tmp_path, *tmp_path.parents[:2]):
-        above.chmod(above.stat().st_mode | 0o011)
+    for above in (tmp_path, *tmp_path.parents):
+        if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)
