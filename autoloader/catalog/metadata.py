@@ -119,8 +119,10 @@ class VersionDirectory:
         slices = []
         for part in resolve_split(split, counts, field=field):
             shard = self.splits[part.split][part.shard]
-            first = shard.start
-            slices.append(replace(shard, start=first + part.start, stop=first + part.stop))
+            if part.stop - part.start < shard.records:
+                first = shard.start
+                shard = replace(shard, start=first + part.start, stop=first + part.stop)
+            slices.append(shard)
         if self.file_format != LEROBOT:  # of which a missing file costs its episodes
             _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
         files.refuse_stand_ins([slices[0].path, slices[-1].path], dataset=self.dataset or self.name)

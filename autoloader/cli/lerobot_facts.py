@@ -42,7 +42,7 @@ def read_lerobot_facts(directory: VersionDirectory, split: str, episodes: int) -
             found.damaged += piece.records
             continue
         of = np.asarray(table.column("episode_index").to_numpy())
-        for one in known.episodes.by_file[piece.path][piece.start : piece.stop]:
+        for one in known.episodes.in_file(piece.path, piece.start, piece.stop):
             if found.episodes == episodes:
                 break
             rows = np.flatnonzero(of == one.index)

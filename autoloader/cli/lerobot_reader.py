@@ -56,7 +56,7 @@ class LeRobotReader:
             SourceError: it cannot be read.
             MissingExtraError: pyarrow or PyAV is not installed.
         """
-        one = self._known.episodes.by_file[piece.path][record]
+        one = self._known.episodes.at(piece.path, record)
         with needs("a LeRobot dataset", extra="lerobot"):
             import av  # noqa: F401  (asked for at once, not at the first picture)
             import pyarrow.parquet as parquet

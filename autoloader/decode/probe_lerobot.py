@@ -42,11 +42,11 @@ def first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     places = ((piece.path, k) for piece in dataset.slices for k in range(piece.start, piece.stop))
     frames: dict[str, list[Encoded | None]] = {}
     for path, record in islice(places, _TRIES):
-        one = known.episodes.by_file[path][record]
+        one = known.episodes.at(path, record)
         count = min(one.length, MOST_FRAMES)
         try:
             for camera, features in dataset.cameras.items():
-                frames[camera] = list(_frames(known, features[0].key, one, count))
+                frames[camera] = list(_frames(known, features[0].key, one, record, count))
             break
         except (UnreadableVideoError, UnreadableParquetError, OSError, LookupError):
             frames = {}
@@ -65,10 +65,12 @@ def first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     )
 
 
-def _frames(known: LeRobotMetadata, camera: str, one: Episode, count: int) -> list[Encoded]:
+def _frames(
+    known: LeRobotMetadata, camera: str, one: Episode, record: int, count: int
+) -> list[Encoded]:
     """The first frames of an episode."""
     if known.features[camera].encoding != VIDEO:
-        return _pictures(known, camera, one, count)
+        return _pictures(known, camera, one.path, record, count)
     place = one.videos[camera]
     first = round(place.from_s * known.fps)
     table = read_packets(place.path, most=first + count + _REORDERED)
@@ -87,12 +89,13 @@ def _frames(known: LeRobotMetadata, camera: str, one: Episode, count: int) -> li
     return found
 
 
-def _pictures(known: LeRobotMetadata, camera: str, one: Episode, count: int) -> list[Encoded]:
-    of = known.episodes.by_file[one.path]
-    first = sum(each.length for each in of[: of.index(one)])
-    rows = sum(each.length for each in of)
-    table = read_pictures(one.path, camera, rows, most=first + count)
-    data = _mapped(one.path)
+def _pictures(
+    known: LeRobotMetadata, camera: str, path: str, record: int, count: int
+) -> list[Encoded]:
+    lengths = known.episodes.length[known.episodes.data.rows_in(path)]
+    first = int(lengths[:record].sum())
+    table = read_pictures(path, camera, int(lengths.sum()), most=first + count)
+    data = _mapped(path)
     found: list[Encoded] = []
     for row in range(first, first + count):
         stretch = data[int(table.offset[row]) :][: int(table.length[row])]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from autoloader.catalog.lerobot.episodes import read_episodes
-from autoloader.catalog.lerobot.metadata import read_info
+import numpy as np
+
+from autoloader.catalog.lerobot.metadata import metadata_of
 from autoloader.catalog.metadata import LEROBOT
 from autoloader.doctor.findings import Fact, Finding, Seen
 from autoloader.errors import AutoloaderError
@@ -46,14 +47,16 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
     """
     if dataset.directory.file_format != LEROBOT:
         return
-    root = Path(dataset.directory.path)
-    info = read_info(root, dataset=dataset.name)
-    episodes = read_episodes(root, info, dataset=dataset.name).all
-    named = {video.path for one in episodes for video in one.videos.values()}
+    episodes = metadata_of(dataset.directory).episodes
+    named = {path for of in episodes.videos.values() for path in of.file.paths}
     missing = {path for path in named if not Path(path).exists()}
     if not missing:
         return
-    without = sum(any(video.path in missing for video in one.videos.values()) for one in episodes)
+    lost = np.zeros(len(episodes), np.bool_)
+    for of in episodes.videos.values():
+        gone = [path in missing for path in of.file.paths]
+        lost |= np.asarray([*gone, False])[of.file.number]  # the last is of -1: no video is told
+    without = int(lost.sum())
     stops = without > max_corrupt_ratio * len(episodes)
     yield Finding(
         "data",

@@ -223,7 +223,7 @@ def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
         return False
     from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of  # others go without it
 
-    one = metadata_of(dataset.directory).episodes.by_file[path][record]
+    one = metadata_of(dataset.directory).episodes.at(path, record)
     return dataset.keep.excludes({EPISODE: str(one.index)})
 
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,10 +17,12 @@ from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles
 
 from autoloader import AutoLoader
+from autoloader.catalog.lerobot import episodes
 from autoloader.cli.app import main
 from autoloader.doctor.data import indexes
 from autoloader.errors import SourceError
 from autoloader.index import counting
+from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.samples.resolve import resolve
 
 BOTH = ("v2.1", "v3.0")
@@ -406,3 +409,42 @@ def test_one_pointer_among_whole_files_costs_its_episodes(
     found = samples_of(spec_of(root, errors={"max_corrupt_ratio": 0.9}))
     check(files, root, found, {"top": TOP}, without={1})
     assert "it is a Git LFS pointer, and not the file: run git lfs pull" in caplog.text
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_an_episode_of_the_list_without_a_number_costs_no_other(
+    tmp_path: Path, version: str
+) -> None:
+    files = LeRobotFiles(lengths=(4, 3, 5), version=version)
+    root = files.write(tmp_path / "arm")
+    if version == "v2.1":
+        lines = [json.loads(one) for one in (root / "meta/episodes.jsonl").read_text().splitlines()]
+        lines[1]["episode_index"] = None
+        listed(root, lambda _: [json.dumps(one) for one in lines])
+    else:
+        place = root / "meta/episodes/chunk-000/file-000.parquet"
+        table = pq.read_table(place)
+        numbers = pa.array([0, None, 2], pa.int64())
+        at = table.column_names.index("episode_index")
+        pq.write_table(table.set_column(at, "episode_index", numbers), place)
+    check(files, root, samples_of(spec_of(root)), {"top": TOP}, without=[1])
+
+
+@pytest.mark.parametrize("version", BOTH)
+def test_a_start_makes_no_object_of_each_episode(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = LeRobotFiles(lengths=(3,) * 12, version=version, rows_a_file=4).write(tmp_path / "arm")
+    open_indexes(resolve(spec_of(root)).datasets)
+    made: list[int] = []
+    real = episodes.Episode
+
+    def noted(index: int, *rest: Any) -> episodes.Episode:
+        made.append(index)
+        return real(index, *rest)
+
+    monkeypatch.setattr(episodes, "Episode", noted)
+    (index,) = find_indexes(resolve(spec_of(root)).datasets)
+    assert index is not None
+    assert index.episodes == 12
+    assert set(made) <= {0, 11}, "the first and the last are looked at"

@@ -108,8 +108,8 @@ def records_of(piece: ShardSlice) -> Iterator[tuple[str, bytes]]:
         examples = EpisodeExamples(piece.path, known)
     except DamagedEpisodeError:
         return
-    of = known.episodes.by_file.get(piece.path, ())
-    for record, one in enumerate(of[piece.start : piece.stop], start=piece.start):
+    of = known.episodes.in_file(piece.path, piece.start, piece.stop)
+    for record, one in enumerate(of, start=piece.start):
         try:
             yield f"{piece.path}, record {record}", examples.record(one)[1]
         except DamagedEpisodeError:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.catalog import files
 from autoloader.catalog.directories import folder_name
@@ -101,11 +102,13 @@ class LeRobotMetadata:
     @cached_property
     def cameras_without_files(self) -> tuple[str, ...]:
         """Cameras that are listed and of which no video is there."""
-        of = {one for one in self.cameras if self.features[one].encoding == VIDEO}
-        for camera, path in self.episodes.by_video:
-            if camera in of and os.path.exists(path):  # noqa: PTH110  (a path is text here)
-                of.remove(camera)
-        return tuple(sorted(of))
+        videos = self.episodes.videos
+        return tuple(
+            one
+            for one in self.cameras
+            if self.features[one].encoding == VIDEO
+            and not any(map(os.path.exists, videos[one].file.paths))
+        )
 
     @cached_property
     def cameras(self) -> tuple[str, ...]:
@@ -126,7 +129,7 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
     """
     root = Path(files.normal(path))
     digest = _digest(root)  # of what is read after it: metadata edited meanwhile makes it stale
-    info = read_info(root, dataset=dataset)
+    info = _read_info(root, dataset=dataset)
     features = _features(info, root, dataset=dataset)
     episodes = read_episodes(root, info, dataset=dataset)
     splits, notes = _splits(info, root, episodes, dataset=dataset)
@@ -139,7 +142,10 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
         record_bytes={},
         file_format=LEROBOT,
         dataset=dataset,
-        steps={path: tuple(one.length for one in of) for path, of in episodes.by_file.items()},
+        steps={
+            path: tuple(episodes.length[episodes.data.rows_in(path)].tolist())
+            for path in episodes.data.paths
+        },
         notes=(*episodes.notes, *notes),
         lerobot=LeRobotMetadata(root, info, features, episodes, dataset, digest),
     )
@@ -189,24 +195,25 @@ def check_first(
     if any(feature.encoding == TASKS for feature in texts):
         assert known.tasks, "a list without a task is refused"
     ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-    edges = [known.episodes.by_file[path][record] for path, record in ends]
+    edges = [known.episodes.at(path, record) for path, record in ends]
     for camera in cameras:
         places = [place for one in edges if (place := one.videos.get(camera)) is not None]
         files.refuse_stand_ins([place.path for place in places], dataset=known.dataset)
 
 
-def with_episodes(directory: VersionDirectory, numbers: Collection[int]) -> VersionDirectory:
+def with_episodes(directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
     """The directory, whose splits have the episodes of these numbers alone."""
-    by_file, wanted = metadata_of(directory).episodes.by_file, frozenset(numbers)
+    episodes = metadata_of(directory).episodes
+    wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
     splits = {}
     for name, pieces in directory.splits.items():
-        every = ((one.path, k) for one in pieces for k in range(one.start, one.stop))
-        own = [(path, k) for path, k in every if by_file[path][k].index in wanted]
-        splits[name] = tuple(_slices(own, name))
+        rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
+        every = np.concatenate([np.empty(0, np.int64), *rows])
+        splits[name] = _slices(episodes, every[wanted[every]], name)
     return replace(directory, splits=splits)
 
 
-def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
+def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     """``meta/info.json``, checked as far as paths and times need it.
 
     Raises:
@@ -289,7 +296,7 @@ def _splits(
     that is the only one has all episodes, whatever its range is: writers often leave it stale.
     Where a split begins or ends within a file, it has a part of its records.
     """
-    total = len(episodes.all)
+    total = len(episodes)
     told = info.get("splits") or {"train": f"0:{total}"}
     if not isinstance(told, Mapping):
         raise broken(str(root / LEROBOT_INFO), "its splits are no mapping", dataset=dataset)
@@ -302,30 +309,32 @@ def _splits(
         ranges[str(name)] = slice(int(match[1]), int(match[2]))
     if len(ranges) == 1:
         ranges = dict.fromkeys(ranges, slice(0, total))
-    splits = {name: tuple(_slices(episodes.places[own], name)) for name, own in ranges.items()}
+    rows = np.arange(total)
+    splits = {name: _slices(episodes, rows[own], name) for name, own in ranges.items()}
     taken = np.zeros(total, np.bool_)
     for own in ranges.values():
         taken[own] = True
-    lost = [episodes.all[k].index for k in np.flatnonzero(~taken)[:6].tolist()]
-    if not lost:
+    lost = episodes.index[~taken]
+    if not len(lost):
         return splits, []
     some = ", ".join(map(str, lost[:5])) + (", …" if len(lost) > 5 else "")
     ways = ", ".join(f"{name} {told[name]}" for name in told)
-    count = int((~taken).sum())
     return splits, [
-        f"{count} of {total} episodes lie in no split of info.json ({ways}): episode {some}"
+        f"{len(lost)} of {total} episodes lie in no split of info.json ({ways}): episode {some}"
     ]
 
 
-def _slices(places: Sequence[tuple[str, int]], split: str) -> list[ShardSlice]:
-    """Stretches of files that hold these episodes, in their order."""
-    slices: list[ShardSlice] = []
-    path, start, stop = "", 0, 0
-    for own, record in [*places, ("", 0)]:
-        if own == path and record == stop:
-            stop += 1
-            continue
-        if path:
-            slices.append(ShardSlice(path, len(slices), start, stop, split))
-        path, start, stop = own, record, record + 1
-    return slices
+def _slices(episodes: EpisodeList, rows: NDArray[np.int64], split: str) -> tuple[ShardSlice, ...]:
+    """Stretches of files that hold the episodes of these rows, in their order."""
+    file, record = episodes.data.number[rows], episodes.data.records[rows]
+    begins = np.ones(len(rows), np.bool_)
+    begins[1:] = (file[1:] != file[:-1]) | (record[1:] != record[:-1] + 1)
+    first = np.flatnonzero(begins)
+    start = record[first]
+    stretches = (file[first], start, start + np.diff(np.append(first, len(rows))))
+    return tuple(
+        ShardSlice(episodes.data.paths[number], place, begin, end, split)
+        for place, (number, begin, end) in enumerate(
+            zip(*(one.tolist() for one in stretches), strict=True)
+        )
+    )

@@ -63,10 +63,10 @@ class LeRobotShards:
         Paths count from the dataset's folder: an index beside data that was moved stays right.
         """
         cameras = self._cameras(schema)
-        places = (one.videos.get(key) for one in self._episodes(path) for key in cameras)
+        videos = self._known.episodes.videos_of(path, cameras)
         stamp = hashlib.blake2b(self._known.digest, digest_size=8)
         size = 0
-        for file in [path, *sorted({place.path for place in places if place is not None})]:
+        for file in [path, *sorted(videos)]:
             stamp.update(os.fsencode(file.removeprefix(f"{self._known.root}/")))
             try:
                 found = os.stat(file)  # noqa: PTH116
@@ -93,10 +93,10 @@ class LeRobotShards:
             else:
                 episodes = _TransformedEpisodes(path, schema, self._known, cameras)
         except DamagedEpisodeError as error:
-            for _ in self._episodes(path):
+            for _ in self._known.episodes.in_file(path):
                 builder.leave_out(0, 0, str(error))
             return builder.tables(source)
-        for one in self._episodes(path):
+        for one in self._known.episodes.in_file(path):
             try:
                 first, steps, values, texts = episodes.values(one)
             except (DamagedEpisodeError, MalformedRecordError) as error:
@@ -115,9 +115,6 @@ class LeRobotShards:
         """
         del nbytes  # a file is read at once
         return LeRobotShards(self._known).tables(path, schema).source.size
-
-    def _episodes(self, path: str) -> tuple[Episode, ...]:
-        return self._known.episodes.by_file[path]
 
     def _cameras(self, schema: RecordSchema) -> tuple[str, ...]:
         """The cameras whose frames may be shown; of a user's function only it knows which."""

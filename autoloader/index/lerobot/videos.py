@@ -91,7 +91,14 @@ class Videos:
 
 def _users(episodes: EpisodeList) -> Counter[str]:
     """Video → Parquet files with episodes of it."""
-    pairs = {(place.path, one.path) for one in episodes.all for place in one.videos.values()}
+    pairs = {
+        (of.file.paths[video], file)
+        for of in episodes.videos.values()
+        for video, file in set(
+            zip(of.file.number.tolist(), episodes.data.number.tolist(), strict=True)
+        )
+        if video >= 0
+    }
     return Counter(video for video, _ in pairs)
 
 

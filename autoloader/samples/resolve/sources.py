@@ -94,7 +94,7 @@ class DatasetSource:
             with_episodes,
         )
 
-        known = {one.index for one in metadata_of(directory).episodes.all}
+        known = set(metadata_of(directory).episodes.index.tolist())
         lost = sorted(set(numbers) - known)
         if lost or not numbers:
             told = f"there is no episode {lost[0]}" if lost else "it is empty"
