@@ -36,6 +36,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.host.processors import usable_processors
 from bench.control.slow_files import SlowFiles
 
 HANG_S = 35.0
@@ -187,7 +188,7 @@ class _Run:
             "cache_bytes": self.drawn.choice([0, "8MiB"]),
         }
         if self.kind == "processes":
-            knobs["decode_processes"] = self.drawn.randint(1, 3)
+            knobs["decode_processes"] = self.drawn.randint(1, min(3, usable_processors()))
         self.hunt.timed("retune", lambda: self.loader.retune(knobs))
         if self.drawn.random() < 0.5:
             self.load()
