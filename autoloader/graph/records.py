@@ -107,8 +107,7 @@ def numbered_records(
     path: Any, first: Any, stop: Any, pass_: Any, shard: Any, pass_key: Any
 ) -> Any:
     """(pass, shard, record, episode key, record bytes) of the records [first, stop) of a file."""
-    whole = tf.numpy_function(_whole_records, [path, stop], tf.int64)
-    records = tf.data.TFRecordDataset(path).take(whole).skip(first)
+    records = tf.data.TFRecordDataset(path).take(stop).skip(first)
     return records.enumerate(start=first).map(
         lambda record, raw: (pass_, shard, record, draws.fold(pass_key, shard, record), raw)
     )
@@ -152,8 +151,8 @@ def _variant(
         pass_key = draws.fold(key, PURPOSE_ORDER, pass_)
 
         def records_of_shard(shard: Any) -> Any:
-            first = done[shard]
-            return numbered_records(paths[shard], first, stops[shard], pass_, shard, pass_key)
+            whole = tf.numpy_function(_whole_records, [paths[shard], stops[shard]], tf.int64)
+            return numbered_records(paths[shard], done[shard], whole, pass_, shard, pass_key)
 
         return tf.data.Dataset.from_tensor_slices(left).interleave(
             records_of_shard,
