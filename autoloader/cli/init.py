@@ -61,8 +61,9 @@ def init(
         raise faults[0]
     if not found:
         raise SourceError(
-            f"{normal(data_dir)} holds no TFDS dataset and no LeRobot dataset that can be read"
-            + (f", of {mix}" if mix else ""),
+            f"{normal(data_dir)} holds no TFDS and no LeRobot dataset "
+            + (f"of {mix} " if mix else "")
+            + "that can be read",
             remedy="name a directory with version directories such as my_dataset/1.0.0, or with "
             "LeRobot datasets, below it; what was found and left out stands above",
         )

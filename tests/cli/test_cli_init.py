@@ -235,7 +235,7 @@ def test_wrong_arguments_are_answered_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["init", str(tmp_path)]) == 4
-    assert "holds no TFDS dataset" in capsys.readouterr().err
+    assert "holds no TFDS and no LeRobot dataset" in capsys.readouterr().err
     assert main(["init", str(tmp_path / "nowhere")]) == 4
     assert main(["init", str(tmp_path), "--mix", "octa"]) == 2
     assert "did you mean 'octo'?" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.tuner import Tuner
 
-from autoloader import AutoLoader, PipelineSpec, augment
+from autoloader import AutoLoader, PipelineSpec, augment, layouts
 from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning import LoaderMonitor, Stage2Layout
@@ -114,15 +114,16 @@ def test_the_layouts_of_the_documentation_give_what_they_say(
 ) -> None:
     found: dict[str, Any] = {}
     for code in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        exec(code, found)
+        if re.search(r"^def \w+_layout\(", code, re.MULTILINE):
+            exec(code, found)
     seen: list[dict[str, Any]] = []
 
     class Look(Tiny):
         def training_step(self, batch: dict[str, Any], batch_idx: int) -> None:  # type: ignore[override]
             seen.append(batch)
 
-    for name, spec in (("octo_layout", mix), ("lerobot_layout", pairs)):
-        module = data(spec, to_batch=found[name], frame_dtype=torch.float32)
+    for layout, spec in ((layouts.octo, mix), (found["lerobot_layout"], pairs)):
+        module = data(spec, to_batch=layout, frame_dtype=torch.float32)
         trainer(max_epochs=1, limit_train_batches=1, limit_val_batches=0).fit(
             Look(), datamodule=module
         )
