@@ -121,6 +121,7 @@ class Child:
         self._clients: dict[int, _Inbox] = {}
         self._active = -1
         self._closed = False
+        self._given_up: WorkerError | None = None
         self.page = ControlPage()
         self.restarts = 0
         self.out_of_memory = 0
@@ -249,27 +250,36 @@ class Child:
             self._link.wire.send(message, descriptors)
 
     def receive(self, number: int, timeout_s: float) -> Message | None:
-        """The next message for a pipeline, or ``None`` where none came in time.
+        """The next message for a pipeline; ``None`` where none came in time, or it is closed.
+
+        A handler of a signal may close it while this waits.
 
         Raises:
             WorkerError: the child cannot be kept alive.
         """
         deadline = time.monotonic() + timeout_s
         with self._lock:
-            inbox = self._clients[number].messages
+            known = self._clients.get(number)
+            inbox = known.messages if known is not None else deque()
             while not inbox:
+                if self._given_up is not None:
+                    raise self._given_up
+                if self._closed or number not in self._clients:
+                    return None
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None
                 try:
                     message = self._link.wire.receive(min(left, 1.0))
                 except EOFError:
+                    if self._closed:
+                        return None
                     ended = self._supervisor.how_it_ended(_END_S)
                     self._restart(ended or "it closed its connection")
                     continue
-                if message is None:
+                if message is None and not self._closed:
                     self._look_for_life()
-                else:
+                elif message is not None:
                     self._supervisor.watch.saw_life()
                     self._deliver(message)
             return inbox.popleft()
@@ -333,7 +343,8 @@ class Child:
             reason += " (out of memory, says the kernel)"
         try:
             self._supervisor.try_again(reason, out_of_memory=out_of_memory, counts=not gives_way)
-        except WorkerError:
+        except WorkerError as error:
+            self._given_up = error
             self.close()
             raise
         self.restarts += 1

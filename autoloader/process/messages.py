@@ -309,6 +309,8 @@ class Wire:
             WorkerError: what came is no message.
         """
         while (message := self._take()) is None:
+            if self.socket.fileno() < 0:
+                raise EOFError  # closed from here, maybe by the handler of a signal
             if not _ready(self.socket, select.POLLIN, timeout_s):
                 return None
             try:

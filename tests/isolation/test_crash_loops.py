@@ -34,3 +34,19 @@ def test_a_child_that_crashes_behind_each_batch_is_given_up_and_one_that_is_kill
     assert end_behind_each_batch(signal.SIGKILL, MAX_RESTARTS + 1) == MAX_RESTARTS + 1
     with pytest.raises(WorkerError, match=r"6 times by its own fault.*SIGABRT"):
         end_behind_each_batch(signal.SIGABRT, MAX_RESTARTS + 1)
+
+
+def test_a_loader_whose_child_was_given_up_says_so_each_time(tmp_path: Path) -> None:
+    spec = spec_of(write_dataset(tmp_path, [[episode(number, 20) for number in range(4)]]))
+    with AutoLoader(spec, output="numpy", ram_floor="256MiB", profile="local_dev") as loader:
+
+        def crash_on() -> None:
+            while True:
+                next(endless(loader))
+                os.kill(loader.statistics().worker_pids[0], signal.SIGABRT)
+
+        with pytest.raises(WorkerError):
+            crash_on()
+        for _ in range(2):
+            with pytest.raises(WorkerError, match="by its own fault"):
+                next(endless(loader))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from streams import endless, spec_of
 
 from autoloader import AutoLoader
 from autoloader.actuation import in_thread
+from autoloader.decode import costs
 from autoloader.decode.frames import FrameDecoder
+from autoloader.errors import PipelineError
 
 LONG_S = 60.0
 THREAD: dict[str, Any] = {
@@ -136,3 +139,65 @@ def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
         for row, picture in zip(batch["provenance"].tolist(), pictures(batch), strict=True):
             red = 40 if row[3] == 3 and row[4] < 2 else (8 * row[3] + 4) % 256
             assert abs(int(picture[0, 0, 0, 0]) - red) <= 6
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_loader_closed_by_the_handler_of_a_signal_ends_the_wait_for_a_batch(
+    tmp_path: Path, isolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
+    monkeypatch.setattr(costs, "_most", costs.most_cost())
+    monkeypatch.setattr(in_thread, "STUCK_S", 0.2)
+    slow = [slow_jpeg(4000, 4000, SCANS_MOST)] * 6
+    shards = [[episode(number, 6, **{"observation/image": slow}) for number in range(2)]]
+    spec = spec_of(write_dataset(tmp_path, shards))
+    knobs = {"decode_threads": 1}
+    with AutoLoader(spec, knobs=knobs, **{**THREAD, "isolation": isolation}) as loader:
+        before = signal.signal(signal.SIGALRM, lambda *_: loader.close())
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        try:
+            with pytest.raises(PipelineError, match="closed while a batch was awaited"):
+                take(endless(loader), 100)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+
+
+CALLED = """
+import time
+from pathlib import Path
+
+def late(batch, folder):
+    began = Path(folder, "began")
+    if len(list(Path(folder).iterdir())) == 3:
+        began.touch()
+        time.sleep(8)
+    Path(folder, str(time.monotonic_ns())).touch()
+    return {"shade": batch["images"]["primary"][:, 0, 0, 0, 0].copy()}
+"""
+
+
+def test_a_child_whose_batch_call_does_not_return_begins_anew(
+    written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "module"
+    counted = tmp_path / "counted"
+    counted.mkdir()
+    folder.mkdir()
+    (folder / "called_late.py").write_text(CALLED)
+    monkeypatch.syspath_prepend(str(folder))
+    batch = {
+        "size": 4,
+        "call": "called_late:late",
+        "kwargs": {"folder": str(counted)},
+        "gives": {"shade": {"dtype": "uint8", "shape": []}},
+    }
+    arguments = {**THREAD, "isolation": "process"}
+    with AutoLoader(spec_of(written, batch=batch), knobs=KNOBS, **arguments) as loader:
+        state = loader.state_dict()
+        while not (counted / "began").exists():
+            pass
+        loader.load_state_dict(state)
+        came = list(itertools.islice(endless(loader), 12))
+        assert loader.statistics().restarts == 1
+    for one in came:
+        assert np.array_equal(one["shade"], pictures(one)[:, 0, 0, 0, 0])
