@@ -96,4 +96,4 @@ def test_a_folder_that_others_may_write_to_is_neither_written_to_nor_believed(
         file.write(a_moment())
         file.write(a_moment())
     assert [path.name for path in folder.iterdir()] == ["run-0.json"]
-    assert caplog.text.count("cannot see this run: others may write to") == 1
+    assert caplog.text.count("cannot see this run: [Errno 1] others may write to it") == 1
