@@ -64,7 +64,6 @@ _NAME_BYTES = 107
 """Of a socket's name, at most."""
 _TIMEVAL = struct.Struct("ll")
 _REAP_S = 0.1
-_GONE_S = 5.0
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
 _MOST_PIXELS = str(64_000_000)
@@ -345,8 +344,6 @@ def _kill(pid: int) -> None:
         process = psutil.Process(pid)
         if _is_worker(pid):
             process.kill()  # not another process that has got its number since
-            with contextlib.suppress(psutil.TimeoutExpired):
-                process.wait(_GONE_S)  # it may write to the rings of this node until it is gone
 
 
 def _is_own(connection: socket.socket) -> bool:
