@@ -36,12 +36,20 @@ def reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
 def sets_of(
     plan: LoaderPlan,
     tables: Sequence[DatasetTable],
+    reuse: Reuse | None,
     costs: Mapping[str, DecodeCost],
     *,
     nodes: int = 1,
 ) -> tuple[FrameSet, ...]:
-    """The frames of a plan's mixture as its cache sees them; empty where none can be held."""
-    reuse = reuse_of(plan, tables)
+    """The frames of a plan's mixture as its cache sees them; empty where none can be held.
+
+    Args:
+        plan: what the loader starts with.
+        tables: episodes of its datasets.
+        reuse: of ``reuse_of``.
+        costs: costs of decoding, by dataset.
+        nodes: number of nodes that share the samples evenly; the frames are one node's.
+    """
     if reuse is None:
         return ()
     frame_s = {name: cost.frame_s for name, cost in costs.items() if cost.frame_s > 0}
@@ -62,7 +70,10 @@ def cache_model(plan: LoaderPlan, clock: Clock) -> Callable[[float], tuple[Cache
 
     def steps(most_s: float) -> tuple[CacheStep, ...]:
         tables = quick_tables(plan.mixture.datasets)
-        sets = sets_of(plan, tables, probe_decode(plan.mixture, clock))
-        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy()) if sets else ()
+        reuse = reuse_of(plan, tables)
+        if reuse is None:
+            return ()
+        sets = sets_of(plan, tables, reuse, probe_decode(plan.mixture, clock))
+        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy())
 
     return steps

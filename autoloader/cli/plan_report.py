@@ -113,7 +113,7 @@ def plan_document(
             bound_per_s=bound["samples_per_s"],
             memory_bytes=memory["total"],
         ),
-        "cache": _cache(plan, sets_of(plan, tables, costs, nodes=nodes)),
+        "cache": _cache(plan, sets_of(plan, tables, reuse, costs, nodes=nodes)),
         "remote": remote_document(plan, tables),
         "locality": locality_document(plan, tables, memory["left_above_floor"] + memory["blocks"]),
         "notes": [*plan.notes, *filter(None, [plan.why_no_batch])],

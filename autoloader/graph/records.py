@@ -17,7 +17,9 @@ Not here: what a record holds (``graph.episodes``).
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -122,11 +124,20 @@ def _whole_records(path: bytes, most: int) -> np.int64:
     """
     name = path.decode()
     if not is_remote(name):
-        with contextlib.suppress(OSError), opened_anywhere(name) as file:
-            walk = walk_records(file, source_bytes(file), verify=False)
-            ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)
-            return np.int64(next(ends, most))
+        with contextlib.suppress(OSError):
+            found = os.stat(name)  # noqa: PTH116
+            return np.int64(_records_within(name, found.st_size, found.st_mtime_ns, most))
     return np.int64(most)
+
+
+@lru_cache(maxsize=2**16)
+def _records_within(name: str, size: int, mtime_ns: int, most: int) -> int:
+    """See ``_whole_records``; a file is walked once as long as it stays as it is."""
+    del size, mtime_ns
+    with opened_anywhere(name) as file:
+        walk = walk_records(file, source_bytes(file), verify=False)
+        ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)
+        return next(ends, most)
 
 
 def _variant(

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 14, 24
-_COLOURS = ("a", "b", "c", "d", "limit", "text", "quiet", "rule", "good", "bad", "below", "parked")
+PALETTE = {
+    "text": ("#1b1f24", "#e8eaed"), "quiet": ("#5b6470", "#a3adb9"), "rule": ("#d8dde3", "#38404a"),
+    "a": ("#1769c2", "#6fb1ff"), "b": ("#b4540a", "#ffab66"), "c": ("#5b6470", "#a3adb9"),
+    "d": ("#6a3fb5", "#c3a2ff"), "limit": ("#c3202f", "#ff7b86"), "good": ("#1a7f45", "#63d297"),
+    "bad": ("#c3202f", "#ff7b86"), "below": ("#c3202f26", "#ff7b8633"),
+    "parked": ("#5b647022", "#a3adb922"),
+}  # fmt: skip
+"""CSS variable → its colour in light and in dark."""
+_COLOURS = tuple(PALETTE)
 _STYLES = {"c": (0, (2, 3)), "limit": (0, (6, 3))}
 _DAY_S = 86_400
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200)
@@ -284,16 +292,6 @@ def standalone(svg: str) -> str:
     style = f"<style>{style}@media (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
     head = '<svg xmlns="http://www.w3.org/2000/svg"'
     return svg.replace("<svg", head, 1).replace(">", f">{style}", 1) + "\n"
-
-
-PALETTE = {
-    "text": ("#1b1f24", "#e8eaed"), "quiet": ("#5b6470", "#a3adb9"), "rule": ("#d8dde3", "#38404a"),
-    "a": ("#1769c2", "#6fb1ff"), "b": ("#b4540a", "#ffab66"), "c": ("#5b6470", "#a3adb9"),
-    "d": ("#6a3fb5", "#c3a2ff"), "limit": ("#c3202f", "#ff7b86"), "good": ("#1a7f45", "#63d297"),
-    "bad": ("#c3202f", "#ff7b86"), "below": ("#c3202f26", "#ff7b8633"),
-    "parked": ("#5b647022", "#a3adb922"),
-}  # fmt: skip
-"""CSS variable → its colour in light and in dark."""
 
 
 def scale(low: float, high: float) -> list[float]:

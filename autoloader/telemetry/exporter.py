@@ -61,9 +61,8 @@ class PipelineMetrics(Collector):
         for metric in METRICS:
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             names = ["rank", "split", "pipeline", *([metric.label] if metric.label else [])]
-            family = kind(
-                f"autoloader_{metric.name}", f"{metric.meaning} ({metric.unit})", labels=names
-            )
+            about = f"{metric.meaning} ({metric.unit})"
+            family = kind(metric.exported_name, about, labels=names)
             for one in snapshots:
                 common = [str(one.rank), one.split, str(one.pipeline)]
                 for name, value in labelled(metric.seen(one)):
