@@ -4,8 +4,8 @@ A state is a place in an order, so it fits whatever gives the same order: the nu
 batch size and every free knob may differ. What the order depends on must be the same; that part of
 a state is its ``fingerprint``.
 
-Nothing of a state is believed before ``read_state`` has held it against its model, its numbers
-against each other (``checkpoint_model``), and all of it against its checksum. The checksum is taken
+Nothing of a state is believed before ``read_state`` has held it against its model
+(``checkpoint.model``) and its checksum. The checksum is taken
 over a canonical JSON text, so a state may go through JSON, ``torch.save`` or a change of tuples
 into lists.
 
@@ -14,7 +14,6 @@ Not here: the place itself (``pipeline.progress``).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -22,12 +21,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from autoloader.checkpoint.model import STATE_VERSION, contradictions, faults
+from autoloader.checkpoint.model import STATE_VERSION, faults
 from autoloader.errors import UsageError, shown
 from autoloader.order.legs import Change, Curriculum
 from autoloader.order.mixture import MixtureOrder, phase_of
 from autoloader.planning.start import LoaderPlan
-from autoloader.read.mixer import rename_datasets
 from autoloader.samples.draws import dataset_key
 
 logger = logging.getLogger(__name__)
@@ -91,30 +89,24 @@ def _checksum(whole: Mapping[str, Any]) -> str:
 
 
 def read_state(state: object) -> dict[str, Any]:
-    """A state as plain values in today's form, once all of it can be believed.
+    """A state as plain values, once all of it can be believed.
 
     Args:
-        state: what ``state_dict`` returned, in this version or in the one before.
+        state: what ``state_dict`` returned.
 
     Raises:
         UsageError: it is no state, or a damaged one; names the fields.
     """
     plain = _plain(state)
-    version = plain.get("schema_version")
-    if version == 1:
-        plain = _from_version_1(plain)
-    elif version != STATE_VERSION:
+    if plain.get("schema_version") != STATE_VERSION:
         raise _of_no_known_version(plain)
     found = faults(plain)
-    if not found:
-        found = contradictions(plain)
-        rest = {key: value for key, value in plain.items() if key != "checksum"}
-        signed = version == STATE_VERSION or "checksum" in plain
-        if signed and plain.get("checksum") != (computed := _checksum(rest)):
-            found.append(
-                f"checksum: saved {plain.get('checksum')!r}, and the rest of the state gives "
-                f"{computed!r}, so something in it was changed after it was saved"
-            )
+    rest = {key: value for key, value in plain.items() if key != "checksum"}
+    if not found and plain["checksum"] != (computed := _checksum(rest)):
+        found = [
+            f"checksum: saved {plain['checksum']!r}, and the rest of the state gives "
+            f"{computed!r}, so something in it was changed after it was saved"
+        ]
     if found:
         more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
         raise UsageError(
@@ -154,37 +146,9 @@ def _of_no_known_version(plain: Mapping[str, Any]) -> UsageError:
         )
     return UsageError(
         f"the state has schema_version {shown(plain['schema_version'])}; this version of "
-        f"autoloader reads 1 and {STATE_VERSION}",
+        f"autoloader reads {STATE_VERSION}",
         remedy="resume with the version of autoloader that saved the state",
     )
-
-
-def _from_version_1(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A state of version 1 in today's form; what is damaged stays as it is, to be refused.
-
-    Version 1 had no checksum, called ``rebased`` by another name, and counted datasets in the
-    mixer's place where names stand today.
-
-    Raises:
-        UsageError: it is of a mixture that was made in TensorFlow's graph.
-    """
-    if isinstance(mixer := plain.get("mixer"), dict) and "samples" in mixer:
-        raise UsageError(
-            f"mixer: saved {shown(mixer)} by a mixture in TensorFlow's graph (mixing.strategy "
-            "sample or choose, or decode: graph), which no loader makes any more",
-            remedy="start the run's data anew, or finish it with the version that saved it",
-        )
-    state = {**plain, "schema_version": STATE_VERSION}
-    turned = state.pop("turned", None)
-    if isinstance(turned, dict):
-        state["rebased"] = {
-            "position" if key == "base" else key: value for key, value in turned.items()
-        }
-    with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
-        names = dict(enumerate(state["datasets"]))
-        for part in (state, *state.get("parts", {}).values()):
-            part["mixer"] = rename_datasets(part["mixer"], names.__getitem__)
-    return state
 
 
 def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

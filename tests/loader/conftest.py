@@ -8,7 +8,7 @@ from rlds_files import Written, episode, png, write_dataset
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    """Three datasets of 15, 12 and 9 samples; those of ``states_of_version_1.json``."""
+    """Three datasets of 15, 12 and 9 samples; those of ``saved_states.json``."""
     folder = tmp_path_factory.mktemp("trio")
     number = itertools.count()
     return [
