@@ -77,7 +77,6 @@ def index(
             mixture.datasets,
             beside=beside,
             keep=True,
-            foretold=lambda work: note(f"indexing {work}"),
             progress=tell,
             threads=threads,
         )

@@ -135,8 +135,8 @@ def _show(document: Mapping[str, Any]) -> None:
     if document["locality"] is not None:
         from autoloader.cli.plan_locality import show_locality
 
-        _heading("storage, and what mixing.locality makes of it")
-        show_locality(document["locality"], document["batch"]["action"]["shape"][0])
+        _heading("storage, and what mixing.locality gets from it")
+        show_locality(document["locality"])
     for line in document["notes"]:
         note(line)
     if document["bytes"]["left_above_floor"] < 0:

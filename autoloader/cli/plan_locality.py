@@ -1,24 +1,20 @@
-"""What ``autoloader plan`` says of locality: how storage answers, what to set, how it is shuffled.
+"""What ``autoloader plan`` says of locality: how storage answers, and what to set.
 
 Where the data lies on a file system of the network or a FUSE one, or the spec asks for locality,
-the storage is probed for half a second. The shuffle's quality of the order without locality, and of
-the one asked for or proposed, stands beside what storage gives of each.
+the storage is probed for half a second.
 
-Not here: the proposal (``planning.locality``), the quality (``order.quality``).
+Not here: the proposal (``planning.locality``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from autoloader.cli.output import emit, emit_table
 from autoloader.clock import SystemClock
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.local.scatter import Locality
-from autoloader.order.mixture import MixtureOrder, mixture_order
-from autoloader.order.quality import foretell_quality
 from autoloader.planning.locality import StorageRates, propose_locality
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.storage import by_file_system, is_far, probe_reads
@@ -66,36 +62,22 @@ def locality_document(
         dataset_bytes=[d.record_bytes * d.records for d in mixture.datasets],
         left_bytes=left_bytes,
     )
-    counted = {name: table.samples for name, table in zip(mixture.names, tables, strict=True)}
-    order = mixture_order(mixture, counted) if plan.order.pass_samples else plan.order
-    anywhere = replace(order, locality=None)
-    batch = mixture.spec.batch.size
-    rows = [_row("any sample next", anywhere, tables, batch, rates.singly_per_s(reads))]
+    rows = {"any sample next": rates.singly_per_s(reads)}
     if asked is not None:
-        per_s = rates.by_blocks_per_s(asked.block, sample_bytes)
-        rows.append(_row("as asked for", order, tables, batch, per_s))
+        rows["as asked for"] = rates.by_blocks_per_s(asked.block, sample_bytes)
     elif found is not None:
-        blocks = tuple(max(1, int(found.block_bytes / max(1.0, size))) for size in each)
-        near = replace(anywhere, locality=Locality(blocks, found.window))
         per_s = rates.by_blocks_per_s(found.block_bytes, sample_bytes)
-        rows.append(_row(f"mixing: {found.text}", near, tables, batch, per_s))
+        rows[f"mixing: {found.text}"] = per_s
     return {
         "file_system": kind,
         "random_read_s": rates.random_s,
         "in_order_bytes_per_s": rates.bytes_per_s,
         "proposal": None if found is None or asked is not None else asdict(found),
-        "orders": rows,
+        "orders": [{"order": one, "storage_samples_per_s": rate} for one, rate in rows.items()],
     }
 
 
-def _row(
-    name: str, order: MixtureOrder, tables: Sequence[DatasetTable], batch: int, per_s: float
-) -> dict[str, Any]:
-    quality = foretell_quality(order, tables, batch)
-    return {"order": name, "storage_samples_per_s": per_s, **asdict(quality)}
-
-
-def show_locality(document: Mapping[str, Any], batch: int) -> None:
+def show_locality(document: Mapping[str, Any]) -> None:
     """The section of ``plan``."""
     emit(
         f"{document['file_system']}: a frame at random takes "
@@ -103,20 +85,8 @@ def show_locality(document: Mapping[str, Any], batch: int) -> None:
         f"{document['in_order_bytes_per_s'] / 1e6:.0f} MB/s"
     )
     emit_table(
-        (
-            *("order", "storage gives samples/s", f"episodes in a batch of {batch}"),
-            *("same episode next", "storage order"),
-        ),
-        (
-            (
-                row["order"],
-                f"{row['storage_samples_per_s']:.0f}",
-                f"{row['distinct_episodes']:.1f}",
-                f"{row['same_episode_ratio']:.1%}",
-                f"{row['storage_correlation']:.3f}",
-            )
-            for row in document["orders"]
-        ),
+        ("order", "storage gives samples/s"),
+        ((row["order"], f"{row['storage_samples_per_s']:.0f}") for row in document["orders"]),
     )
     if (found := document["proposal"]) is not None:
         emit(f"its blocks take {format_bytes(found['memory_bytes'])} of memory at most")

@@ -36,7 +36,7 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
                 "warning",
                 f"{shown}; reading by index takes frames from random places, and waits",
                 "copy the data to a local disk, or have it read by blocks "
-                f"({_locality(rates)}; `autoloader plan` shows its shuffle), or let memory above "
+                f"({_locality(rates)}; `autoloader plan` proposes a window), or let memory above "
                 "the floor hold frames (cache_bytes), or read it in order (reader: stream)",
             )
         elif is_far(kind):

@@ -101,32 +101,6 @@ def index_shard(path: str, schema: RecordSchema, records: range | None = None) -
     return builder.tables(source)
 
 
-def index_beginning(path: str, schema: RecordSchema, nbytes: int) -> int:
-    """Index the first records of a local shard file, and keep nothing.
-
-    Args:
-        path: the file.
-        schema: what is indexed of each record.
-        nbytes: when to stop; the record under way is finished.
-
-    Returns:
-        Bytes of the records.
-
-    Raises:
-        OSError: it cannot be opened or read.
-    """
-    builder, end = TableBuilder(schema), 0
-    with opened_anywhere(path) as file:
-        reader = _RecordReader(file)
-        for start, length, lost in walk_records(file, _identity(file).size, verify=True):
-            if lost is not None or end >= nbytes:
-                break
-            with reader.record(start + HEADER_BYTES, length) as payload:
-                _add(builder, start + HEADER_BYTES, length, payload)
-            end = start + HEADER_BYTES + length
-    return end
-
-
 def _add(builder: TableBuilder, offset: int, length: int, payload: bytearray | None) -> None:
     """The next record; ``None`` where its checksum is wrong."""
     if payload is None:

@@ -17,7 +17,6 @@ import numpy as np
 
 from autoloader.catalog.lengths import mean_frames
 from autoloader.errors import SourceError
-from autoloader.index.build_time import QUICK_BYTES
 from autoloader.index.opening import find_indexes, open_indexes
 from autoloader.index.shard_formats import versions_of
 from autoloader.index.valid import count_indexed, empty_texts, table_of
@@ -25,6 +24,10 @@ from autoloader.order.episodes import DatasetTable
 from autoloader.samples.counts import DatasetCount, too_many_bad
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.telemetry.progress import doing
+from autoloader.units import MIB
+
+QUICK_BYTES = 64 * MIB
+"""A smaller dataset is indexed as fast as its files are looked at."""
 
 
 def count_mixture(
@@ -33,7 +36,6 @@ def count_mixture(
     probe_only: bool = False,
     by_index: bool = True,
     fetch: bool = False,
-    who: str = "",
 ) -> dict[str, DatasetCount]:
     """Count every dataset of a mixture, by name.
 
@@ -44,7 +46,6 @@ def count_mixture(
         by_index: whether samples are read by index; else local data that ``num_samples`` speaks of
             is not counted.
         fetch: whether remote data without an index is fetched and indexed; else it is estimated.
-        who: waits for it, for the log; see ``index.opening.open_indexes``.
 
     Raises:
         SourceError: a dataset cannot be read, or (where this is certain) gives no sample at all, or
@@ -55,7 +56,7 @@ def count_mixture(
         one for one in counted if (probe_only and not _is_small(one)) or (one.remote and not fetch)
     ]
     built = [one for one in counted if one not in there]
-    found = (*find_indexes(there), *open_indexes(built, who=who))
+    found = (*find_indexes(there), *open_indexes(built))
     indexes = {one.name: index for one, index in zip([*there, *built], found, strict=True)}
     counts = {}
     for dataset in mixture.datasets:

@@ -22,12 +22,9 @@ from pathlib import Path
 
 from autoloader.catalog import ShardSlice
 from autoloader.catalog.files import is_remote, unreadable
-from autoloader.clock import SystemClock
 from autoloader.errors import SourceError, SpecError
-from autoloader.host.processors import usable_processors
 from autoloader.index import index_paths
 from autoloader.index.build import SourceChangedError, index_shard
-from autoloader.index.build_time import PROBE_BYTES, QUICK_BYTES, IndexWork, SaidProgress
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.format import (
     FIRST_NOTE,
@@ -57,8 +54,6 @@ _unwritable: set[Path] = set()
 
 Progress = Callable[[int, int], None]
 """Called with shard files indexed and shard files to index."""
-Foretold = Callable[[IndexWork], None]
-"""Called with what there is to index, before it begins."""
 
 
 def open_dataset_index(
@@ -82,10 +77,8 @@ def open_indexes(
     cache_dir: Path | None = None,
     beside: bool = False,
     keep: bool = False,
-    foretold: Foretold | None = None,
     progress: Progress | None = None,
     threads: int = DEFAULT_THREADS,
-    who: str = "",
 ) -> tuple[DatasetIndex, ...]:
     """The indexes of datasets; builds what is missing or stale, one file a shard.
 
@@ -98,12 +91,9 @@ def open_indexes(
         beside: write new index files beside local data instead. Where they lie beside the data,
             they are used in any case.
         keep: an index that cannot be written is an error.
-        foretold: called before a build begins with how long it will take; without it the log
-            says so.
         progress: called from this thread whenever a shard file is done; not called where nothing
-            needs to be built. Without it the log says every few seconds how far the build is.
+            needs to be built.
         threads: shard files that are built at a time.
-        who: waits for it, such as "rank 1 of 4", for the log.
 
     Raises:
         SourceError: a shard file cannot be read, or is written to while it is indexed; or its index
@@ -122,7 +112,7 @@ def open_indexes(
     home = index_paths.index_directory() if cache_dir is None else cache_dir
 
     def build(missing: Mapping[_FileKey, _ShardFile]) -> dict[_FileKey, ShardIndex]:
-        return _build(missing, foretold, progress, max(1, threads), who)
+        return _build(missing, progress, max(1, threads))
 
     found = _indexes(datasets, home, beside=beside, keep=keep, build=build)
     return tuple(index for index in found if index is not None)
@@ -241,54 +231,30 @@ def _data_of(folder: str, dataset: str) -> os.stat_result | None:
 
 
 def _build(
-    files: Mapping[_FileKey, _ShardFile],
-    foretold: Foretold | None,
-    progress: Progress | None,
-    threads: int,
-    who: str,
+    files: Mapping[_FileKey, _ShardFile], progress: Progress | None, threads: int
 ) -> dict[_FileKey, ShardIndex]:
     for place in {file.place.parent for file in files.values()}:
         index_paths.remove_leftovers(place)
     order = list(files)
     secrets.SystemRandom().shuffle(order)
-    sizes = {key: file.nbytes for key, file in files.items()}
-    work = _foretell(files, sizes, min(threads, usable_processors()), sure=foretold is not None)
-    said = SaidProgress(work, who) if progress is None else None
-    if foretold is not None:
-        foretold(work)
+    logger.info("indexing %d shard files; whoever else needs them builds a part", len(order))
     done: dict[_FileKey, ShardIndex] = {}
+
+    def begins(file: _ShardFile) -> None:
+        which = f"{file.dataset}, {shard_words(file.path)}"
+        doing(f"indexing {which} ({len(done)} of {len(order)} shard files are done)")
+
     with ThreadPoolExecutor(min(threads, len(order)), "autoloader-index") as pool:
         try:
-            jobs = {pool.submit(files[key].open_or_build, said): key for key in order}
+            jobs = {pool.submit(files[key].open_or_build, begins): key for key in order}
             for job in as_completed(jobs):
                 done[jobs[job]] = job.result()
-                if said is not None:
-                    said.done(sizes[jobs[job]])
                 if progress is not None:
                     progress(len(done), len(order))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return done
-
-
-def _foretell(
-    files: Mapping[_FileKey, _ShardFile],
-    sizes: Mapping[_FileKey, int],
-    threads: int,
-    *,
-    sure: bool,
-) -> IndexWork:
-    """What there is to index; how long it takes, where it takes long or must be said for sure."""
-    nbytes = sum(sizes.values())
-    if nbytes < QUICK_BYTES and not sure:
-        return IndexWork(len(files), nbytes)
-    key = min(sizes, key=lambda key: (sizes[key] < PROBE_BYTES, sizes[key]))
-    clock = SystemClock()
-    begun_s = clock.now_s()
-    read = files[key].try_out()
-    rate = read / max(1e-6, clock.now_s() - begun_s) if read else None
-    return IndexWork(len(files), nbytes, rate and rate * min(threads, len(files)))
 
 
 @dataclass(frozen=True)
@@ -324,23 +290,11 @@ class _ShardFile:
             return index_paths.path_beside_data(self.path, self.schema.fingerprint)
         return index_paths.cached_path(self.path, self.schema.fingerprint, self.home)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file, and of what belongs to it."""
-        return self._identity().size
-
     def _identity(self) -> SourceIdentity:
         try:
             return self.format.identity(self.path, self.schema)
         except OSError as error:
             raise unreadable(error, self.path, dataset=self.dataset) from error
-
-    def try_out(self) -> int:
-        """Bytes at its beginning that were indexed, to see how long it takes."""
-        try:
-            return self.format.try_out(self.path, self.schema, PROBE_BYTES)
-        except (OSError, SourceChangedError):
-            return 0  # told when it is indexed
 
     def open(self) -> ShardIndex | None:
         """The index that is there, or ``None`` where none can be used."""
@@ -381,12 +335,11 @@ class _ShardFile:
             self.path, front, place if written else content, partial(self._rebuilt, place, identity)
         )
 
-    def open_or_build(self, said: SaidProgress | None) -> ShardIndex:
+    def open_or_build(self, begins: Callable[[_ShardFile], None]) -> ShardIndex:
         """The index that another builder has made meanwhile, or a new one."""
         if (found := self.open()) is not None:
             return found
-        if said is not None:
-            said.begins(self.dataset, self.path)
+        begins(self)
         identity, content = self._content()
         front = front_of(content, identity, self.schema.fingerprint)
         return self._kept(content, front, identity, self.place)

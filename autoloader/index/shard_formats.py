@@ -11,7 +11,7 @@ from typing import Protocol
 
 from autoloader.catalog.files import unreadable
 from autoloader.catalog.metadata import LEROBOT
-from autoloader.index.build import index_beginning, index_shard
+from autoloader.index.build import index_shard
 from autoloader.index.format import ShardTables, SourceIdentity
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -28,14 +28,6 @@ class ShardFormat(Protocol):
         """The tables of a shard file."""
         ...
 
-    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
-        """Index the beginning of a shard file and throw it away, to see how long it takes.
-
-        Returns:
-            Bytes that were read: about ``nbytes``, a whole record at least.
-        """
-        ...
-
 
 class RldsShards:
     """TFRecord files."""
@@ -48,10 +40,6 @@ class RldsShards:
     def tables(self, path: str, schema: RecordSchema) -> ShardTables:
         """See ``ShardFormat``."""
         return index_shard(path, schema)
-
-    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
-        """See ``ShardFormat``."""
-        return index_beginning(path, schema, nbytes)
 
 
 def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:

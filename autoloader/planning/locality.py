@@ -4,7 +4,7 @@ A read at a random place takes a seek, or a round trip; in order come so many by
 block is so large that its seek is a fifth of its time at most. As many blocks make a window as the
 memory above the floor has room for, twice, in half of it.
 
-Not here: the measuring (``probes.storage``), what the order is like (``order.quality``).
+Not here: the measuring (``probes.storage``).
 """
 
 from __future__ import annotations

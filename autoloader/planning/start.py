@@ -308,7 +308,6 @@ def plan_loader(
             probe_only=probe_only,
             by_index=chosen.reader == "indexed",
             fetch=chosen.reader == "indexed",
-            who=f"rank {ranks.rank} of {world_size}" if world_size > 1 else "",
         )
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autoloader.clock import SystemClock
 from autoloader.errors import UsageError
-from autoloader.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
+from autoloader.units import GIB, MIB, format_bytes, format_seconds, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,11 @@ def test_the_machines_clock_never_goes_back() -> None:
     times = [clock.now_s() for _ in range(100)]
     clock.sleep(0)
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.01, "1 s"), (99.4, "99 s"), (150, "2 min"), (5999, "100 min"), (7200, "2.0 h")],
+)
+def test_durations_are_shown_in_one_unit(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text

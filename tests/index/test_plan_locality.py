@@ -19,7 +19,6 @@ from autoloader.order.local.scatter import Locality, gather, scatter
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.permutation import permute
 from autoloader.order.plan import PlannedSamples, SamplePlan
-from autoloader.order.quality import foretell_quality
 from autoloader.samples import draws
 from autoloader.spec import SampleSpec
 from tests.index.test_next_use import told_and_walked
@@ -242,19 +241,6 @@ def test_lanes_go_on_where_shares_change_and_the_order_is_told_from_there() -> N
     rows = Counter(listed(SamplePlan(later, tables).samples(0, 9000)))
     assert set(rows.values()) == {1}
     assert MixtureOrder.from_plain(plain_of(later)) == later
-
-
-def test_the_shuffle_of_many_windows_is_like_the_full_one_and_storage_order_is_told() -> None:
-    table = table_of("a", [20] * 2000, SampleSpec())
-    order = mixture_of([table], [1.0], 1, by_pass=True)
-    near = replace(order, locality=Locality((250,), 8))
-    rows = replace(order, locality=Locality((250,), 1))
-    full, windows, sequential = (foretell_quality(o, [table], 48) for o in (order, near, rows))
-    assert windows.distinct_episodes > 0.8 * full.distinct_episodes
-    assert sequential.distinct_episodes < 0.4 * full.distinct_episodes
-    assert windows.same_episode_ratio < 0.02 < sequential.same_episode_ratio
-    assert abs(full.storage_correlation) < 0.1
-    assert abs(windows.storage_correlation) < 0.15
 
 
 def plain_of(order: MixtureOrder) -> dict[str, object]:

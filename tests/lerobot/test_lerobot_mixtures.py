@@ -8,7 +8,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,6 @@ from lerobot_files import LeRobotFiles, shown
 from rlds_files import PLAIN, colour, episode, image, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.index import open_indexes
-from autoloader.index.build_time import IndexWork
-from autoloader.samples.resolve import resolve
 
 LEROBOT = {
     "arm": LeRobotFiles(lengths=(12, 7, 20), gop=20),
@@ -151,22 +147,3 @@ def test_it_goes_on_at_another_world_size_where_it_stopped(spec: PipelineSpec) -
     left = total() - sum(seen.values())
     assert set(seen.values()) == {1}
     assert 0 <= left < 8, "drop_last carries less than a step into the next epoch"
-
-
-@pytest.mark.parametrize("name", ["arm", "oak"])
-def test_how_long_an_index_takes_is_foretold_for_both_formats(
-    spec: PipelineSpec, name: str, tmp_path: Path
-) -> None:
-    datasets = [one for one in resolve(spec, "train").datasets if one.name == name]
-    foretold: list[IndexWork] = []
-    open_indexes(datasets, cache_dir=tmp_path, foretold=foretold.append)
-    (work,) = foretold
-    folder = Path(datasets[0].directory.path)
-    read = [
-        *folder.glob("data/**/*.parquet"),
-        *folder.glob("**/*.mp4"),
-        *folder.glob("*.tfrecord*"),
-    ]
-    assert work.files == len(datasets[0].slices)
-    assert work.nbytes == sum(file.stat().st_size for file in read)
-    assert work.bytes_per_s is not None

@@ -81,7 +81,7 @@ def spec_of(mount: Path) -> dict[str, Any]:
 
 
 @needs_fuse
-def test_plan_shows_what_storage_gives_of_an_order_beside_how_it_is_shuffled(
+def test_plan_shows_what_storage_gives_of_an_order(
     mount: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec = tmp_path / "mix.yaml"
@@ -92,8 +92,6 @@ def test_plan_shows_what_storage_gives_of_an_order_beside_how_it_is_shuffled(
     assert found["file_system"].startswith("fuse")
     anywhere, asked = found["orders"]
     assert min(asked["storage_samples_per_s"], anywhere["storage_samples_per_s"]) > 0
-    assert 4 < asked["distinct_episodes"] <= anywhere["distinct_episodes"] <= 12
-    assert abs(asked["storage_correlation"]) < 0.5
     assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
     assert "as asked for" in capsys.readouterr().out
 

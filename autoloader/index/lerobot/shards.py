@@ -107,15 +107,6 @@ class LeRobotShards:
             builder.note(note)
         return builder.tables(source)
 
-    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
-        """Index a Parquet file and throw it away; its videos are read as far as packets tell.
-
-        Raises:
-            OSError: it cannot be read.
-        """
-        del nbytes  # a file is read at once
-        return LeRobotShards(self._known).tables(path, schema).source.size
-
     def _cameras(self, schema: RecordSchema) -> tuple[str, ...]:
         """The cameras whose frames may be shown; of a user's function only it knows which."""
         if schema.transform is not None:

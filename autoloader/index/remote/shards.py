@@ -27,11 +27,6 @@ class RemoteShards:
         tables = index_shard(str(shard.fetch_whole()), schema)
         return replace(tables, source=SourceIdentity(shard.identity.size, shard.identity.number))
 
-    def try_out(self, path: str, schema: RecordSchema, nbytes: int) -> int:
-        """See ``ShardFormat``; nothing is fetched to see how long it takes."""
-        del path, schema, nbytes
-        return 0
-
 
 def remote_source(path: str) -> SourceIdentity:
     """What a remote file is, as an index file says it. Raises OSError."""
