@@ -64,7 +64,7 @@ format: $(READY) ## rewrite files in the style that lint wants
 
 docs: $(READY) ## check links, commands and tables of the pages, run their Python, build the site (docs/_build)
 	$(BIN)/python docs/check.py $(ARGS)
-	$(BIN)/python tests/run_blocks.py
+	$(BIN)/python tools/run_blocks.py
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
 bench: $(READY) ## measure against others; prints ratios of one run (ten minutes)
@@ -90,10 +90,10 @@ mutants: $(READY) ## change the controller's rules one by one, and list changes 
 	$(BIN)/mutmut run $(ARGS); $(BIN)/mutmut results
 
 lerobot: $(READY) ## hold samples against the real lerobot, which is installed beside .venv (gigabytes)
-	$(BIN)/python tests/lerobot/witness.py $(ARGS)
+	$(BIN)/python tools/lerobot/witness.py $(ARGS)
 
 compat: $(READY) ## try the wheel beside others' pins, and at both ends of its own (gigabytes, an hour)
-	$(BIN)/python tests/install/compat.py $(ARGS)
+	$(BIN)/python tools/compat/compat.py $(ARGS)
 
 endurance: $(READY) ## measure what the loader survives: retunes, kills, opening and closing
 	$(BIN)/python -m bench.endurance $(ARGS)

@@ -1,6 +1,6 @@
 """Code on the pages: Python that compiles, and commands whose options there are.
 
-Not here: running it (``tests/run_blocks.py``, and ``tests/written_pages.py`` where tests follow a
+Not here: running it (``tools/run_blocks.py``, and ``tests/written_pages.py`` where tests follow a
 page); whole specs (``check``).
 """
 

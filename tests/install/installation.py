@@ -25,6 +25,7 @@ else:
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+PINS = HERE / "pins"
 FRAMEWORKS = {*EXTRA_OF, "jax"}
 COMMANDS = ("index", "stats", "plan", "measure")
 EXTRA_OF_USE = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from environments import PINS
 from installation import (
     FRAMEWORKS,
+    PINS,
     check,
     lerobot_data,
     local_data,

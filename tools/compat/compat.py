@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+TESTS = Path(__file__).parents[2] / "tests"
+sys.path[:0] = [str(TESTS), str(TESTS / "install")]
 
-from environments import ENVIRONMENTS, Environment, Workshop  # noqa: E402
-from installation import ROOT, check, lerobot_data, local_data, ran  # noqa: E402
+from environments import ENVIRONMENTS, Environment, Workshop
+from installation import ROOT, check, lerobot_data, local_data, ran
 
-from autoloader.extras import EXTRA_OF  # noqa: E402
+from autoloader.extras import EXTRA_OF
 
 STEPS = 50
 FAST_TESTS = ("controller", "knobs", "profile", "runtime", "sampling", "spec", "statistics")

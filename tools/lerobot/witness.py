@@ -6,7 +6,7 @@ Two releases of lerobot are asked, each in an environment of its own (gigabytes,
 v2.1, 0.4.4 writes, converts to and reads v3.0. Numbers, masks and texts must be equal; frames may
 differ by one grey level in the mean. At the end the rates of both loaders are measured in turn.
 
-Not here: what runs without lerobot (``test_lerobot_samples.py``).
+Not here: what runs without lerobot (``tests/lerobot/test_lerobot_samples.py``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the Python blocks of the pages, on small data: those of a page in order, in one namespace.
 
     make docs                                                      # among others; a minute
-    .venv/bin/python tests/run_blocks.py docs/howto/resume.md
+    .venv/bin/python tools/run_blocks.py docs/howto/resume.md
 
 Blocks run as they stand, but for where data lie and how long a training takes (``SAID``), in a
 folder with a ``mix.yaml``. What a page takes for granted, such as a model, it is given (``GIVEN``);
@@ -28,9 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
 from rlds_files import episode, write_dataset
 
-ROOT = Path(__file__).parents[1]
 OWN_TESTS = ("docs/quickstart.md",)
 """Pages that tests follow with everything that is on them."""
 _BLOCK = re.compile(

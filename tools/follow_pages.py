@@ -1,7 +1,7 @@
 """Runs every command of pages that no test follows, on small data, and says which do not end well.
 
-    make docs && .venv/bin/python tests/follow_pages.py             # PAGES; ten minutes
-    .venv/bin/python tests/follow_pages.py docs/howto/slow-disk.md
+    make docs && .venv/bin/python tools/follow_pages.py             # PAGES; ten minutes
+    .venv/bin/python tools/follow_pages.py docs/howto/slow-disk.md
 
 The commands are those of the page, line by line, but for where data lie and for how long a study or
 a measurement takes. ``doctor`` may find something. What is printed is not compared; that of the
@@ -18,6 +18,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
 from lerobot_files import LeRobotFiles
 from rlds_files import episode, write_dataset
 from written_pages import steps
@@ -25,7 +28,6 @@ from written_pages import steps
 from autoloader.demo.build import ensure_demo
 from autoloader.profile import load_profile
 
-ROOT = Path(__file__).parents[1]
 PAGES = (
     "tutorials/workstation.md", "tutorials/own-dataset.md", "tutorials/lerobot.md",
     "howto/slow-disk.md", "howto/out-of-memory.md", "howto/team-profiles.md",

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from installation import HERE, ROOT, requirements
-
-PINS = HERE / "pins"
+from installation import PINS, ROOT, requirements
 
 
 @dataclass(frozen=True)
