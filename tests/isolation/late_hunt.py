@@ -36,6 +36,7 @@ from slow_pictures import SCANS_MOST, slow_jpeg
 from streams import endless, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.decode import costs
 from autoloader.host.processors import usable_processors
 from bench.control.slow_files import SlowFiles
 
@@ -220,6 +221,12 @@ def reference(spec: PipelineSpec) -> list[Batch]:
         return [shown(next(batches)) for _ in range(BATCHES)]
 
 
+def allow_costly_pictures() -> None:
+    """Let pictures take half a minute, here and in processes that begin later."""
+    os.environ["AUTOLOADER_PICTURE_COST"] = str(2**50)
+    costs._most = costs.most_cost()
+
+
 @contextlib.contextmanager
 def prepared(folder: Path) -> Iterator[tuple[Hunt, SlowFiles]]:
     for name, scans in (("plain", 0), ("quick", 1), ("slow", SCANS_MOST)):
@@ -243,10 +250,7 @@ def main() -> int:
     kinds = chosen.kind or KINDS
     folder, began = Path(tempfile.mkdtemp()), time.monotonic()
     os.environ["AUTOLOADER_CACHE_DIR"] = f"{folder}/cache"
-    os.environ["AUTOLOADER_PICTURE_COST"] = str(2**50)
-    from autoloader.decode import costs
-
-    costs._most = costs.most_cost()
+    allow_costly_pictures()
     clusters = ray_cluster(nodes=2) if "helpers" in kinds else contextlib.nullcontext()
     try:
         with prepared(folder) as (hunt, fuse), clusters as cluster:

@@ -38,11 +38,13 @@ from hypothesis.stateful import (
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "loader"))
 
 from coded_rows import CodedRows, coded_spec
 from forked import ENDS, USES, Fork, Opened, arrays, changed, fork
 from leftovers import ends_within
 from passes import Passes
+from strikes import LineStriker, StruckError
 
 from autoloader import AutoLoader, join_states
 
@@ -121,6 +123,7 @@ class LoaderMachine(RuleBasedStateMachine):
         self.held: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self.forks: list[Fork] = []
         self.hold_next = False
+        self.lines: list[int] = []
         self.kills = 0
         self.longest_s = 0.0
         self.steps: list[str] = []
@@ -187,7 +190,7 @@ class LoaderMachine(RuleBasedStateMachine):
         """Steps of all ranks, each held against what it must be."""
         for _ in range(self.times * steps):
             began = time.monotonic()
-            batches = [next(iteration, None) for iteration in self.iterations]
+            batches = [self._next(iteration) for iteration in self.iterations]
             self.longest_s = max(self.longest_s, time.monotonic() - began)
             if None in batches:  # the epoch is over, for all at once
                 assert batches == [None] * len(batches)
@@ -201,6 +204,14 @@ class LoaderMachine(RuleBasedStateMachine):
                 self.tally.missing += self.passes.missing
                 self.tally.twice += self.passes.twice
                 raise AssertionError(f"{len(faults)} faults: {faults[:5]}")
+
+    def _next(self, iteration: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        """A batch; ``None`` at the end. It is asked for again where the first call was struck."""
+        if self.lines:
+            with contextlib.suppress(StruckError), LineStriker(self.lines.pop()):
+                return next(iteration, None)
+            self.tally.events["lines struck"] += 1
+        return next(iteration, None)
 
     def _compare(self, rank: int, batch: dict[str, Any], passes: Passes) -> None:
         wrong = self.rows.wrong(batch)
@@ -340,6 +351,13 @@ class LoaderMachine(RuleBasedStateMachine):
             loader.retune(**own)
         self.tally.events["retunes"] += 1
         self._read(after)
+
+    @step(lines=st.lists(st.integers(1, 60), min_size=1, max_size=20), after=BATCHES)
+    def strike(self, lines: list[int], after: int) -> None:
+        """Raise at a line of the library in each of the next calls of ``next``; then read on."""
+        self.lines = lines.copy()
+        self._read(after)
+        self.lines = []
 
     @step(how=st.sampled_from(["park", "suspend", "prepare"]), after=BATCHES)
     def rest(self, how: str, after: int) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -60,10 +61,19 @@ class LineStriker:
         self.where = ""
 
     def __enter__(self) -> LineStriker:
-        sys.settrace(self._called)
+        self.arm()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.disarm()
+
+    def arm(self) -> None:
+        """Count lines from here on, until it has struck."""
+        if not self.where:
+            sys.settrace(self._called)
+
+    def disarm(self) -> None:
+        """Count no lines."""
         sys.settrace(None)
 
     def _called(self, frame: FrameType, event: str, given: object) -> Any:
@@ -508,44 +518,31 @@ class SignalRun:
         self._striker.speak()
 
 
-class FitRun:
-    """Lightning fits that are struck by signals; each begins at the state that the last one left.
+class Fit:
+    """Lightning fits; each begins at the state that the last one left.
 
     Args:
-        spec, sequences, seed: of the run.
+        spec, sequences: of the run.
+        steps: at most so many training steps a fit.
     """
 
-    def __init__(self, spec: PipelineSpec, sequences: Sequences, seed: int) -> None:
-        self._spec = spec
+    def __init__(self, spec: PipelineSpec, sequences: Sequences, steps: int = -1) -> None:
+        self._spec, self._steps = spec, steps
         self.tally = Tally()
         self.books = Books(sequences, self.tally)
-        self._striker = SignalStriker(seed, 0.1)
         self._state: dict[str, Any] | None = None
-        self._armed = False
-
-    def run(self, strikes: int) -> Tally:
-        """Have so many."""
-        with self._striker.handling():
-            while self.tally.strikes < strikes:
-                self._fit()
-        return self.tally
 
     def step(self, batch: Any) -> None:
         """The training step's part."""
-        striker = self._striker
-        if not self._armed:
-            self._armed = True
-            striker.arm()
-        striker.quiet = True
-        self.books.note(batch)
-        striker.speak()
+        raise NotImplementedError
 
-    def _fit(self) -> None:
+    def fit(self, raised: type[BaseException] | tuple[type[BaseException], ...]) -> None:
+        """Fit until one of these is raised, or all steps are done; ``close_now`` comes next."""
         from lightning.pytorch import LightningModule, Trainer
 
         from autoloader.lightning import AutoLoaderDataModule
 
-        step, self._armed = self.step, False
+        step = self.step
 
         class Model(LightningModule):
             def __init__(self) -> None:
@@ -559,30 +556,96 @@ class FitRun:
             def configure_optimizers(self) -> Any:
                 return torch.optim.SGD(self.parameters(), 0.1)
 
-        data = AutoLoaderDataModule(
+        self._data = AutoLoaderDataModule(
             self._spec, ram_floor="64MiB", controller=False, knobs={"ring_slots": 6}
         )
         if self._state is not None:
-            data.load_state_dict(self._state)
+            self._data.load_state_dict(self._state)
         trainer = Trainer(
             accelerator="cpu",
             max_epochs=-1,
+            max_steps=self._steps,
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        with contextlib.suppress(*STRIKES):
-            trainer.fit(Model(), datamodule=data)
-        self._striker.quiet = True
-        self._striker.end()
-        self.tally.strikes += 1
+        with contextlib.suppress(raised):
+            trainer.fit(Model(), datamodule=self._data)
+
+    def close_now(self, *, between: bool) -> None:
+        """Close the data module, and hold its state against the rows that were trained on."""
         began_s = time.monotonic()
-        data.close()
+        self._data.close()
         self.tally.longest_close_s = max(self.tally.longest_close_s, time.monotonic() - began_s)
-        self._state = data.state_dict()
-        taken = list(self._state["train"]["taken"].values())
-        self.books.settle(taken, between=self._striker.between)
+        self._state = self._data.state_dict()
+        self.books.settle(list(self._state["train"]["taken"].values()), between=between)
+
+
+class FitRun(Fit):
+    """Fits that are struck by signals.
+
+    Args:
+        spec, sequences, seed: of the run.
+    """
+
+    def __init__(self, spec: PipelineSpec, sequences: Sequences, seed: int) -> None:
+        super().__init__(spec, sequences)
+        self._striker = SignalStriker(seed, 0.1)
+        self._armed = False
+
+    def run(self, strikes: int) -> Tally:
+        """Have so many."""
+        with self._striker.handling():
+            while self.tally.strikes < strikes:
+                self._armed = False
+                self.fit(STRIKES)
+                self._striker.quiet = True
+                self._striker.end()
+                self.tally.strikes += 1
+                self.close_now(between=self._striker.between)
+        return self.tally
+
+    def step(self, batch: Any) -> None:
+        """Arm the striker in the first step; rows are noted unhurt."""
+        striker = self._striker
+        if not self._armed:
+            self._armed = True
+            striker.arm()
+        striker.quiet = True
+        self.books.note(batch)
+        striker.speak()
+
+
+class FitLineRun(Fit):
+    """Fits of four steps; each line of the library behind the first step is struck in turn."""
+
+    def __init__(self, spec: PipelineSpec, sequences: Sequences) -> None:
+        super().__init__(spec, sequences, steps=4)
+        self._striker = LineStriker(1)
+
+    def run(self, every: int) -> Tally:
+        """Strike one line of ``every`` until a fit ends unhurt."""
+        for at in itertools.count(1, every):
+            self._striker = LineStriker(at)
+            try:
+                self.fit(StruckError)
+            finally:
+                self._striker.disarm()
+            before = len(self.tally.faults)
+            self.close_now(between=False)
+            if not self._striker.where:
+                break
+            self.tally.strikes += 1
+            if len(self.tally.faults) > before:
+                self.tally.faults[-1] += f" (struck at {self._striker.where})"
+        return self.tally
+
+    def step(self, batch: Any) -> None:
+        """Lines count from the first step on; rows are noted unhurt."""
+        self._striker.disarm()
+        self.books.note(batch)
+        self._striker.arm()
 
 
 def mixture(folder: Path) -> PipelineSpec:
@@ -590,11 +653,13 @@ def mixture(folder: Path) -> PipelineSpec:
     return coded_spec(write_coded(folder), mixing={"epoch": EPOCH}, batch={"size": BATCH})
 
 
-def lines(spec: PipelineSpec, rounds: int) -> list[Tally]:
-    """Every line, in both kinds of isolation and loop."""
+def lines(spec: PipelineSpec, rounds: int, only: str = "", every: int = 1) -> list[Tally]:
+    """Every line, in both kinds of isolation and loop, and in Lightning fits."""
     sequences, found = Sequences(spec), []
     for isolation in ("process", "thread"):
         for name, loop in LOOPS.items():
+            if only and name != only:
+                continue
             run = LineRun(spec, sequences, isolation, loop)
             run.run(rounds)
             tally = run.closes()
@@ -602,6 +667,10 @@ def lines(spec: PipelineSpec, rounds: int) -> list[Tally]:
                 f"lines {isolation:8} {name:10} {tally}", flush=True
             )
             found.append(tally)
+    if only in ("", "lightning"):
+        tally = FitLineRun(spec, sequences).run(every)
+        print(f"lines lightning {tally}", flush=True)  # noqa: T201
+        found.append(tally)
     sequences.close()
     return found
 
@@ -633,13 +702,14 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="signals, for each kind of loop")
     parser.add_argument("--rounds", type=int, default=4, help="times that each line is struck")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="one of: for, next, dataloader, lightning")
+    parser.add_argument("--only", default="", help="plain, for, next, dataloader or lightning")
+    parser.add_argument("--every", type=int, default=1, help="strike one line of so many in a fit")
     chosen = parser.parse_args()
     delivery._SHORT_STEP_S = 0.0  # the next batch is made beside the loop
     with tempfile.TemporaryDirectory() as folder:
         spec = mixture(Path(folder))
         if chosen.kind == "lines":
-            found = lines(spec, chosen.rounds)
+            found = lines(spec, chosen.rounds, chosen.only, chosen.every)
         else:
             found = signals(spec, chosen.count, chosen.seed, chosen.only)
     return int(not all(tally.clean for tally in found))
