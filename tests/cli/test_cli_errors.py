@@ -20,31 +20,6 @@ DATASET: dict[str, Any] = {"name": "arm", "path": "arm", "images": {"primary": "
 PLAIN: dict[str, Any] = {"datasets": [DATASET], "cameras": {"primary": {"size": [8, 8]}}}
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["plan"], "--spec"),
-        (["plan", "--spec", "mix.yaml", "--sepc", "x"], "--sepc"),
-        (["measure", "--spec", "mix.yaml", "--batches", "many"], "--batches"),
-        (["tune", "--seed", "-1"], "--seed"),
-        (["tune", "--batches", "0"], "--batches"),
-        (["no-such-command"], "no-such-command"),
-        (["profile", "show"], "PROFILE"),
-        (["--sepc"], "--sepc"),
-    ],
-)
-def test_wrong_arguments_are_one_json_document_too(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, "--json"]) == 2
-    said = capsys.readouterr()
-    error = json.loads(said.out)["error"]
-    assert (error["kind"], error["exit_code"]) == ("UsageError", 2)
-    assert told in error["what"]
-    assert "--help" in error["remedy"]
-    assert error["what"] in said.err
-
-
 HUGE = "9" * 400
 
 

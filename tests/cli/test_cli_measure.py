@@ -99,18 +99,6 @@ def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
     assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
 
 
-@pytest.mark.parametrize(
-    "words", [["--step-time", "soon"], ["--ram-floor", "much"], ["--batches", "x"], ["--nonsense"]]
-)
-def test_bad_arguments_exit_with_2(asked: dict[str, Any], words: list[str]) -> None:
-    assert main(["measure", "--spec", "mix.yaml", *words]) == 2
-    assert not asked
-
-
-def test_a_spec_that_is_not_there_exits_with_2(tmp_path: Path) -> None:
-    assert main(["measure", "--spec", str(tmp_path / "none.yaml")]) == 2
-
-
 def test_progress_goes_to_the_descriptor_that_the_study_names(asked: dict[str, Any]) -> None:
     ours, theirs = socket.socketpair()
     with ours:
@@ -144,8 +132,3 @@ def test_tune_has_the_same_words_and_exit_codes_under_both_names(
     assert (options.trials, options.study, options.out) == (3, "s", Path("o"))
     assert options.command.startswith("autoloader.tune --host-profile local_dev --ram-floor 5GB")
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 3
-
-
-def test_bad_words_of_tune_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "--budget", "soon"]) == 2
-    assert "--budget" in capsys.readouterr().err

@@ -404,36 +404,6 @@ def test_planning_starts_no_tensorflow(mix: Path) -> None:
     assert ("tensorflow" in sys.modules) == before
 
 
-def test_a_floor_that_cannot_be_met_exits_with_3(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "9000GB", "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "BudgetInfeasibleError"
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--set", "decode_thread=2"], "decode_threads"),
-        (["--set", "num_parallel_calls=2"], "num_parallel_calls=2 with cycle_length=1"),
-        (["--split", "val"], "has no 'val'"),
-        (["--profile", "nowhere"], "nowhere"),
-    ],
-)
-def test_wrong_words_exit_with_2_and_say_what_to_do(
-    mix: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", *words]) == 2
-    shown = capsys.readouterr().err
-    assert said in shown
-    assert "→" in shown
-
-
-def test_data_that_is_not_there_exits_with_4(mix: Path, tmp_path: Path) -> None:
-    (tmp_path / "arm/1.0.0/arm-train.tfrecord-00001-of-00002").unlink()
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 4
-
-
 def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:
     shard = tmp_path / "arm/1.0.0/arm-train.tfrecord-00000-of-00002"
     data = bytearray(shard.read_bytes())

@@ -128,25 +128,6 @@ def test_a_saved_profile_is_found_by_name(capsys: pytest.CaptureFixture[str]) ->
     assert document(capsys)["origin"] == str(path)
 
 
-def test_an_error_is_what_and_remedy_on_stderr_with_its_exit_code(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["profile", "show", "loca_dev"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "loca_dev" in captured.err
-    assert "did you mean 'local_dev'?" in captured.err
-    assert "Traceback" not in captured.err
-
-
-def test_with_json_an_error_is_the_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["profile", "show", "loca_dev", "--json"]) == 2
-    error = document(capsys)["error"]
-    assert error["kind"] == "ProfileError"
-    assert error["exit_code"] == 2
-    assert error["remedy"]
-
-
 @pytest.mark.parametrize(
     ("raised", "code", "shown"),
     [
@@ -172,18 +153,6 @@ def test_every_end_has_its_exit_code(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert shown in captured.err
-
-
-@pytest.mark.parametrize(
-    "words", [["nonsense"], ["profile", "show"], ["profile", "list", "--nope"], ["schema", "mix"]]
-)
-def test_a_command_line_that_makes_no_sense_exits_2(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err
 
 
 @pytest.mark.parametrize("kind", ["spec", "profile"])

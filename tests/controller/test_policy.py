@@ -104,6 +104,29 @@ def test_the_bottleneck_gets_workers_by_littles_law() -> None:
 def test_growth_is_additive_however_much_would_be_needed() -> None:
     answer = decide(growing(), seen(demand_per_s=Reading(1e6), idle_cpus=Reading(8.0)), HELD)
     assert answer.changes == {"decode_threads": 6}
+    assert not decide(growing(), seen(demand_per_s=Reading(401.0)), HELD).changes
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"settled": False}, {"gate_closed": True}, {"batches": 3}, {"parked": True},
+     {"waiting": False, "silent_s": Reading(1.2)}, {"gpu_busy_ratio": Reading(0.99)}],
+)  # fmt: skip
+def test_nothing_grows_while_figures_are_not_those_of_a_steady_run(own: dict[str, Any]) -> None:
+    assert decide(growing(), seen(**own), HELD).knobs is None
+
+
+def test_a_consumer_that_is_about_to_ask_is_no_pause() -> None:
+    for own in ({"waiting": True}, {"step_s": Reading(1.0)}):
+        here = seen(**{"waiting": False, "silent_s": Reading(1.2), **own})
+        assert decide(growing(), here, HELD).knobs is not None
+
+
+def test_no_stream_grows_beyond_its_shards() -> None:
+    knobs = Knobs.build({"reader": "stream", "decode_threads": 4})
+    parts = tuple(stage("read", 1, 0.005, dataset=name, share=0.5) for name in "ab")
+    full = limits(knobs=replace(HELD.knobs, shards={"a": 1, "b": 1}))
+    check_answer(policy, growing(), seen(knobs=knobs, stages=parts), full)
 
 
 def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone() -> None:
@@ -119,7 +142,7 @@ def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone() ->
 
 
 def test_threads_are_not_added_where_no_processor_is_known_to_be_idle() -> None:
-    for idle in (None, Reading(0.0), Reading(5.0, 60.0)):
+    for idle in (None, Reading(0.0), Reading(5.0, 60.0), Reading(5.0, -1.0), Reading(math.inf)):
         answer = decide(growing(), seen(idle_cpus=idle), HELD)
         assert "decode_threads" not in answer.changes
         assert "io_threads" not in answer.changes
@@ -180,6 +203,8 @@ def test_threads_beside_others_end_at_twice_the_processors_and_go_when_the_other
         growing(), crowded(knobs=four, others_cpus=Reading(0.0), wait_ratio=Reading(0.1)), TWO
     )
     assert (alone.rule, alone.changes) == ("more than processors", {"decode_threads": 2})
+    # A little waiting, which no buffer is predicted to mend.
+    assert not decide(growing(), crowded(knobs=four, wait_ratio=Reading(0.1)), TWO).changes
 
 
 def test_one_change_at_a_time_and_the_next_only_after_its_verdict() -> None:
@@ -294,6 +319,10 @@ def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong() -> None
     state, (wrong,) = after(state, seen(103.0, knobs=answer.knobs, wait_ratio=Reading(0.3)))
     assert wrong.verdict is Verdict.LOST
     assert wrong.knobs == knobs
+    tight = seen(103.0, knobs=answer.knobs, wait_ratio=Reading(0.3),
+                 headroom_bytes=Reading(FLOOR + 300.0 * MIB))  # fmt: skip
+    after_halving, _ = after(holding(), seen(100.0, knobs=knobs, **calm))
+    assert decide(after_halving, tight, HELD).knobs is None
 
 
 def test_nothing_is_given_back_at_once() -> None:
@@ -363,6 +392,7 @@ def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made() -> None
     room = seen(headroom_bytes=Reading(FLOOR + 270.0 * MIB))
     assert decide(growing(), room, HELD).knobs is not None
     assert decide(growing(), room, limits(budget_ratio=0.1)).knobs is None
+    assert decide(growing(), replace(room, room_bytes=1.0), HELD).knobs is None
 
 
 # --- unknown --------------------------------------------------------------------------------------

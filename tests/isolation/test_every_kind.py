@@ -107,15 +107,6 @@ def test_kept_batches_stay_as_they_were(loader: AutoLoader) -> None:
     assert [checksum(batch["images"]["primary"]) for batch in kept] == sums
 
 
-def test_reading_on_after_close_says_so(loader: AutoLoader) -> None:
-    iterator = iter(loader)
-    next(iterator)
-    loader.close()
-    loader.close()
-    with pytest.raises(ValueError, match="the loader is closed"):
-        next(iterator)
-
-
 def test_a_smaller_ring_gives_its_pages_back_to_the_kernel(loader: AutoLoader) -> None:
     loader.retune(ring_slots=16)
     iterator = itertools.chain.from_iterable(itertools.repeat(loader))

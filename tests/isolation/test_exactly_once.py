@@ -104,17 +104,6 @@ def test_a_stopped_child_is_taken_for_hung_and_replaced(
     assert longest_s <= 30.0, longest_s
 
 
-def test_a_state_of_another_seed_is_refused(small_spec: PipelineSpec) -> None:
-    arguments: dict[str, Any] = {"isolation": "thread", "output": "numpy", "ram_floor": "1GB"}
-    with AutoLoader(small_spec.model_copy(update={"seed": 1}), **arguments) as loader:
-        state = loader.state_dict()
-    with (
-        AutoLoader(small_spec, **arguments) as loader,
-        pytest.raises(ValueError, match="seed: saved 1, here 0"),
-    ):
-        loader.load_state_dict(state)
-
-
 def test_train_and_validation_share_one_child_and_lose_nothing(
     small_spec: PipelineSpec,
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
@@ -69,11 +68,6 @@ def test_a_knob_of_a_wrong_type_is_refused_by_name(
     with pytest.raises(KnobError) as caught:
         AutoLoader(spec, isolation="thread", knobs={knob: wrong}, ram_floor="64MiB")
     assert knob.rpartition(".")[2] in caught.value.what
-
-
-def test_names_of_knobs_are_texts(spec: PipelineSpec) -> None:
-    with pytest.raises(UsageError, match="knobs: 1 is no name"):
-        AutoLoader(spec, knobs={1: 2})  # type: ignore[dict-item]
 
 
 @pytest.fixture(scope="module", params=["process", "thread"])
@@ -147,12 +141,6 @@ def test_a_loader_is_not_copied(spec: PipelineSpec) -> None:
                 copied(loader)  # type: ignore[operator]
 
 
-def test_a_spec_that_is_a_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(AutoloaderError) as caught:
-        AutoLoader(tmp_path)
-    assert str(tmp_path) in caught.value.what
-
-
 def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec) -> None:
     plain = spec.model_dump(mode="json", exclude_defaults=True)
     held: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB", "output": "numpy"}
@@ -164,19 +152,3 @@ def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpe
     assert type(batch) is dict
     with pytest.raises(SpecError, match="camerass"):
         AutoLoader({**plain, "camerass": {}}, **held)
-
-
-def test_after_a_break_the_next_loop_goes_on_in_the_same_epoch(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
-        whole = [batch["provenance"].tolist() for batch in loader]
-        beginning = loader.state_dict()
-        ahead = [batch["provenance"].tolist() for batch in loader]
-        loader.load_state_dict(beginning)
-        found = []
-        for batch in loader:
-            found.append(batch["provenance"].tolist())
-            if len(found) == 3:
-                break
-        assert len(loader) == len(whole)
-        found += [batch["provenance"].tolist() for batch in loader]
-    assert found == ahead

@@ -16,7 +16,7 @@ from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset
 from streams import dataset_of, every_sample, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import BudgetInfeasibleError, KnobError, SourceError, SpecError, UsageError
+from autoloader.errors import BudgetInfeasibleError, KnobError, UsageError
 from autoloader.knobs import KnobLimits
 
 KNOBS = {"ring_slots": 4, "decode_threads": 2, "queue_samples": 8}
@@ -391,17 +391,6 @@ def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> 
     assert after.worker_pids == ()
 
 
-def test_quarantined_records_are_named_by_the_loader(tmp_path: Path) -> None:
-    shards = [[episode(r, 4, encode=png) for r in range(6)]]
-    written = write_dataset(tmp_path, shards)
-    written.break_payload(0, 3)
-    with load(spec_of(written, errors={"max_corrupt_ratio": 0.2})) as loader:
-        some(loader, 12)
-        (bad,) = loader.quarantined()
-        assert loader.statistics().datasets["robot"].quarantined == 1
-    assert (bad.dataset, bad.shard, bad.record) == ("robot", 0, 3)
-
-
 # --- knobs --------------------------------------------------------------------------------------
 
 
@@ -442,23 +431,6 @@ def test_a_retune_takes_the_mapping_that_set_takes(pair: tuple[Written, Written]
         assert loader.knobs == before
 
 
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [({"cycle_lenght": 2}, KnobError), ({"cycle_length": 9}, KnobError),
-     ({"num_parallel_calls": 3}, KnobError), ({"ring_slots": 1}, KnobError),
-     ({"z__cycle_length": 1}, KnobError)],
-)  # fmt: skip
-def test_a_retune_that_may_not_be_is_refused_and_changes_nothing(
-    values: dict[str, Any], error: Any, pair: tuple[Written, Written]
-) -> None:
-    with load(spec_of(*pair)) as loader:
-        before = loader.knobs
-        with pytest.raises(error):
-            loader.retune(**values)
-        assert loader.knobs == before
-        some(loader, 2)
-
-
 def test_knobs_given_at_the_start_are_held_against_this_host(pair: tuple[Written, Written]) -> None:
     with pytest.raises(KnobError, match="cycle_length=40"):
         load(spec_of(*pair), knobs={"cycle_length": 40})
@@ -485,42 +457,6 @@ def test_a_floor_that_cannot_be_met_is_told_with_the_numbers_before_anything_sta
     assert threads() == set()
 
 
-@pytest.mark.parametrize(
-    ("own", "error", "words"),
-    [
-        ({"split": {"train": "train[:1%]"}}, SpecError, "train[:1%]"),
-        ({"split": {"train": "tarin"}}, SpecError, "tarin"),
-        ({"action": "acton"}, SpecError, "acton"),
-        ({"path": "/nowhere/robot/1.0.0"}, SourceError, "/nowhere"),
-    ],
-)
-def test_bad_input_is_named_before_anything_starts(
-    own: dict[str, Any],
-    error: type[Exception],
-    words: str,
-    pair: tuple[Written, Written],
-) -> None:
-    with pytest.raises(error) as caught:
-        load(spec_of(dataset_of(pair[0], **own)))
-    assert words in str(caught.value)
-    assert threads() == set()
-
-
-@pytest.mark.parametrize(
-    "own",
-    [{"isolation": "fork"}, {"output": "jax"}, {"ram_floor": "much"}, {"split": "tset"},
-     {"rank": 0}, {"rank": 2, "world_size": 2}, {"profile": "no_such_profile"}],
-    ids=str,
-)  # fmt: skip
-def test_arguments_that_make_no_sense_are_refused(
-    own: dict[str, Any], pair: tuple[Written, Written]
-) -> None:
-    with pytest.raises((UsageError, SpecError, ValueError)) as caught:
-        load(spec_of(*pair), **own)
-    assert caught.value.remedy  # type: ignore[union-attr]
-    assert threads() == set()
-
-
 def test_a_spec_may_be_named_by_its_path(demo_mix: Path) -> None:
     with AutoLoader(
         demo_mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
@@ -531,17 +467,6 @@ def test_a_spec_may_be_named_by_its_path(demo_mix: Path) -> None:
 
 
 # --- the end ------------------------------------------------------------------------------------
-
-
-def test_closing_twice_is_closing_once_and_a_closed_loader_says_so(
-    pair: tuple[Written, Written],
-) -> None:
-    loader = load(spec_of(*pair))
-    some(loader, 2)
-    loader.close()
-    loader.close()
-    with pytest.raises(UsageError, match="closed"):
-        next(iter(loader))
 
 
 def test_a_loader_may_be_closed_before_its_first_batch(pair: tuple[Written, Written]) -> None:
@@ -573,9 +498,3 @@ def test_an_exception_in_the_training_loop_ends_the_loader_with_the_with_block(
 
     with pytest.raises(ZeroDivisionError):
         train()
-
-
-def test_statistics_may_be_asked_of_a_closed_loader(pair: tuple[Written, Written]) -> None:
-    with load(spec_of(*pair)) as loader:
-        some(loader, 2)
-    assert loader.statistics().batches == 2

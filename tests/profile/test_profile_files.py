@@ -184,11 +184,6 @@ def test_a_bare_date_is_taken_as_the_day_it_was_measured() -> None:
     assert Profile.from_yaml_text(text).provenance.measured_on == "2026-01-31"
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"gone\.yaml"):
-        Profile.from_yaml(tmp_path / "gone.yaml")
-
-
 def test_saving_into_a_directory_names_the_file_after_the_profile(tmp_path: Path) -> None:
     profile = Profile.from_yaml_text(MINIMAL)
     path = keep_whole(profile, out=tmp_path / "deep" / "er").path

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import collections
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from doubles import ManualClock
 from leftovers import no_thread_left_behind
@@ -27,7 +25,6 @@ from autoloader.read import stream_reader as readers_module
 from autoloader.read import streams as streams_module
 from autoloader.read.mixer import MAX_DEBT, Mixer
 from autoloader.samples.block import Place
-from autoloader.samples.episode_stream import EmptyEpisode
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 SHARDS = [[3, 5, 1], [4, 2], [6]]
@@ -57,48 +54,6 @@ def _no_thread_left_behind() -> Iterator[None]:
 # --- what comes out -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {},
-        {"decode_threads": 4, "ring_slots": 12, "queue_samples": 1},
-        {"min_ready_datasets": 3, "queue_samples": 100},
-        {"shuffle_samples": 20},
-    ],
-)
-def test_every_pass_gives_every_sample_exactly_once(knobs: dict[str, Any], tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a", "b", "c")
-    with run(mixture, knobs) as running:
-        got = running.until_pass(2)
-    for index in range(3):
-        for pass_ in (0, 1):
-            seen = got.of_pass(index, pass_)
-            assert set(seen) == every_sample(mixture, index, pass_)
-            assert set(seen.values()) == {1}
-
-
-def test_a_row_holds_the_numbers_frames_and_words_of_its_sample(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a", "b", sample={"frame_offsets": [0, 2]})
-    with run(mixture) as running:
-        got = running.batches(20)
-    images, action, state = (got.joined(n) for n in ("images/primary", "action", "state"))
-    first = {shard: sum(len(part) for part in SHARDS[:shard]) for shard in range(3)}
-    for row, (dataset, _, shard, record, t) in enumerate(got.samples):
-        number = first[shard] + record
-        steps = SHARDS[shard][record]
-        later = min(t + 2, steps - 1)
-        assert got.joined("dataset_index")[row] == dataset
-        assert got.joined("provenance")[row].tolist() == list(got.samples[row])
-        assert state[row, 0].tolist() == [number, t, -t]
-        assert action[row, 0].tolist() == [np.float32(number + t / 100), t]
-        assert got.texts[row] == f"episode {number}".encode()
-        for frame, step in ((0, t), (1, later)):
-            wanted = (8 * number + 4, 4 * step + 2, 128)
-            assert (images[row, frame] == wanted).all()
-        assert got.joined("frame_offset")[row].tolist() == [0, later - t]
-        assert got.joined("frame_mask/primary")[row].tolist() == [True, t + 2 < steps]
-
-
 def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: Path) -> None:
     mixture = build(tmp_path, "a", "b", "c", mixing={"on_stall": "wait"})
     orders = set()
@@ -123,28 +78,6 @@ def dataset_of_path(mixture: ResolvedMixture, index: int) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if value is not None}
 
 
-def test_zeroed_frames_are_black_and_missing_cameras_are_black_and_masked(tmp_path: Path) -> None:
-    mixture = build(
-        tmp_path, "a",
-        sample={"frame_offsets": [-2, 0], "edges": {"start": "zero"}},
-    )  # fmt: skip
-    plain = mixture.spec.model_dump(mode="json")
-    extra = dict(dataset_of_path(mixture, 0), name="b")
-    plain["datasets"].append({**extra, "images": {"wrist": "observation/image"}})
-    plain["cameras"]["wrist"] = {"size": [4, 6]}
-    plain.pop("pad_to")
-    both = mixture_of(*plain.pop("datasets"), **plain)
-    with run(both) as running:
-        got = running.batches(25)
-    for row, (dataset, _, _, _, t) in enumerate(got.samples):
-        filled, missing = ("primary", "wrist") if dataset == 0 else ("wrist", "primary")
-        assert not got.joined(f"images/{missing}")[row].any()
-        assert not got.joined(f"frame_mask/{missing}")[row].any()
-        assert got.joined(f"frame_mask/{filled}")[row].tolist() == [t >= 2, True]
-        assert got.joined(f"images/{filled}")[row, 1].any()
-        assert got.joined(f"images/{filled}")[row, 0].any() == (t >= 2)
-
-
 def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
     words = ["x" * 3000, "yes", "z" * 2000, "", "ünï" * 100]
     shards = [
@@ -159,55 +92,7 @@ def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
         assert got.texts[row].decode() == words[sample[2]]
 
 
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_batches_of_an_epoch_are_full_but_for_the_last_where_it_is_kept(
-    drop_last: bool, tmp_path: Path
-) -> None:
-    mixture = build(
-        tmp_path, "a", "b", weights="natural", batch={"size": 8, "drop_last": drop_last}
-    )
-    with run(mixture) as running:
-        got = running.batches(12)
-    rows = [filled.rows for filled in got.filled]
-    assert rows == ([8] * 12 if drop_last else [8, 8, 8, 8, 8, 2] * 2)
-    first = collections.Counter(got.samples[:42])
-    wanted = every_sample(mixture, 0, 0) | every_sample(mixture, 1, 0)
-    assert set(first) == wanted
-    assert set(first.values()) == {1}
-
-
 # --- retune and resume --------------------------------------------------------------------------
-
-
-def test_random_retunes_in_the_midst_neither_lose_nor_double_a_sample(tmp_path: Path) -> None:
-    mixture = build(tmp_path, "a", "b", "c")
-    rng = random.Random(5)
-    with run(mixture) as running:
-        while any(cursor.pass_ < 4 for cursor in running.cursors):
-            running.batch()
-            if rng.random() < 0.5:
-                cycle = rng.choice([1, 2, 3])
-                running.pipeline.retune(
-                    Knobs.build(
-                        {
-                            "ring_slots": rng.choice([4, 6, 9]),
-                            "decode_threads": rng.choice([1, 2, 5]),
-                            "queue_samples": rng.choice([1, 7, 50]),
-                            "shuffle_samples": rng.choice([0, 0, 10]),
-                            "cycle_length": cycle,
-                            "num_parallel_calls": rng.randint(1, cycle),
-                            "stream_prefetch": rng.choice([0, 3]),
-                        }
-                    )
-                )
-        got = running.got
-        generations = [a.generations for a in running.pipeline.activity().datasets.values()]
-    assert all(count > 1 for count in generations)
-    for index in range(3):
-        for pass_ in range(4):
-            seen = got.of_pass(index, pass_)
-            assert set(seen) == every_sample(mixture, index, pass_)
-            assert set(seen.values()) == {1}
 
 
 def test_a_queue_knob_opens_no_stream_anew(tmp_path: Path) -> None:
@@ -217,25 +102,6 @@ def test_a_queue_knob_opens_no_stream_anew(tmp_path: Path) -> None:
         running.pipeline.retune(Knobs.build({"ring_slots": 4, "queue_samples": 30}))
         running.batches(20)
         assert running.pipeline.activity().datasets["a"].generations == 1
-
-
-@pytest.mark.parametrize("block_length", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_pipelines_begun_at_saved_places_go_on_exactly(
-    block_length: int, seed: int, tmp_path: Path
-) -> None:
-    mixture = build(tmp_path, "a", "b", mixing={"block_length": block_length, "on_stall": "wait"})
-    with run(mixture) as running:
-        straight = running.batches(40).samples
-    rng = random.Random(seed)
-    place, found = None, []
-    while len(found) < len(straight):
-        knobs = {"queue_samples": rng.choice([3, 20])}
-        with run(mixture, knobs, start=place) as running:
-            running.batches(min(rng.randint(1, 6), 40 - len(found) // 4))
-            found += running.got.samples
-            place = running.place()
-    assert found == straight
 
 
 def test_a_parked_pipeline_gives_what_it_has_and_goes_on_afterwards(tmp_path: Path) -> None:
@@ -335,29 +201,6 @@ def test_a_failed_pipeline_goes_on_failing(tmp_path: Path) -> None:
         for _ in range(3):
             with pytest.raises(PipelineError, match="broken"):
                 running.batch()
-
-
-def test_quarantined_records_are_borne_and_named_once_however_often_they_come(
-    tmp_path: Path,
-) -> None:
-    mixture = build(tmp_path, "a", errors={"max_corrupt_ratio": 0.2})
-
-    class Damaged(RecordSource):
-        def open(self, start: Any, knobs: Any) -> Any:
-            for item in super().open(start, knobs):
-                bad = (item.place.shard, item.place.record) == (0, 1)
-                yield EmptyEpisode(item.place, "it is bad") if bad else item
-
-    def make(dataset: ResolvedDataset) -> RecordSource:
-        return Damaged(dataset, mixture.layout, None)
-
-    with run(mixture, source=make) as running:
-        got = running.until_pass(3)
-        (bad,) = running.pipeline.quarantined()
-    assert (bad.dataset, bad.shard, bad.record, bad.reason) == ("a", 0, 1, "it is bad")
-    for pass_ in range(3):
-        wanted = {s for s in every_sample(mixture, 0, pass_) if s[2:4] != (0, 1)}
-        assert set(got.of_pass(0, pass_)) == wanted
 
 
 # --- stalls -------------------------------------------------------------------------------------

@@ -25,42 +25,6 @@ def shards(*lengths: list[int]) -> list[list[Any]]:
     return [[episode(i, steps) for i, steps in enumerate(part)] for part in lengths]
 
 
-def test_a_path_that_does_not_exist_is_a_source_error_naming_dataset_and_path(
-    tmp_path: Path,
-) -> None:
-    written = write_dataset(tmp_path, shards([3]))
-    with pytest.raises(SourceError) as caught:
-        mixture_of(dataset_of(written, path=str(tmp_path / "nowhere/1.0.0")))
-    assert "robot" in caught.value.what
-    assert "nowhere" in caught.value.what
-    assert caught.value.dataset == "robot"
-
-
-def test_a_directory_that_is_no_tfds_version_is_a_source_error(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, shards([3]))
-    with pytest.raises(SourceError, match="not a TFDS version directory") as caught:
-        mixture_of(dataset_of(written, path=str(written.path.parent)))
-    assert str(written.path) in caught.value.remedy
-
-
-def test_a_missing_feature_is_a_spec_error_listing_those_that_exist(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, shards([3]))
-    with pytest.raises(SpecError) as caught:
-        mixture_of(dataset_of(written, images={"primary": "observation/imgae"}))
-    assert caught.value.path == "datasets[robot].images.primary"
-    for path in PLAIN:
-        assert path in caught.value.remedy
-
-
-def test_a_split_that_resolves_to_nothing_is_named_with_its_length(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, shards([2] * 25))
-    with pytest.raises(SpecError) as caught:
-        mixture_of(dataset_of(written, split="train[:1%]"))
-    assert "train[:1%]" in caught.value.what
-    assert "25" in caught.value.what
-    assert caught.value.path == "datasets[robot].split.train"
-
-
 def test_a_split_that_a_dataset_lacks_is_refused_and_null_leaves_it_out(tmp_path: Path) -> None:
     one = write_dataset(tmp_path, shards([3]), name="one")
     two = write_dataset(tmp_path, shards([3]), name="two")

@@ -62,11 +62,6 @@ def test_where_nothing_runs_top_says_so(
     assert json.loads(capsys.readouterr().out) == {"runs": []}
 
 
-@pytest.mark.parametrize("every", ["soon", "-1s"])
-def test_a_pause_that_is_none_is_refused(every: str) -> None:
-    assert main(["top", "--every", every]) == 2
-
-
 def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look) -> None:
     moment = look(lambda one: one.phase == "running")
     screen, terminal = pty.openpty()

@@ -335,11 +335,6 @@ def test_a_storage_that_cannot_be_opened_is_a_usage_error_without_its_password(
         assert "secret" not in str(caught.value)
 
 
-def test_text_that_is_no_url_is_refused() -> None:
-    with pytest.raises(UsageError, match="not a storage URL"):
-        storage_url("my studies")
-
-
 def test_postgresql_goes_through_psycopg() -> None:
     assert storage_url("postgresql://u:p@h/n") == "postgresql+psycopg://u:p@h/n"
     assert storage_url("postgres://h/n") == "postgresql+psycopg://h/n"
