@@ -29,7 +29,7 @@ from pathlib import Path
 import platformdirs
 
 from autoloader.errors import UsageError
-from autoloader.host.files import is_at, written_by_others
+from autoloader.host.files import is_at, other_writers, written_by_others
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def open_own(path: Path, flags: int = os.O_RDWR | os.O_CREAT, *, linked: bool = 
         what = "no regular file"
     elif found.st_uid != os.geteuid():
         what = f"a file of user {found.st_uid}"
-    elif found.st_mode & 0o022:
+    elif found.st_mode & other_writers(found):
         what = "a file that others may write to"
     elif found.st_nlink > 1 and not linked:
         what = "a file with a second name elsewhere"

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from rlds_files import PLAIN, episode, image, png, write_dataset
 from streams import spec_of
+from user_groups import give_to_another_group, give_to_own_group
 
 from autoloader import AutoLoader
 from autoloader.cache import disk as disk_module
@@ -216,6 +217,8 @@ def test_a_folder_that_others_may_write_to_is_done_without_and_said_once(
     fill(disk, range(20))
     del disk
     folder.chmod(mode)
+    if not mode & 0o002:
+        give_to_another_group(folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with caplog.at_level(logging.WARNING):
         disk = FramesOnDisk(DiskRoom(str(folder), MIB), sizes)
@@ -227,6 +230,14 @@ def test_a_folder_that_others_may_write_to_is_done_without_and_said_once(
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     folder.chmod(0o700)
     assert there(FramesOnDisk(DiskRoom(str(folder), MIB), sizes), range(20)) == list(range(20))
+
+
+def test_a_folder_that_the_users_own_group_may_write_to_is_used(tmp_path: Path) -> None:
+    folder = tmp_path / "frames"
+    fill(opened(folder), range(20))
+    give_to_own_group(folder)
+    folder.chmod(0o775)
+    assert there(opened(folder), range(20)) == list(range(20))
 
 
 def test_a_folder_that_is_made_is_this_users_alone(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from index_views import EpisodeView
 from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset
 from streams import dataset_of, mixture_of
+from user_groups import give_to_another_group, give_to_own_group
 
 from autoloader.catalog.descriptors import Descriptors
 from autoloader.errors import SourceError
@@ -440,6 +441,8 @@ def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_s
 ) -> None:
     check(open_dataset_index(dataset, cache_dir=cache))
     cache.chmod(mode)
+    if not mode & 0o002:
+        give_to_another_group(cache)
     builds.count()
     for _ in range(2):
         check(open_dataset_index(dataset, cache_dir=cache))
@@ -449,6 +452,18 @@ def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_s
     with pytest.raises(SourceError, match="others may write to it"):
         open_indexes([dataset], cache_dir=cache, keep=True)
     cache.chmod(0o755)
+    builds.count()
+    check(open_dataset_index(dataset, cache_dir=cache))
+    assert builds.count() == 0
+
+
+def test_an_index_made_with_a_umask_that_lets_the_users_own_group_write_is_used(
+    dataset: ResolvedDataset, cache: Path, builds: Builds
+) -> None:
+    check(open_dataset_index(dataset, cache_dir=cache))
+    for place in (cache, *index_files(cache)):
+        give_to_own_group(place)
+        place.chmod(place.stat().st_mode | 0o020)
     builds.count()
     check(open_dataset_index(dataset, cache_dir=cache))
     assert builds.count() == 0
@@ -476,7 +491,7 @@ def test_an_index_file_that_another_user_may_have_written_is_built_anew(
 
 @pytest.mark.parametrize(
     ("data", "folder", "used"),
-    [(0o755, 0o755, True), (0o775, 0o775, True), (0o755, 0o775, False), (0o775, 0o777, False)],
+    [(0o755, 0o755, True), (0o775, 0o775, True), (0o755, 0o757, False), (0o775, 0o777, False)],
 )
 def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
     written: Written,
