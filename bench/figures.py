@@ -30,6 +30,7 @@ class Figure:
         target: what it should reach, in words; empty where none.
         met: whether it does; ``None`` without a target.
         more_is_better: which side is the good one.
+        gate: see ``FigureSpec.gate``.
     """
 
     scenario: str
@@ -40,6 +41,7 @@ class Figure:
     target: str
     met: bool | None
     more_is_better: bool
+    gate: str = "interval"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -101,6 +103,7 @@ def _figure(scenario: Scenario, spec: FigureSpec, turns: Turns) -> Figure:
         target(spec),
         met(spec, value.median),
         spec.kind not in ("spread", "share_error") and spec.measure not in LESS_IS_BETTER,
+        spec.gate,
     )
 
 

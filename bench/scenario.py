@@ -69,6 +69,11 @@ class FigureSpec(_Strict):
     stretch: Literal["running", "whole", "window"] = "whole"
     at_least: float | None = None
     at_most: float | None = None
+    gate: Literal["interval", "target"] = Field(
+        "interval",
+        description="what ``bench.gate`` holds a ratio to: the interval of another run, or, where "
+        "the two sides differ from host to host, the figure's own target",
+    )
     unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes", "episodes", ""] = "×"
 
 

@@ -2,7 +2,9 @@
 
 A count passes while it is not worse than its value by more than ``tolerance`` (a share of it) and
 ``slack`` (in its own unit). A ratio was measured with an interval; it passes while the new run's
-interval reaches the old one: what lies wholly on its worse side fell outside of its noise.
+interval reaches the old one: what lies wholly on its worse side fell outside of its noise. Where
+the two sides of a ratio differ from host to host (``gate: target``), the new run alone decides, by
+the target of its scenario.
 Better is never a failure; it is told, so that the baseline can be written anew.
 
 Not here: counting (``bench.gate.counted``), measuring (``bench.runner``).
@@ -119,7 +121,8 @@ def timed_baseline(run: Mapping[str, Any]) -> dict[str, dict[str, Ratio]]:
     """Ratios of a bench run's document, with the intervals they had."""
     found: dict[str, dict[str, Ratio]] = {}
     for figure in run["figures"]:
-        if figure["unit"] == "×" and figure["value"]["count"] > 1:
+        by_interval = figure["unit"] == "×" and figure["gate"] == "interval"
+        if by_interval and figure["value"]["count"] > 1:
             value = figure["value"]
             ratio = Ratio(
                 value=value["median"],
@@ -165,19 +168,31 @@ def judge_counts(baseline: Baseline, counts: Mapping[str, Mapping[str, float]]) 
 
 
 def judge_ratios(baseline: Baseline, figures: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-    """Every measured ratio against the interval it had; one that was not measured fails."""
-    measured = {(one["scenario"], one["title"]): one["value"] for one in figures}
+    """Every measured ratio against the interval it had; one that was not measured fails.
+
+    Figures with ``gate: target`` are held to their scenario's target.
+    """
+    measured = {(one["scenario"], one["title"]): one for one in figures}
     verdicts = []
     for scenario, titles in baseline.timed.items():
         for title, limit in titles.items():
-            value = measured.get((scenario, title))
             less = limit.worse == "less"
             wanted = f"≥ {limit.low:.3f}" if less else f"≤ {limit.high:.3f}"
-            if value is None:
+            figure = measured.get((scenario, title))
+            if figure is None:
                 verdicts.append(Verdict(scenario, title, "not measured", wanted, passed=False))
                 continue
+            value = figure["value"]
             below, above = value["high"] < limit.low, value["low"] > limit.high
-            found = f"{value['median']:.3f} ({value['low']:.3f} – {value['high']:.3f})"
             worse, better = (below, above) if less else (above, below)
-            verdicts.append(Verdict(scenario, title, found, wanted, not worse, better))
+            verdicts.append(Verdict(scenario, title, _told(value), wanted, not worse, better))
+    verdicts += [
+        Verdict(scenario, title, _told(one["value"]), one["target"], one["met"])
+        for (scenario, title), one in measured.items()
+        if one["gate"] == "target"
+    ]
     return verdicts
+
+
+def _told(value: Mapping[str, float]) -> str:
+    return f"{value['median']:.3f} ({value['low']:.3f} – {value['high']:.3f})"

@@ -66,6 +66,7 @@ def _figure(low: float, median: float, high: float, *, more_is_better: bool = Tr
         "title": "rate",
         "unit": "×",
         "more_is_better": more_is_better,
+        "gate": "interval",
         "value": value,
     }
 
@@ -92,6 +93,16 @@ def test_of_memory_more_is_worse() -> None:
     baseline = Baseline(counted={}, timed=timed_baseline({"figures": figures}))
     assert not judge_ratios(baseline, [_figure(0.4, 0.5, 0.6)])[0].passed
     assert judge_ratios(baseline, [_figure(0.1, 0.1, 0.1)])[0].passed
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_a_ratio_that_differs_from_host_to_host_is_held_to_the_target_of_its_own_run(
+    met: bool,
+) -> None:
+    figure = {**_figure(0.4, 0.5, 0.6), "gate": "target", "target": "≤ 0.5", "met": met}
+    assert timed_baseline({"figures": [figure]}) == {}
+    (verdict,) = judge_ratios(Baseline(counted={}), [figure])
+    assert (verdict.passed, verdict.wanted) == (met, "≤ 0.5")
 
 
 def test_a_ratio_that_was_not_measured_fails() -> None:
