@@ -2,8 +2,9 @@
 
 Every frame is a bar code of dataset, shard, record and t, and so are the numbers and the words, so
 that a row that is not the one its provenance names is recognised by every column. What a row must
-hold is read from the files by ``bench.records`` and Pillow, and put together by ``eager``: neither
-shares code with the library. All rows are held as arrays, so that a batch is compared as a whole.
+hold is read from the files by ``bench.records`` and Pillow, and put together by ``cli.witness``:
+neither shares code with the readers. All rows are held as arrays, so that a batch is compared as a
+whole.
 
 Not here: what disturbs the loader meanwhile (``isolation/loader_machine.py``).
 """
@@ -11,7 +12,6 @@ Not here: what disturbs the loader meanwhile (``isolation/loader_machine.py``).
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-
-sys.path.insert(0, str(Path(__file__).parent / "reference"))
-
-from eager import Episode, Sample, samples_of, splitmix64
+from plain_samples import Episode, Sample, samples_of
 from rlds_files import PLAIN, Written, image, numbers, write_dataset
 from streams import spec_of
 
+from autoloader.cli.witness import splitmix64
 from autoloader.spec import PipelineSpec
 from bench.records import parse_example, read_records
 
@@ -179,7 +177,7 @@ class CodedRows:
 
 
 def _read(payload: bytes, place: tuple[int, int, int]) -> Episode:
-    """An episode as ``eager`` wants it; each frame is held against the bar code of its place."""
+    """An episode, each of whose frames is held against the bar code of its place."""
     values = parse_example(payload)
     language = [word.decode() for word in values["steps/language_instruction"]]
     steps = len(language)

@@ -1,18 +1,15 @@
 """Compares samples of a loader with what plain readers find in their files: TFDS, or PyAV.
 
-Not here: reading (``cli.tfds_reader``, ``cli.lerobot_reader``), transforms
-(``cli.reference_transform``), the values a sample should have (``cli.reference_values``), showing
-what differs (``cli.verify``).
+Not here: reading (``cli.tfds_reader``, ``cli.lerobot_reader``), what a sample should hold
+(``cli.witness``), showing what differs (``cli.verify``).
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autoloader.catalog.metadata import LEROBOT, VersionDirectory
+from autoloader.cli import witness
+from autoloader.cli.tfds_reader import Step, TfdsReader, value_at
+from autoloader.errors import SourceError
+from autoloader.spec.ops import WIDTHS
 
 if TYPE_CHECKING:
     from autoloader.cli.lerobot_reader import LeRobotReader
-    from autoloader.cli.reference_steps import DerivedEpisode
-    from autoloader.cli.tfds_reader import TfdsReader
 
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
@@ -85,8 +84,6 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
 
 def _seen(step: Any, flag: str) -> tuple[Any, bool]:
     """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
-    from autoloader.cli.tfds_reader import value_at
-
     absent = bool(flag) and step is not None and not value_at(step, flag)
     return (None if absent else step), absent
 
@@ -97,13 +94,17 @@ def _reader_of(directory: VersionDirectory, *, by_row: bool) -> TfdsReader | LeR
         from autoloader.cli.lerobot_reader import LeRobotReader
 
         return LeRobotReader(directory, by_row=by_row)
-    from autoloader.cli.tfds_reader import TfdsReader
-
     return TfdsReader(directory)
 
 
 class Comparer:
-    """Holds rows against plain readers; rows of one episode come together."""
+    """Holds rows against the witness.
+
+    Args:
+        spec: the mixture.
+        loader: open, over ``spec``.
+        found: takes what was compared, and what differs.
+    """
 
     def __init__(self, spec: Any, loader: Any, found: Comparison) -> None:
         self._spec = spec
@@ -111,81 +112,90 @@ class Comparer:
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._found = found
         self._readers = [
-            _reader_of(one.directory, by_row=one.by_row) for one in self._mixture.datasets
+            _reader_of(one.directory, by_row=spec.dataset(one.name).timestamps == "ignore")
+            for one in self._mixture.datasets
         ]
-        self._episode: tuple[tuple[int, int, int], DerivedEpisode] | None = None
-        self._ranges: dict[str, Any] = {}
+        self._episode: tuple[tuple[int, int, int], witness.Episode] | None = None
 
-    def row(self, row: Mapping[str, Any]) -> None:
-        """Compare one sample."""
-        from autoloader.cli.reference_values import ReferenceSample
+    def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
+        """Compare the first samples of a loader; gives how many are done."""
+        places = Counter(tuple(row["provenance"].tolist()) for row in rows)
+        for index in range(len(self._readers)):
+            self._passes(index, {place for place in places if place[0] == index})
+        for place, count in places.items():
+            if count > 1:
+                self._differs(self._where(*place), "t", f"the sample came {count} times")
+        ordered = sorted(rows, key=lambda row: row["provenance"].tolist())  # an episode's together
+        for done, row in enumerate(ordered):
+            self._row(row)
+            yield done + 1
 
-        index, _, shard, record, t = row["provenance"].tolist()
+    def _passes(self, index: int, came: Set[tuple[int, ...]]) -> None:
+        """Look for missing samples in the passes that are over: those before the last begun one."""
+        over = range(max((place[1] for place in came), default=0))
+        for shard, piece in enumerate(self._mixture.datasets[index].slices if over else ()):
+            for record in range(piece.start, piece.stop):
+                try:
+                    episode = self._read(index, shard, record)
+                except SourceError:  # damaged: it has no sample
+                    continue
+                for pass_ in over:
+                    for t in episode.drawn(pass_, shard, record):
+                        place = (index, pass_, shard, record, t)
+                        if place not in came:
+                            self._differs(self._where(*place), "t", f"missing in pass {pass_}")
+
+    def _where(self, index: int, pass_: int, shard: int, record: int, t: int) -> str:
+        del pass_
         dataset = self._mixture.datasets[index]
-        declared = self._spec.dataset(dataset.name)
-        episode = self._steps(index, shard, record)
-        every, valid = episode.steps, episode.valid
-        steps = every[:: dataset.stride]
-        where = f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
-        self._found.samples[dataset.name] += 1
-        if t >= len(steps):
-            self._differs(where, "t", f"there are {len(steps)} steps")
-            return
-        expected = ReferenceSample(steps, t, dataset.sample, episode.action, episode.state)
-        self._allowed(declared, every, t * dataset.stride, valid, where)
-        for name in ("action", "state"):
-            self._numbers(row, name, expected, dataset.name, where)
-        self._frames(row, expected, declared, dataset.sample, steps, t, where)
-        self._language(row, declared, steps[t], where)
-        self._features(row, expected, declared, where)
+        return f"{dataset.name}, {Path(dataset.slices[shard].path).name}, record {record}, t {t}"
 
-    def _steps(self, index: int, shard: int, record: int) -> DerivedEpisode:
-        """An episode's steps before the stride, as a function and the dataset's words leave it."""
-        from autoloader.cli.reference_steps import DerivedEpisode
-        from autoloader.cli.reference_transform import TransformedEpisode
+    def _row(self, row: Mapping[str, Any]) -> None:
+        """Compare one sample."""
+        index, pass_, shard, record, t = row["provenance"].tolist()
+        name = self._mixture.datasets[index].name
+        where = self._where(index, pass_, shard, record, t)
+        self._found.samples[name] += 1
+        episode = self._read(index, shard, record)
+        if (rule := episode.why_not(t)) is not None:
+            self._differs(where, rule, f"step {t} of {len(episode.steps)} has no sample")
+            if rule == "t":
+                return
+        elif t not in episode.drawn(pass_, shard, record):
+            self._differs(where, "sample.per_episode", "another step is drawn in this pass")
+        expected = episode.at(t, pass_, shard, record)
+        for field_ in ("action", "state"):
+            self._numbers(row, field_, expected, name, where)
+        self._frames(row, expected, where)
+        self._language(row, episode, episode.steps[t], where)
+        self._features(row, expected, episode.declared, where)
 
+    def _read(self, index: int, shard: int, record: int) -> witness.Episode:
+        """An episode as the user's function and the dataset's words leave it."""
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
-            dataset = self._mixture.datasets[index]
-            steps = self._readers[index].episode(dataset.slices[shard], record)
-            valid = [True] * len(steps)
+            dataset, reader = self._mixture.datasets[index], self._readers[index]
             declared = self._spec.dataset(dataset.name)
+            steps, valid = reader.episode(dataset.slices[shard], record), None
             if declared.transform is not None:
-                made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
+                made = witness.TransformedEpisode(
+                    steps, dataset.directory.features, declared.transform
+                )
                 steps, valid = made.steps, made.valid
-            self._episode = key, DerivedEpisode(steps, valid, declared)
+            sample = witness.sample_in_frames(self._spec, dataset.name, reader.fps or declared.fps)
+            labels = {
+                path: [text.decode() for text in names.values()]
+                for path, names in dataset.words.names.items()
+            }
+            self._episode = key, witness.Episode(
+                steps, declared, sample, valid=valid, labels=labels,
+                key=witness.key_of(self._spec.seed, dataset.name),
+            )  # fmt: skip
         return self._episode[1]
-
-    def _allowed(
-        self, declared: Any, steps: list[Any], number: int, valid: list[bool], where: str
-    ) -> None:
-        """Whether a transform and the rules of ``keep`` let step ``number`` be t."""
-        from autoloader.cli.reference_values import why_not_kept
-
-        if not valid[number]:
-            self._differs(where, "transform.valid", "the function, or keep.moving, bars it")
-        if declared.keep is None:
-            return
-        listed = {}
-        if declared.keep.ranges is not None:
-            file = declared.keep.ranges.file
-            if file not in self._ranges:
-                self._ranges[file] = json.loads(Path(file).read_text(encoding="utf-8"))
-            listed = self._ranges[file]
-        anywhere = declared.keep.language == "anywhere"
-        if anywhere and not any(any(self._speak(declared, step)) for step in steps):
-            self._differs(where, "keep.language", "no step of the episode has an instruction")
-        spoken = functools.partial(lambda step: all(self._speak(declared, step)), steps[number])
-        rule = why_not_kept(declared.keep, spoken, steps[number], number, listed)
-        if rule is not None:
-            self._differs(where, rule, f"step {number} does not keep this rule")
 
     def _numbers(
         self, row: Mapping[str, Any], name: str, expected: Any, dataset: str, where: str
     ) -> None:
-        from autoloader.cli.reference_values import normalised_rows
-        from autoloader.spec.ops import WIDTHS
-
         *rows, width = row[name].shape
         shape = (math.prod(rows), width)  # no -1: a mixture without this field has no columns
         got, mask = row[name].reshape(shape), row[f"{name}_mask"].reshape(shape)
@@ -198,7 +208,9 @@ class Comparer:
             how = self._spec.normalize_of(dataset, name)
             if how is not None:
                 key = "action" if name == "action" else "proprio"
-                values = normalised_rows(values, zeroed, how, self._statistics[dataset][key])
+                values = witness.normalised_rows(
+                    values, zeroed, how, self._statistics[dataset][key]
+                )
                 exact = False
             exact = exact and not (name == "action" and expected.summed)
             terms = getattr(self._spec.dataset(dataset), name).terms
@@ -212,18 +224,9 @@ class Comparer:
         if not np.array_equal(mask, inside):
             self._differs(where, f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
 
-    def _frames(
-        self, row: Mapping[str, Any], expected: Any, declared: Any, sample: Any,
-        steps: list[Any], t: int, where: str,
-    ) -> None:  # fmt: skip
+    def _frames(self, row: Mapping[str, Any], expected: witness.Sample, where: str) -> None:
+        declared, plan = expected.episode.declared, expected.frames()
         told = row["frame_offset"].tolist()
-        plan = [expected.frame(offset) for offset in sample.frame_offsets]
-        if sample.goal == "uniform":  # drawn: any later frame will do, and then that one it is
-            goal = t + told[-1]
-            if not (t < goal < len(steps) or t == goal == len(steps) - 1):
-                self._differs(where, "goal", f"offset {told[-1]} of {len(steps)} steps")
-                return
-            plan.append((steps[goal], told[-1], True))
         if told != [offset for _, offset, _ in plan]:
             self._differs(where, "frame_offset", f"{told}, {[one[1] for one in plan]}")
         for camera, frames in row["images"].items():
@@ -253,58 +256,34 @@ class Comparer:
 
     def _distance(self, frame: Any, step: Any, path: str, camera: str) -> float:
         """Mean absolute difference in grey levels."""
-        from autoloader.cli.tfds_reader import value_at
-
         if step is None:
             return float(frame.max())
         picture = np.asarray(value_at(step, path))
         if picture.shape[-1] == 1:
             picture = np.repeat(picture, 3, axis=-1)
-        wanted, how = picture, self._spec.cameras[camera]
-        if picture.shape[:2] != tuple(how.size):
-            from autoloader.graph.resize import fitted_picture  # brings TensorFlow
-
-            wanted = fitted_picture(picture, how)
+        wanted = witness.fitted_picture(picture, self._spec.cameras[camera])
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
     def _depth(
         self, frame: Any, step: Any, choices: tuple[str, ...], camera: str, where: str
     ) -> None:
         """Compare a depth frame, to the bit."""
-        from autoloader.cli.reference_values import nearest_frame
-        from autoloader.cli.tfds_reader import value_at
-
         how = self._spec.cameras[camera]
         stored = [value_at(step, path) for path in choices if step is not None]
-        wanted = [nearest_frame(one, how).astype(how.depth) for one in stored]
+        wanted = [witness.nearest_frame(one, how).astype(how.depth) for one in stored]
         wanted = wanted or [np.zeros_like(frame)]
         if all(frame.tobytes() != one.tobytes() for one in wanted):
             off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
             self._differs(where, "depth", f"{off} of {frame.size} values differ")
 
-    def _language(self, row: Mapping[str, Any], declared: Any, step: Any, where: str) -> None:
-        said = self._said(declared, step)
+    def _language(
+        self, row: Mapping[str, Any], episode: witness.Episode, step: Step, where: str
+    ) -> None:
+        said = episode.said(step)
         choices = [text for texts in said for text in texts] if said else [""]
         self._found.texts += 1
         if row["language"] not in choices:
             self._differs(where, "language", f"loader {row['language']!r}, files {choices!r}")
-
-    def _said(self, declared: Any, step: Any) -> list[list[str]]:
-        """The texts that each language feature of a step may give."""
-        from autoloader.cli.reference_values import said_at
-
-        choice = declared.language
-        dataset = next(one for one in self._mixture.datasets if one.name == declared.name)
-        labels = {
-            path: [text.decode() for text in names.values()]
-            for path, names in dataset.words.names.items()
-        }
-        paths = choice.paths if choice else ()
-        return [said_at(step, path, choice, labels.get(path, ())) for path in paths]
-
-    def _speak(self, declared: Any, step: Any) -> list[bool]:
-        """Whether each language feature of a step says something."""
-        return [any(text.strip() for text in texts) for texts in self._said(declared, step)]
 
     def _features(self, row: Mapping[str, Any], expected: Any, declared: Any, where: str) -> None:
         for name, found in row["features"].items():

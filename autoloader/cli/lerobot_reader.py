@@ -4,7 +4,7 @@ It uses nothing of what the loader uses beside the list of episodes, and what it
 lie in videos: rows are looked for by their episode, and PyAV decodes a video to the frame that is
 wanted.
 
-Not here: TFDS (``cli.tfds_reader``), what a sample should hold (``cli.reference_values``).
+Not here: TFDS (``cli.tfds_reader``), what a sample should hold (``cli.witness``).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class LeRobotReader:
         self._by_row = by_row
         self._times: dict[str, Sequence[int]] = {}
         self._known = metadata_of(directory)
+        self.fps: float | None = self._known.fps
 
     def episode(self, piece: ShardSlice, record: int) -> list[Step]:
         """The steps of an episode of a Parquet file.

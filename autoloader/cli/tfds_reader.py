@@ -3,7 +3,7 @@
 No code of this library is between the files and the values: TFDS finds the record, parses and
 decodes it. TFDS is imported when the first episode is read.
 
-Not here: what a sample should hold (``cli.reference_values``).
+Not here: what a sample should hold (``cli.witness``).
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ class TfdsReader:
     Args:
         directory: which; its name is for messages.
     """
+
+    fps: float | None = None
+    """Frames a second; RLDS datasets do not say them."""
 
     def __init__(self, directory: VersionDirectory) -> None:
         self._directory = directory

@@ -50,11 +50,10 @@ def verify(
         declared, split=split, ram_floor=ram_floor, output="numpy", rank=0, world_size=1
     ) as loader:
         compare = Comparer(declared, loader, found)
-        rows = sorted(taken(loader, samples), key=lambda row: row["provenance"].tolist())
+        rows = list(taken(loader, samples))
         with progress_bar("comparing with the files") as advance:
-            for done, row in enumerate(rows):
-                compare.row(row)
-                advance(done + 1, len(rows))
+            for done in compare.rows(rows):
+                advance(done, len(rows))
     document = {
         "samples": dict(found.samples),
         "numbers": found.numbers,

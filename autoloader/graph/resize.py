@@ -10,20 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from autoloader.graph.tensorflow import tf
 from autoloader.spec import CameraSpec
-
-
-def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np.uint8]:
-    """[H, W, 3] uint8 of one decoded picture [h, w, 3], resized and fitted as ``camera`` says."""
-    if picture.shape[:2] == tuple(camera.size):
-        return picture
-    with tf.device("/CPU:0"):
-        given = tf.constant(picture)
-        return np.asarray(fit(given, tf.shape(given), camera))
 
 
 def fit(picture: Any, shape: Any, camera: CameraSpec) -> Any:

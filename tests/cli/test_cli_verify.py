@@ -23,8 +23,11 @@ from rlds_files import (
     write_dataset,
     write_records,
 )
+from streams import spec_of
 
+from autoloader import AutoLoader
 from autoloader.cli.app import main
+from autoloader.cli.comparison import Comparer, Comparison, evenly, taken
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -89,6 +92,31 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
     assert found["samples"] == {"first": 8, "second": 8}
     assert (found["texts"], found["frames"]) == (16, 16 * 2 * 4)
     assert found["largest_frame_difference"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"edges": {"start": "drop"}}, {"sample.edges.start"}),
+        ({"per_episode": 2}, {"sample.per_episode"}),
+        ({"frame_offsets": [-1]}, {"t"}),
+    ],
+    ids=["a step at a dropped edge", "a step that is not drawn", "missing steps"],
+)
+@pytest.mark.parametrize("reader", ["indexed", "stream"])
+def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
+    reader: str, asked: dict[str, Any], told: set[str], tmp_path: Path
+) -> None:
+    written = write_dataset(tmp_path, [[episode(0, 6), episode(1, 5)]])
+    plain: dict[str, Any] = {"frame_offsets": [-1], "edges": {"start": "repeat"}}
+    given = {**plain, "per_episode": 2} if told == {"t"} else plain
+    specs = [
+        evenly(spec_of(written, sample=sample, reader=reader)) for sample in (given, plain | asked)
+    ]
+    found = Comparison()
+    with AutoLoader(specs[0], output="numpy", isolation="thread", ram_floor=0) as loader:
+        list(Comparer(specs[1], loader, found).rows(list(taken(loader, 16))))
+    assert {one.split(": ")[1] for one in found.differences} == told
 
 
 HOOKS = """

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from eager import Episode, Sample, samples_of
 from episode_rules import binarise, rel2abs, rotation, rotation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_samples import Episode, Sample, samples_of
 from rlds_files import PLAIN, TEXT, episode, numbers, write_dataset
 from streams import dataset_of, mixture_of
 from test_both_readers import PASSES, Data, Key, check, read_from_index, read_from_stream, samples

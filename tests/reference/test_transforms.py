@@ -11,9 +11,9 @@ from typing import Any
 import lab_hooks
 import numpy as np
 import pytest
-from eager import Episode, Sample, samples_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_samples import Episode, Sample, samples_of
 from rlds_files import PLAIN, TEXT, episode, image, numbers, png, write_dataset
 from streams import dataset_of, episodes_of_pass, mixture_of, spec_of
 from test_both_readers import PASSES, Data, Key, check, read_from_index, read_from_stream, samples
@@ -261,8 +261,7 @@ def keeping(data: Data, keep: dict[str, Any], sample: Any, stride: int) -> Resol
 
 
 def wanted_with(data: Data, mixture: ResolvedMixture, keep: Any, sample: Any, stride: int) -> Any:
-    own = {"keep": keep, "ranges": RANGES}
-    return wanted_by(data, mixture, relabelled, sample, stride, **own)
+    return wanted_by(data, mixture, relabelled, sample, stride, keep=keep)
 
 
 @st.composite

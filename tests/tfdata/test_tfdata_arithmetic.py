@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from autoloader.cli import witness
 from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.resample import resample
 from autoloader.graph import windows
-from autoloader.graph.resize import fitted_picture
 from autoloader.graph.tensorflow import tf
 from autoloader.order.mixture import BlockSequence, MixtureOrder
 from autoloader.samples import windows as numpy_windows
@@ -251,8 +251,9 @@ def test_kernels_resize_and_fit_as_the_pool_does_within_one_level(
     wanted = np.empty((*size, 3), np.uint8)
     png = bytes(cv2.imencode(".png", picture[..., ::-1])[1])
     FrameDecoder(camera).decode_into(png, wanted)
-    found = fitted_picture(picture, camera)
-    assert np.abs(found.astype(int) - wanted).max() <= 1
+    graphs = np.asarray(decode_frame(png, camera))
+    for found in (graphs, witness.fitted_picture(picture, camera)):
+        assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

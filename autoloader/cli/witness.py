@@ -1,0 +1,734 @@
+"""What a dataset's samples should be, worked out a second time from what lies in its files.
+
+``autoloader verify`` and the tests hold both readers against it. So this module is slow and
+straightforward on purpose, goes through the steps one by one, and shares nothing with the loader
+but the spec: an import contract keeps it from ``samples``, ``transforms``, ``order``, ``index``,
+``graph``, ``decode`` and ``read``.
+
+A user's function gets a number in the place of each decoded picture; where it returns that number,
+the picture is put back.
+
+Not here: reading the steps (``cli.tfds_reader``, ``cli.lerobot_reader``), comparing
+(``cli.comparison``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.catalog import Feature
+from autoloader.cli.tfds_reader import Step, text_at, value_at
+from autoloader.errors import SourceError
+from autoloader.spec import (
+    CameraSpec,
+    DatasetSpec,
+    FieldExpression,
+    FieldNormalizeSpec,
+    FieldOp,
+    FieldTerm,
+    KeepSpec,
+    LanguageChoice,
+    PipelineSpec,
+    SampleSpec,
+    TransformSpec,
+)
+from autoloader.spec.keep import key_parts, matcher
+
+Rows = NDArray[np.float64]
+_Columns = list[NDArray[np.float32]]
+_METADATA = "episode_metadata"
+_TRAJECTORY = "traj_metadata"
+_VALID = "valid"
+_PICTURES = 7 << 50
+_MASK = 2**64 - 1
+_ORDER, _GOAL = 1, 11
+
+# -- draws ---------------------------------------------------------------------------------------
+
+
+def splitmix64(value: int) -> int:
+    """The hash of a 64-bit number."""
+    z = (value + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def _fold(key: int, *parts: int) -> int:
+    for part in parts:
+        key = splitmix64(key ^ part)
+    return key
+
+
+def key_of(seed: int, name: str) -> int:
+    """The key of all draws of a dataset."""
+    return int.from_bytes(
+        hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=8).digest(), "little"
+    )
+
+
+# -- episodes and samples ------------------------------------------------------------------------
+
+
+def sample_in_frames(spec: PipelineSpec, name: str, fps: float | None) -> SampleSpec:
+    """What a sample of a dataset holds; offsets in seconds become offsets in its frames."""
+    sample, declared = spec.sample_of(name), spec.dataset(name)
+    if not sample.delta_timestamps or fps is None:
+        return sample
+    rate = fps / declared.stride / declared.steps.every
+    return sample.model_copy(update=sample.delta_timestamps.in_frames(rate, name))
+
+
+class Episode:
+    """One episode as the spec's words for its dataset leave it.
+
+    Args:
+        steps: as the user's function leaves them, or as they lie in the file.
+        declared: the dataset.
+        sample: what a sample holds, in frames.
+        valid: which of ``steps`` may be t; default: all.
+        labels: path of a class label → its names.
+        key: of the dataset, see ``key_of``.
+
+    Attributes:
+        steps: every ``stride``-th of those that are left, with what ops made of their terms.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        declared: DatasetSpec,
+        sample: SampleSpec,
+        *,
+        valid: Sequence[bool] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        key: int = 0,
+    ) -> None:
+        self.declared = declared
+        self.sample = sample
+        self._labels = labels or {}
+        self._key = key
+        said = declared.steps
+        taken = slice(said.drop_first, None, said.every)
+        made = [dict(step) for step in steps[taken]]
+        self.fields = {
+            "action": _derived(made, "action", declared.action),
+            "state": _derived(made, "state", declared.state),
+        }
+        left = max(0, len(made) - said.drop_last)
+        self._every: list[Step] = list(made[:left])
+        self._valid = list([True] * len(steps) if valid is None else valid)[taken][:left]
+        self.steps = self._every[:: declared.stride]
+
+    def why_not(self, t: int) -> str | None:
+        """The word of the spec for which step t has no sample; ``None`` where it has one."""
+        if not 0 <= t < len(self.steps):
+            return "t"
+        return self._edge(t) or self._rule(t * self.declared.stride)
+
+    def drawn(self, pass_: int, shard: int, record: int) -> list[int]:
+        """The t that have a sample in a pass, in the order in which an episode gives them."""
+        key = _fold(self._key, _ORDER, pass_, shard, record)
+        found = [t for t in range(len(self.steps)) if self.why_not(t) is None]
+        found.sort(key=lambda t: splitmix64(t ^ key))
+        count = self.sample.per_episode
+        return found if count == "all" else found[:count]
+
+    def at(self, t: int, pass_: int, shard: int, record: int) -> Sample:
+        """The sample at t, in this pass, of the episode that lies there."""
+        return Sample(self, t, _fold(self._key, _ORDER, pass_, shard, record, _GOAL, t))
+
+    def said(self, step: Step) -> list[list[str]]:
+        """The texts that each language feature of a step may give."""
+        choice = self.declared.language
+        if choice is None:
+            return []
+        return [_said_at(step, path, choice, self._labels.get(path, ())) for path in choice.paths]
+
+    def _edge(self, t: int) -> str | None:
+        """The edge that drops t."""
+        sample = self.sample
+        chunks = [0, *sample.frame_offsets] if sample.action_per == "step" else [0]
+        rows = [start + row for start in chunks for row in sample.action_offsets]
+        for offset in (*sample.frame_offsets, *sample.state_offsets, *rows):
+            if t + offset < 0 and sample.edges.start == "drop":
+                return "sample.edges.start"
+            if t + offset >= len(self.steps) and sample.edges.end == "drop":
+                return "sample.edges.end"
+        return None
+
+    def _rule(self, number: int) -> str | None:
+        """The function's mask, or the rule of ``keep``, that bars a step before the stride."""
+        if not self._valid[number]:
+            return "transform.valid"
+        keep, step = self.declared.keep, self._every[number]
+        if keep is None:
+            return None
+        if keep.moving is not None:
+            moves = np.abs(numbers(step, keep.moving.path))
+            if not (moves > np.asarray(keep.moving.above, np.float32)).any():
+                return "keep.moving"
+        if keep.language == "anywhere" and not self._speaks_anywhere:
+            return "keep.language"
+        if keep.language == "required" and not all(map(_speaks, self.said(step))):
+            return "keep.language"
+        return _broken(keep, step, number)
+
+    @cached_property
+    def _speaks_anywhere(self) -> bool:
+        return any(_speaks(texts) for step in self._every for texts in self.said(step))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sample of an episode.
+
+    Attributes:
+        episode: the episode.
+        t: where the sample stands.
+        draw: random number of its goal.
+    """
+
+    episode: Episode
+    t: int
+    draw: int
+
+    @property
+    def summed(self) -> bool:
+        """Whether the action is a sum, whose last bit depends on the order of adding."""
+        return self.episode.sample.action_reduce == "sum"
+
+    def frames(self) -> list[tuple[Step | None, int, bool]]:
+        """Of each frame: step or ``None`` where it is black, realised offset, whether it is inside.
+
+        The goal's is the last.
+        """
+        steps, found = self.episode.steps, []
+        for offset in self.episode.sample.frame_offsets:
+            row, inside, zero = self._row(offset)
+            found.append((None if zero else steps[row], offset if zero else row - self.t, inside))
+        if self.episode.sample.goal == "uniform":
+            left = len(steps) - 1 - self.t
+            goal = self.t + 1 + splitmix64(self.draw) % left if left else self.t
+            found.append((steps[goal], goal - self.t, True))
+        return found
+
+    def rows(self, name: str) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]] | None:
+        """(values [R, width], inside [R], zeroed [R]) of a field before normalisation.
+
+        Chunks of several steps of the window are one behind the other.
+        """
+        expression = self.episode.fields[name]
+        if expression is None:
+            return None
+        sample = self.episode.sample
+        if name == "action" and sample.action_per == "step":
+            chunks = [
+                self._rows(name, expression, *self._row(offset)) for offset in sample.frame_offsets
+            ]
+            values, inside, zeroed = (np.concatenate(part) for part in zip(*chunks, strict=True))
+            return values, inside, zeroed
+        return self._rows(name, expression, self.t, True, False)
+
+    def _rows(
+        self, name: str, expression: FieldExpression, at: int, real: bool, blank: bool
+    ) -> tuple[Rows, NDArray[np.bool_], NDArray[np.bool_]]:
+        """The rows that count from step ``at``, which may stand for one outside the episode."""
+        sample = self.episode.sample
+        offsets = list(sample.state_offsets)
+        if name == "action":
+            offsets = list(sample.action_offsets)
+        values, insides, zeros = [], [], []
+        for offset in offsets:
+            row, inside, zero = self._row(offset, at)
+            inside, zero = inside and real, zero or blank
+            value = numbers(self.episode.steps[row], expression)
+            state = self.episode.fields["state"]
+            if name == "action" and sample.action_relative_to_state and state is not None:
+                base = numbers(self.episode.steps[at], state)
+                for dim in sample.action_relative_to_state:
+                    value[dim] -= base[dim]
+            values.append(np.zeros_like(value) if zero else value)
+            insides.append(inside)
+            zeros.append(zero)
+        if name == "action" and sample.action_reduce == "sum":
+            total = np.zeros_like(values[0])
+            for value, inside in zip(values, insides, strict=True):
+                if inside:
+                    total = total + value
+            values, insides, zeros = [total], [any(insides)], [not any(insides)]
+        stacked = np.stack(values).astype(np.float64)
+        return stacked, np.asarray(insides), np.asarray(zeros)
+
+    def feature(
+        self, path: str | None, like: Any, *, per_step: bool
+    ) -> tuple[list[Any], list[bool]]:
+        """(values, inside) of a feature that samples hold: by row, or one of the episode.
+
+        Args:
+            path: of the feature; ``None`` where the dataset names none.
+            like: the loader's value of one row, whose zero stands for what is not there.
+            per_step: whether it has a row for each of the state's.
+        """
+        offsets = self.episode.sample.state_offsets if per_step else (0,)
+        values, insides = [], []
+        for row, inside, zero in map(self._row, offsets):
+            there = path is not None and not zero
+            values.append(
+                value_at(self.episode.steps[row], path or "") if there else _nothing(like)
+            )
+            insides.append(path is not None and (inside or not per_step))
+        return [
+            one.decode("utf-8", "replace") if isinstance(one, bytes) else np.asarray(one).tolist()
+            for one in values
+        ], insides
+
+    def _row(self, offset: int, at: int | None = None) -> tuple[int, bool, bool]:
+        """(step within the episode, whether it was asked for, whether zero stands for it)."""
+        wanted, last = (self.t if at is None else at) + offset, len(self.episode.steps) - 1
+        if wanted < 0:
+            return 0, False, self.episode.sample.edges.start == "zero"
+        if wanted > last:
+            return last, False, self.episode.sample.edges.end == "zero"
+        return wanted, True, False
+
+
+def _nothing(like: Any) -> Any:
+    return "" if isinstance(like, str) else np.zeros_like(like)
+
+
+def numbers(step: Step, expression: FieldExpression) -> NDArray[np.float32]:
+    """A numeric field of one step, spelled out from its terms; float32."""
+    parts = []
+    for term in expression.terms:
+        if term.path is None:
+            parts.append(np.full(term.constants, term.value, np.float32))
+            continue
+        part = np.asarray(value_at(step, term.path)).astype(np.float32).reshape(-1)[term.slice()]
+        for op in term.ops:
+            if op.name == "clip":
+                part = part.clip(np.float32(op.values[0]), np.float32(op.values[1]))
+            elif op.name == "invert":
+                part = np.float32(1) - part
+            else:
+                part = part * np.float32(op.values[0])
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def nearest_frame(stored: Any, camera: CameraSpec) -> NDArray[Any]:
+    """[H, W] values of a depth frame [h, w] or [h, w, 1], taken at the nearest places."""
+    values = np.asarray(stored)
+    return _fitted(values.reshape(values.shape[:2]), camera, _nearest)
+
+
+def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np.uint8]:
+    """[H, W, 3] uint8 of a decoded picture [h, w, 3], resized by TensorFlow's kernels."""
+    import tensorflow as tf
+
+    method = camera.resize.removeprefix("tf_").removeprefix("pillow_")
+    smooth = camera.resize not in ("bilinear", "area")
+
+    def resized(values: NDArray[Any], size: Sequence[int]) -> NDArray[Any]:
+        with tf.device("/CPU:0"):
+            found = tf.image.resize(values, size, method=method, antialias=smooth)
+            return np.asarray(tf.saturate_cast(tf.round(found), tf.uint8))
+
+    if picture.shape[:2] == tuple(camera.size):
+        return picture
+    return _fitted(picture, camera, resized)
+
+
+def _fitted(values: NDArray[Any], camera: CameraSpec, resized: Callable[..., Any]) -> NDArray[Any]:
+    """A frame, stretched, cut or padded to the camera's size, as its ``fit`` says."""
+    size, shape = camera.size, values.shape
+    ratios = [size[axis] / shape[axis] for axis in (0, 1)]
+    if camera.fit == "stretch":
+        return np.asarray(resized(values, size))
+    if camera.fit == "crop":
+        cut = [min(shape[a], max(1, round(size[a] / max(ratios)))) for a in (0, 1)]
+        top, left = ((shape[axis] - cut[axis]) // 2 for axis in (0, 1))
+        return np.asarray(resized(values[top : top + cut[0], left : left + cut[1]], size))
+    inner = [min(size[a], max(1, round(shape[a] * min(ratios)))) for a in (0, 1)]
+    if camera.upstream:
+        most = max(shape[axis] / size[axis] for axis in (0, 1))
+        inner = [max(1, int(shape[axis] / most)) for axis in (0, 1)]
+    top, left = ((size[axis] - inner[axis]) // 2 for axis in (0, 1))
+    padded = np.zeros((*size, *shape[2:]), values.dtype)
+    padded[top : top + inner[0], left : left + inner[1]] = resized(values, inner)
+    return padded
+
+
+def _nearest(values: NDArray[Any], size: Sequence[int]) -> NDArray[Any]:
+    down, right = (
+        np.floor((np.arange(size[axis]) + 0.5) * values.shape[axis] / size[axis]).astype(int)
+        for axis in (0, 1)
+    )
+    return np.asarray(values[down][:, right])
+
+
+def _said_at(step: Step, path: str, choice: LanguageChoice, labels: Sequence[str]) -> list[str]:
+    """The texts of which a sample at a step may have any."""
+    value = np.asarray(value_at(step, path))
+    if value.dtype.kind in "iu" and value.size == 1:
+        names = dict(choice.names) or dict(enumerate(labels))
+        return [names.get(value.item(), "")]
+    if not choice.several:
+        return [text_at(step, path)]
+    texts = [one.decode() if isinstance(one, bytes) else str(one) for one in value.tolist()]
+    spoken = [one for one in texts if one.strip()] or [""]
+    return spoken[:1] if choice.several == "first" else spoken
+
+
+def _speaks(texts: Sequence[str]) -> bool:
+    return any(text.strip() for text in texts)
+
+
+def _broken(keep: KeepSpec, step: Step, number: int) -> str | None:
+    """The rule about flags, matches or ranges that step ``number`` breaks, or ``None``."""
+    for path in keep.flags:
+        if not bool(value_at(step, path)):
+            return f"keep.flags.{path}"
+    for path, pattern in keep.match.items():
+        if not matcher(pattern)(text_at(step, path)):
+            return f"keep.match.{path}"
+    if keep.ranges is not None:
+        key = "".join(
+            text + ("" if path is None else _key_text(step, path))
+            for text, path in key_parts(keep.ranges.key)
+        )
+        file = Path(keep.ranges.file)
+        listed = _listed(file, file.stat().st_mtime_ns).get(key, ())
+        if not any(start <= number < stop for start, stop in listed):
+            return "keep.ranges"
+    return None
+
+
+@lru_cache(maxsize=4)
+def _listed(file: Path, mtime_ns: int) -> Mapping[str, Any]:
+    """What a file of ranges holds, as long as it is not written to."""
+    del mtime_ns
+    listed: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return listed
+
+
+def _key_text(step: Step, path: str) -> str:
+    value = np.asarray(value_at(step, path))
+    whole = value.ndim == 0 and value.dtype.kind in "iu"
+    return str(int(value)) if whole else text_at(step, path)
+
+
+def normalised_rows(
+    values: Rows, zeroed: NDArray[np.bool_], how: FieldNormalizeSpec, found: Mapping[str, Any]
+) -> Rows:
+    """``values`` normalised column by column with statistics ``found``, in float64."""
+    done = values.copy()
+    for column in range(values.shape[1]):
+        constant = "min" in found and found["min"][column] == found["max"][column]
+        if how.arithmetic == "openvla" and constant and how.method != "mean_std":
+            done[:, column] = 0.0
+            continue
+        if not found["mask"][column]:
+            continue
+        x = values[:, column]
+        if how.method == "min_max":
+            low, high = found["min"][column], found["max"][column]
+        elif how.method == "mean_std":
+            low, high = found["mean"][column], found["mean"][column] + found["std"][column]
+        else:
+            low, high = found["q01"][column], found["q99"][column]
+        if how.arithmetic != "autoloader":
+            added = 1e-6 if how.arithmetic == "openpi" else 1e-8
+            if how.arithmetic == "lerobot" and how.method != "mean_std" and high > low:
+                added = 0.0
+            above = x - float(np.float32(low))  # as the values: near constant, the bound decides
+            done[:, column] = above / (high - low + added)
+            if how.method != "mean_std":
+                done[:, column] = 2 * done[:, column] - 1
+        elif constant or not high > low:
+            done[:, column] = 0.0
+        elif how.method == "mean_std":
+            done[:, column] = (x - low) / (high - low)
+        else:
+            done[:, column] = 2 * (x - low) / (high - low) - 1
+        if how.clip:
+            done[:, column] = done[:, column].clip(-1, 1)
+    done[zeroed] = 0.0
+    return done
+
+
+# -- ops along the episode ------------------------------------------------------------------------
+
+
+def _derived(
+    steps: list[dict[str, Any]], field: str, expression: FieldExpression | None
+) -> FieldExpression | None:
+    """The field with its ops along the episode worked out and put into the steps."""
+    if expression is None or not steps:
+        return expression
+    terms = []
+    for number, term in enumerate(expression.terms):
+        if not term.whole:
+            terms.append(term)
+            continue
+        plain = FieldExpression((FieldTerm(term.path, term.columns),))
+        rows = [numbers(step, plain) for step in steps]
+        for op in term.ops:
+            rows = _OPS[op.name](rows, op) if op.whole else [_plain(row, op) for row in rows]
+        key = f"worked out: {field} {number}"
+        for step, row in zip(steps, rows, strict=True):
+            step[key] = row
+        terms.append(FieldTerm(key))
+    return FieldExpression(tuple(terms))
+
+
+def _plain(row: NDArray[np.float32], op: FieldOp) -> NDArray[np.float32]:
+    return numbers({"x": row}, FieldExpression((FieldTerm("x", ops=(op,)),)))
+
+
+def _column_by_column(rule: Callable[[list[np.float32]], list[float]]) -> Callable[..., _Columns]:
+    def apply(rows: _Columns, op: FieldOp) -> _Columns:
+        del op
+        columns = [rule(list(column)) for column in np.stack(rows).T]
+        return list(np.asarray(columns, np.float32).T)
+
+    return apply
+
+
+def _rel2abs(signal: list[np.float32]) -> list[float]:
+    is_open = None
+    found: list[bool | None] = []
+    for value in signal:
+        if value < np.float32(-0.1):
+            is_open = True
+        elif value > np.float32(0.1):
+            is_open = False
+        found.append(is_open)
+    known = [one for one in found if one is not None]
+    before = not known[0] if known else True
+    return [float(before if one is None else one) for one in found]
+
+
+def _binarise(signal: list[np.float32]) -> list[float]:
+    reached, found = float(signal[-1]), []
+    for value in reversed(signal):
+        if value > np.float32(0.95):
+            reached = 1.0
+        elif value < np.float32(0.05):
+            reached = 0.0
+        found.append(reached)
+    return found[::-1]
+
+
+def _relabel(signal: list[np.float32]) -> list[float]:
+    moves = [float(after - now) for now, after in pairwise(signal)]
+    return [*moves, 0.0]
+
+
+def _euler(rows: _Columns, op: FieldOp) -> _Columns:
+    found = []
+    for row in rows:
+        x, y, z, w = (float(row[op.order.index(one)]) for one in "xyzw")
+        pitch = -np.arcsin(2 * (x * z - y * w))
+        yaw = np.arctan2(2 * (x * y + z * w), 1 - 2 * (y * y + z * z))
+        roll = np.arctan2(2 * (y * z + x * w), 1 - 2 * (x * x + y * y))
+        found.append(np.asarray([roll, pitch, yaw], np.float32))
+    return found
+
+
+def _quaternion(rows: _Columns, op: FieldOp) -> _Columns:
+    found = []
+    for roll, pitch, yaw in rows:
+        turned = np.array([0.0, 0.0, 0.0, 1.0])  # x, y, z, w
+        for angle, axis in ((roll, 0), (pitch, 1), (yaw, 2)):
+            one = np.zeros(4)
+            one[axis], one[3] = np.sin(angle / 2), np.cos(angle / 2)
+            turned = _product(one, turned)
+        found.append(np.asarray([turned["xyzw".index(c)] for c in op.order], np.float32))
+    return found
+
+
+def _product(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    vector = a[3] * b[:3] + b[3] * a[:3] + np.cross(a[:3], b[:3])
+    return np.append(vector, a[3] * b[3] - a[:3] @ b[:3])
+
+
+def _rotation6d(rows: _Columns, op: FieldOp) -> _Columns:
+    del op
+    found = []
+    for roll, pitch, yaw in rows:
+        matrix = np.eye(3)
+        for angle, (a, b) in ((roll, (1, 2)), (pitch, (2, 0)), (yaw, (0, 1))):
+            turn = np.eye(3)
+            turn[a, a] = turn[b, b] = np.cos(angle)
+            turn[b, a], turn[a, b] = np.sin(angle), -np.sin(angle)
+            matrix = turn @ matrix
+        found.append(matrix[:2].ravel().astype(np.float32))
+    return found
+
+
+_OPS: dict[str, Callable[[_Columns, FieldOp], _Columns]] = {
+    "rel2abs": _column_by_column(_rel2abs),
+    "binarise": _column_by_column(_binarise),
+    "relabel": _column_by_column(_relabel),
+    "euler": _euler,
+    "quaternion": _quaternion,
+    "rotation6d": _rotation6d,
+}
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+
+class TransformedEpisode:
+    """An episode as a transform leaves it.
+
+    Args:
+        steps: the episode's, of ``TfdsReader.episode``.
+        features: the dataset's own, by path.
+        transform: which function.
+
+    Attributes:
+        steps: T' steps in the same form; none where the function drops the episode.
+        valid: [T'] which of them may be t.
+
+    Raises:
+        SourceError: the function raises here, and did not in the loader.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], features: Mapping[str, Feature], transform: TransformSpec
+    ) -> None:
+        self._pictures: list[Any] = []
+        self.steps: list[Step] = []
+        episode = self._episode(steps, features)
+        try:
+            result = _call(transform, episode, len(steps))
+        except Exception as error:  # the user's code
+            raise SourceError(
+                f"{transform.call}, applied to what plain TFDS reads, raises "
+                f"{type(error).__name__}: {error}",
+                remedy="have it ask for nothing but the features of the dataset",
+            ) from error
+        result = {} if result is None else dict(result)
+        once = result.pop(_METADATA, {})
+        valid = result.pop(_VALID, None)
+        leaves = dict(_leaves(result, ()))
+        if leaves:
+            for t in range(len(next(iter(leaves.values())))):
+                step: dict[str, Any] = {_METADATA: once}
+                for path, rows in leaves.items():
+                    holder = step
+                    for part in path[:-1]:
+                        holder = holder.setdefault(part, {})
+                    holder[path[-1]] = self._with_picture(rows[t])
+                self.steps.append(step)
+        self.valid = [True] * len(self.steps) if valid is None else [bool(one) for one in valid]
+
+    def _episode(self, steps: Sequence[Step], features: Mapping[str, Feature]) -> dict[str, Any]:
+        """What the function is given."""
+        episode: dict[str, Any] = {_METADATA: {}}
+        for path, feature in features.items():
+            whole = feature.kind == "tensor" and feature.encoding is None
+            if feature.kind not in ("image", "text") and not whole:
+                continue
+            try:
+                values = [value_at(step, path) for step in steps]
+            except (KeyError, TypeError):  # TFDS gives none, or nests otherwise
+                continue
+            if feature.per_step:
+                rows = self._numbers_for(values) if feature.kind == "image" else _stacked(values)
+                _put(episode, path, rows)
+            elif values:
+                _put(episode[_METADATA], path.removeprefix(f"{_METADATA}/"), values[0])
+        return episode
+
+    def _numbers_for(self, pictures: Sequence[Any]) -> NDArray[np.int64]:
+        first = len(self._pictures)
+        self._pictures += pictures
+        return _PICTURES + np.arange(first, len(self._pictures))
+
+    def _with_picture(self, value: Any) -> Any:
+        """A step's value as TFDS would give it, its picture put back."""
+        if isinstance(value, str):
+            return value.encode()
+        number = value - _PICTURES if isinstance(value, np.int64) else -1
+        return self._pictures[number] if 0 <= number < len(self._pictures) else value
+
+
+def _call(transform: TransformSpec, episode: dict[str, Any], steps: int) -> Any:
+    module, _, name = transform.call.partition(":")
+    function: Any = importlib.import_module(module)
+    for part in name.split("."):
+        function = getattr(function, part)
+    kwargs = json.loads(json.dumps(dict(transform.kwargs)))
+    if transform.framework == "tensorflow":
+        return _call_eagerly(function, episode, steps, kwargs)
+    return function(episode, **kwargs)
+
+
+def _call_eagerly(
+    function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
+) -> Any:
+    """A function for trajectories in Octo's form: the metadata repeated for every step."""
+    import tensorflow as tf
+
+    def first(value: Any) -> Any:
+        return plain(value)[0]
+
+    def plain(value: Any) -> Any:
+        return value.numpy() if hasattr(value, "numpy") else value
+
+    with tf.device("/CPU:0"):
+        given = tf.nest.map_structure(tf.convert_to_tensor, episode)
+        above = tf.nest.map_structure(
+            lambda one: tf.repeat(one[None], steps, 0), given.pop(_METADATA)
+        )
+        given |= {_TRAJECTORY: {_METADATA: above}, "_len": tf.repeat(steps, steps)}
+        result = function(given, **kwargs)
+        if not isinstance(result, Mapping):
+            return result
+        left = {k: v for k, v in result.items() if k != _TRAJECTORY and not k.startswith("_")}
+        once = result.get(_TRAJECTORY, {}).get(_METADATA, {})
+        made = tf.nest.map_structure(plain, left)
+        return {**made, _METADATA: tf.nest.map_structure(first, once)}
+
+
+def _stacked(values: Sequence[Any]) -> NDArray[Any]:
+    if not isinstance(values[0], bytes):
+        return np.stack([np.asarray(value) for value in values])
+    rows = np.empty(len(values), dtype=object)
+    rows[:] = values
+    return rows
+
+
+def _put(holder: dict[str, Any], path: str, value: Any) -> None:
+    """Nest a value by its path; where a leaf is in the way, the rest of the path is one name."""
+    above, _, rest = path.partition("/")
+    if rest and isinstance(holder.setdefault(above, {}), dict):
+        _put(holder[above], rest, value)
+    else:
+        holder[path] = value
+
+
+def _leaves(
+    holder: Mapping[str, Any], path: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], NDArray[Any]]]:
+    found = []
+    for name, value in holder.items():
+        if isinstance(value, Mapping):
+            found += _leaves(value, (*path, str(name)))
+        elif value is not None:
+            found.append(((*path, str(name)), np.asarray(value)))
+    return found
