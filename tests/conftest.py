@@ -8,8 +8,11 @@ import io
 import json
 import logging
 import os
+import runpy
 import signal
+import sys
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +40,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["GCS_RETRY_CONFIG_MAX_RETRIES"] = "0"
 os.environ["GCS_READ_CACHE_BLOCK_SIZE_MB"] = "1"
 
+CASES = Path(__file__).parents[1].parent / "shared/cases"
 BRIDGE = Path(__file__).parents[1].parent / "shared/data/bridge_dataset/1.0.0"
 
 
@@ -130,6 +134,28 @@ def bridge() -> Path:
     if not BRIDGE.is_dir():
         pytest.skip(f"no real episodes at {BRIDGE}")
     return BRIDGE
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Writes a small dataset that people reported, once: (its name, words for its script) → it."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def case(*words: str) -> Path:
+        if not (CASES / words[0]).is_dir():
+            pytest.skip(f"there is no {CASES / words[0]}")
+        if words not in made:
+            out = tmp_path_factory.mktemp("case") / words[0]
+            with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                patch.setattr(sys, "argv", ["make.py", str(out), *words[1:]])
+                patch.syspath_prepend(str(CASES / "lib"))
+                patch.chdir(CASES / words[0])
+                runpy.run_path("make.py")
+            made[words] = out
+        return made[words]
+
+    return case
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,7 +14,6 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import AutoloaderError
 
-CASES = Path(__file__).parents[2].parent / "shared/cases"
 RLDS = (
     "droid_inner_name",
     "gzip_shards",
@@ -26,31 +23,6 @@ RLDS = (
     "no_features_json_armory1738",
     "ragged_sequence",
 )
-
-pytestmark = pytest.mark.skipif(not CASES.is_dir(), reason="the cases are not beside this tree")
-
-
-@pytest.fixture(scope="session")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Writes a case, once: (its name, words for its script) → its folder."""
-    made: dict[tuple[str, ...], Path] = {}
-    folder = tmp_path_factory.mktemp("cases")
-
-    def case(name: str, *words: str) -> Path:
-        if (name, *words) not in made:
-            out = folder / str(len(made)) / name
-            out.parent.mkdir()
-            subprocess.run(
-                [sys.executable, "make.py", str(out), *words],
-                cwd=CASES / name,
-                env={**os.environ, "PYTHONPATH": "../lib"},
-                check=True,
-                capture_output=True,
-            )
-            made[(name, *words)] = out
-        return made[(name, *words)]
-
-    return case
 
 
 def dataset_of(name: str, root: Path, **more: Any) -> dict[str, Any]:

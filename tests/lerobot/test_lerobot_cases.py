@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,27 +17,14 @@ from real_damage import REAL, Damaged, damages
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import AutoloaderError, SpecError
 
-CASES = Path(__file__).parents[2].parent / "shared/cases"
 Samples = dict[tuple[int, int], dict[str, Any]]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Callable[[str], Path]:
-    """Makes a case's dataset."""
-
-    def make(case: str) -> Path:
-        if not (CASES / case).is_dir():
-            pytest.skip(f"there is no {CASES / case}")
-        subprocess.run(
-            [sys.executable, "make.py", str(tmp_path / case)],
-            cwd=CASES / case,
-            env={**os.environ, "PYTHONPATH": "../lib"},
-            check=True,
-        )
-        return tmp_path / case
-
-    return make
+def made(cases: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Copies a case's dataset, which the test may change."""
+    return lambda case: Path(shutil.copytree(cases(case), tmp_path / case))
 
 
 def spec_of(root: Path, **more: Any) -> PipelineSpec:
