@@ -37,6 +37,13 @@ RAGGED_VALUES, RAGGED_LENGTHS = "ragged_flat_values", "ragged_row_lengths_0"
 JOINED = "joined"
 """``Feature.encoding`` of several texts a step that lie in one string, with NULs in between."""
 
+VIDEO = "video"
+"""``Feature.encoding`` of a LeRobot camera whose frames lie in MP4 files."""
+PARQUET = "parquet"
+"""``Feature.encoding`` of a LeRobot camera whose pictures lie in the Parquet files."""
+TASKS = "tasks"
+"""``Feature.encoding`` of a text that rows of LeRobot give as the number of a task."""
+
 FeatureKind = Literal["image", "text", "tensor", "other"]
 
 

@@ -20,10 +20,10 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from autoloader.catalog import files
 from autoloader.catalog.directories import (
@@ -69,6 +69,22 @@ class ShardSlice:
         return self.stop - self.start
 
 
+class MissingVideos(NamedTuple):
+    """Videos that are not there.
+
+    Attributes:
+        example: path of one.
+        missing, named: how many are not there, and how many the metadata names.
+        without, episodes: how many episodes lack one, and how many there are.
+    """
+
+    example: str
+    missing: int
+    named: int
+    without: int
+    episodes: int
+
+
 @dataclass(frozen=True, slots=True)
 class VersionDirectory:
     """What a dataset's directory says about itself: of TFDS, or of LeRobot.
@@ -81,12 +97,22 @@ class VersionDirectory:
         splits: whole shards of every split, in the metadata's order, with the records that it says.
         record_bytes: mean bytes of a record, by split, as the metadata says; absent where it does
             not.
-        file_format: ``TFRECORD`` or ``LEROBOT``.
+        file_format: ``TFRECORD``; a subclass has its own.
         dataset: the name that the spec gives this dataset, for messages.
         steps: shard path → frames of each of its records, where the metadata says; else empty.
         notes: what a person should know of it, a clause each, such as episodes in no split.
-        lerobot: a ``lerobot.metadata.LeRobotMetadata``; ``None`` of other formats.
+
+    What differs from format to format is a method or a class attribute; here they speak of TFDS.
+
+    Attributes:
+        streamable: whether its records can be read as a stream; else by index alone.
+        numbered: whether its episodes have numbers, and its rows have times.
+        texts_only: whether only texts and single integers are read as language.
     """
+
+    streamable: ClassVar[bool] = True
+    numbered: ClassVar[bool] = False
+    texts_only: ClassVar[bool] = False
 
     name: str
     version: str
@@ -98,7 +124,55 @@ class VersionDirectory:
     dataset: str = ""
     steps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    lerobot: object = field(default=None, compare=False, repr=False)
+
+    @property
+    def fps(self) -> float | None:
+        """Frames a second, where the metadata says; else ``None``."""
+        return None
+
+    @property
+    def episode_numbers(self) -> Sequence[int]:
+        """The number of every episode, where ``numbered``; else none."""
+        return ()
+
+    @property
+    def cameras_without_files(self) -> tuple[str, ...]:
+        """Cameras that the metadata lists, and of which no file is there."""
+        return ()
+
+    def episode_number(self, shard: str, record: int) -> int | None:
+        """The number of the episode that a shard's record is; ``None`` where it has none."""
+        del shard, record
+        return None
+
+    def with_episodes(self, numbers: Sequence[int]) -> VersionDirectory:
+        """The directory, whose splits have the episodes of these numbers alone."""
+        raise NotImplementedError(f"episodes {numbers} of a format without numbers")
+
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
+        """Refuse, before anything is read, what would be amiss in every episode.
+
+        Args:
+            slices: of the split.
+            cameras: features that are shown.
+            texts: features whose texts are taken.
+
+        Raises:
+            SourceError: something is.
+        """
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """Refuse features whose texts cannot be told. Raises SourceError."""
+
+    def missing_videos(self) -> MissingVideos | None:
+        """The videos that the metadata names and that are not there; ``None`` where none is."""
+        return None
+
+    def _require(self, slices: Sequence[ShardSlice]) -> None:
+        """Refuse shard files that are not there, where a run cannot go without them."""
+        _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:
         """The slices of shard files that a split expression names, in TFDS's order.
@@ -123,8 +197,7 @@ class VersionDirectory:
                 first = shard.start
                 shard = replace(shard, start=first + part.start, stop=first + part.stop)
             slices.append(shard)
-        if self.file_format != LEROBOT:  # of which a missing file costs its episodes
-            _require_files(slices, dataset=self.dataset or self.name, directory=self.path)
+        self._require(slices)
         files.refuse_stand_ins([slices[0].path, slices[-1].path], dataset=self.dataset or self.name)
         return tuple(slices)
 
@@ -333,7 +406,7 @@ def _count_records(path: str, *, dataset: str) -> int:
         raise _missing(path, 1, dataset=dataset, directory=files.parent_of(path)) from error
 
 
-def _require_files(slices: list[ShardSlice], *, dataset: str, directory: str) -> None:
+def _require_files(slices: Sequence[ShardSlice], *, dataset: str, directory: str) -> None:
     if files.is_remote(directory):
         try:
             there = set(files.file_names(directory))  # one question for all of them

@@ -13,8 +13,7 @@ from typing import Any
 
 from autoloader.catalog import Feature, VersionDirectory
 from autoloader.catalog.directories import folder_name
-from autoloader.catalog.lerobot.metadata import TASKS, metadata_of
-from autoloader.catalog.metadata import LEROBOT
+from autoloader.catalog.features import TASKS
 from autoloader.catalog.registry import known_dataset
 from autoloader.cli.depth_colours import depth_features
 from autoloader.cli.propose import guess_cameras, propose, why_no_camera
@@ -142,7 +141,7 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
             entry.directory.resolve(str(entry.split["train"]))
             return None
         mixture = resolve(PipelineSpec.from_mapping({"datasets": [dataset], "cameras": cameras}))
-        if entry.directory.file_format == LEROBOT:
+        if not entry.directory.streamable:
             count_mixture(mixture, probe_only=True)
     except AutoloaderError as error:
         return error
@@ -151,10 +150,9 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
 
 def _proposed(directory: VersionDirectory, style: Style) -> Entry:
     features, missing = dict(directory.features), {}
-    if directory.file_format == LEROBOT:
-        for camera in metadata_of(directory).cameras_without_files:
-            del features[camera]
-            missing[camera] = "info.json lists it, and none of its videos is there"
+    for camera in directory.cameras_without_files:
+        del features[camera]
+        missing[camera] = "info.json lists it, and none of its videos is there"
     tried = [
         (name, known, propose(features, known[1]))
         for name in _names(directory)
@@ -163,12 +161,11 @@ def _proposed(directory: VersionDirectory, style: Style) -> Entry:
     fitting = [one for one in tried if not one[2].proposed] or tried
     name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
     by_task = [path for path in found.language if features[path].encoding == TASKS]
-    if directory.file_format == LEROBOT and by_task:
-        try:
-            assert metadata_of(directory).tasks, "a list without a task is refused"
-        except SourceError as error:
-            found.language = [path for path in found.language if path not in by_task]
-            missing["language"] = error.what.partition(": ")[2]
+    try:
+        directory.check_texts(features[path] for path in by_task)
+    except SourceError as error:
+        found.language = [path for path in found.language if path not in by_task]
+        missing["language"] = error.what.partition(": ")[2]
     if not found.images:
         missing["camera"] = why_no_camera(features)
     if not found.language:

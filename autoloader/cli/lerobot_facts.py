@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import VersionDirectory
+from autoloader.catalog.features import TASKS
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import EPISODE, TASKS, metadata_of, task_column
+from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of, task_column
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError, read_columns
 from autoloader.cli.dataset_facts import DatasetFacts, Picture, column_ranges, picture_of

@@ -17,14 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.features import TASKS, VIDEO
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import (
-    EPISODE,
-    TASKS,
-    VIDEO,
-    metadata_of,
-    task_column,
-)
+from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of, task_column
 from autoloader.catalog.metadata import ShardSlice, VersionDirectory
 from autoloader.errors import SourceError
 from autoloader.extras import needs

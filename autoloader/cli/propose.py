@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any
 
 from autoloader.catalog import Feature
-from autoloader.catalog.lerobot.metadata import TASK, TASKS
+from autoloader.catalog.features import TASKS
+from autoloader.catalog.lerobot.metadata import TASK
 from autoloader.catalog.registry import KnownDataset
 from autoloader.errors import AutoloaderError
 from autoloader.spec import parse_expression

@@ -14,8 +14,9 @@ from itertools import islice
 import numpy as np
 
 from autoloader.catalog import files
+from autoloader.catalog.features import VIDEO
 from autoloader.catalog.lerobot.episodes import Episode
-from autoloader.catalog.lerobot.metadata import VIDEO, LeRobotMetadata, metadata_of
+from autoloader.catalog.lerobot.metadata import LeRobotMetadata, metadata_of
 from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
 from autoloader.catalog.lerobot.parquet import UnreadableParquetError
 from autoloader.catalog.lerobot.pictures import read_pictures

@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from autoloader.catalog.lerobot.metadata import metadata_of
-from autoloader.catalog.metadata import LEROBOT
 from autoloader.doctor.findings import Fact, Finding, Seen
 from autoloader.errors import AutoloaderError
 from autoloader.index import find_indexes
@@ -45,24 +41,16 @@ def mirrors(dataset: ResolvedDataset, max_corrupt_ratio: float) -> Iterator[Seen
         dataset: of any format.
         max_corrupt_ratio: the part of its episodes without which a run still goes on.
     """
-    if dataset.directory.file_format != LEROBOT:
+    videos = dataset.directory.missing_videos()
+    if videos is None:
         return
-    episodes = metadata_of(dataset.directory).episodes
-    named = {path for of in episodes.videos.values() for path in of.file.paths}
-    missing = {path for path in named if not Path(path).exists()}
-    if not missing:
-        return
-    lost = np.zeros(len(episodes), np.bool_)
-    for of in episodes.videos.values():
-        gone = [path in missing for path in of.file.paths]
-        lost |= np.asarray([*gone, False])[of.file.number]  # the last is of -1: no video is told
-    without = int(lost.sum())
-    stops = without > max_corrupt_ratio * len(episodes)
+    stops = videos.without > max_corrupt_ratio * videos.episodes
     yield Finding(
         "data",
         "error" if stops else "warning",
-        f"dataset {dataset.name!r}: {len(missing)} of {len(named)} videos that its metadata names "
-        f"are not there, such as {min(missing)}: {without} of {len(episodes)} episodes cannot be "
+        f"dataset {dataset.name!r}: {videos.missing} of {videos.named} videos that its metadata "
+        f"names are not there, such as {videos.example}: {videos.without} of {videos.episodes} "
+        "episodes cannot be "
         + (f"read, more than errors.max_corrupt_ratio={max_corrupt_ratio}" if stops else "read"),
         "fetch the rest of the dataset, or choose a split over the episodes that are whole",
     )

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.catalog.metadata import LEROBOT
+from autoloader.catalog.features import PARQUET
 from autoloader.index.episodes import FeatureNumbers, GatheredEpisodes
 from autoloader.index.format import (
     REST_OF_FILE,
@@ -169,10 +169,6 @@ class DatasetIndex:
         Nothing where keys are places in a file. Where they are rows of the index (pictures packed
         in Parquet files), the indexed features, by which rows and features are numbered.
         """
-        if self.dataset.directory.file_format != LEROBOT:
-            return b""
-        from autoloader.catalog.lerobot.metadata import PARQUET  # others start without it
-
         choices = self.dataset.cameras.get(camera, ())
         packed = any(feature.encoding == PARQUET for feature in choices)
         return self.schema.fingerprint if packed else b""
@@ -219,12 +215,14 @@ class DatasetIndex:
 def _excluded(dataset: ResolvedDataset, path: str, record: int) -> bool:
     """Whether ``keep`` would leave a damaged episode out, as its number alone tells."""
     function = dataset.transform is not None and dataset.transform.spec is not None
-    if dataset.keep is None or function or dataset.directory.file_format != LEROBOT:
+    if dataset.keep is None or function:
         return False
-    from autoloader.catalog.lerobot.metadata import EPISODE, metadata_of  # others go without it
+    number = dataset.directory.episode_number(path, record)
+    if number is None:
+        return False
+    from autoloader.catalog.lerobot.metadata import EPISODE  # others go without it
 
-    one = metadata_of(dataset.directory).episodes.at(path, record)
-    return dataset.keep.excludes({EPISODE: str(one.index)})
+    return dataset.keep.excludes({EPISODE: str(number)})
 
 
 def _damaged(number: int, start: int, stop: int, front: Front) -> Iterator[DamagedRecord]:

@@ -6,7 +6,6 @@ Not here: the language (``spec.delta_timestamps``).
 from __future__ import annotations
 
 from autoloader.catalog import VersionDirectory
-from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, DeltaTimestamps, SampleSpec
 
@@ -44,11 +43,9 @@ def sample_in_frames(
 
 
 def _fps(declared: DatasetSpec, directory: VersionDirectory) -> float | None:
-    if directory.file_format != LEROBOT:
+    told = directory.fps
+    if told is None:
         return declared.fps
-    from autoloader.catalog.lerobot.metadata import metadata_of  # others start without it
-
-    told = metadata_of(directory).fps
     if declared.fps is not None and abs(declared.fps - told) > _LARGEST_DIFFERENCE * told:
         field = f"datasets[{declared.name}].fps"
         raise SpecError(

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, VersionDirectory, files
-from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError, UnsupportedError
 from autoloader.spec import DatasetSpec, LanguageChoice
 from autoloader.spec.keep import matcher
@@ -132,7 +131,7 @@ def _features_of(
     )
     names = {}
     for feature in features:
-        as_stored = declared.transform is None and directory.file_format == LEROBOT
+        as_stored = declared.transform is None and directory.texts_only
         if as_stored and not is_text(feature) and not is_code(feature):
             raise UnsupportedError(
                 f"{place}: {feature.path!r} is {described(feature)}; of a LeRobot dataset "

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 
 from autoloader.catalog.example import write_example
+from autoloader.catalog.features import PARQUET, TASKS
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.metadata import (
     EPISODE,
-    PARQUET,
-    TASKS,
     LeRobotMetadata,
     metadata_of,
     open_lerobot,

@@ -14,21 +14,22 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import files
 from autoloader.catalog.directories import folder_name
-from autoloader.catalog.features import Feature, FeatureKind
+from autoloader.catalog.features import PARQUET, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.catalog.lerobot.episodes import EpisodeList, read_episodes, tasks
 from autoloader.catalog.metadata import (
     LEROBOT,
     LEROBOT_INFO,
+    MissingVideos,
     ShardSlice,
     VersionDirectory,
     broken,
@@ -41,12 +42,6 @@ TASK = "task"
 """Path of the feature that holds the text of each frame's task."""
 EPISODE = "episode_metadata/episode_index"
 """Path of the one feature that an episode has once: its number, for rules and functions."""
-VIDEO = "video"
-"""``Feature.encoding`` of a camera whose frames lie in MP4 files."""
-PARQUET = "parquet"
-"""``Feature.encoding`` of a camera whose pictures lie in the Parquet files."""
-TASKS = "tasks"
-"""``Feature.encoding`` of a text that the rows give as the number of a task."""
 _ANNOTATION = "annotation."
 """Integers under such names are numbers of tasks, as GR00T writes them."""
 _RANGE = re.compile(r"(\d+):(\d+)")
@@ -116,6 +111,94 @@ class LeRobotMetadata:
         return tuple(sorted(path for path, one in self.features.items() if one.kind == "image"))
 
 
+@dataclass(frozen=True, slots=True)
+class LeRobotDirectory(VersionDirectory):
+    """A LeRobot dataset; see ``VersionDirectory``.
+
+    Attributes:
+        known: what its metadata says.
+    """
+
+    streamable: ClassVar[bool] = False
+    numbered: ClassVar[bool] = True
+    texts_only: ClassVar[bool] = True
+
+    known: LeRobotMetadata = field(kw_only=True, compare=False, repr=False)
+
+    @property
+    def fps(self) -> float:
+        """See ``VersionDirectory``."""
+        return self.known.fps
+
+    @property
+    def episode_numbers(self) -> Sequence[int]:
+        """See ``VersionDirectory``."""
+        numbers: list[int] = self.known.episodes.index.tolist()
+        return numbers
+
+    @property
+    def cameras_without_files(self) -> tuple[str, ...]:
+        """See ``VersionDirectory``."""
+        return self.known.cameras_without_files
+
+    def episode_number(self, shard: str, record: int) -> int | None:
+        """See ``VersionDirectory``."""
+        return self.known.episodes.at(shard, record).index
+
+    def with_episodes(self, numbers: Sequence[int]) -> VersionDirectory:
+        """See ``VersionDirectory``."""
+        episodes = self.known.episodes
+        wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
+        splits = {}
+        for name, pieces in self.splits.items():
+            rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
+            every = np.concatenate([np.empty(0, np.int64), *rows])
+            splits[name] = _slices(episodes, every[wanted[every]], name)
+        return replace(self, splits=splits)
+
+    def check_first(
+        self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
+    ) -> None:
+        """See ``VersionDirectory``.
+
+        Raises:
+            SourceError: as ``check_texts``; the first and the last video are pointers of Git LFS or
+                the like.
+        """
+        self.check_texts(texts)
+        ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
+        edges = [self.known.episodes.at(path, record) for path, record in ends]
+        for camera in cameras:
+            places = [place for one in edges if (place := one.videos.get(camera)) is not None]
+            files.refuse_stand_ins([place.path for place in places], dataset=self.known.dataset)
+
+    def check_texts(self, texts: Iterable[Feature]) -> None:
+        """See ``VersionDirectory``.
+
+        Raises:
+            SourceError: texts of tasks are taken, and no list says what they are.
+        """
+        if any(feature.encoding == TASKS for feature in texts):
+            assert self.known.tasks, "a list without a task is refused"
+
+    def missing_videos(self) -> MissingVideos | None:
+        """See ``VersionDirectory``."""
+        videos = self.known.episodes.videos.values()
+        named = {path for of in videos for path in of.file.paths}
+        missing = {path for path in named if not Path(path).exists()}
+        if not missing:
+            return None
+        count = len(self.known.episodes)
+        lost = np.zeros(count, np.bool_)
+        for of in videos:
+            gone = [path in missing for path in of.file.paths]
+            lost |= np.asarray([*gone, False])[of.file.number]  # the last: no video is told
+        return MissingVideos(min(missing), len(missing), len(named), int(lost.sum()), count)
+
+    def _require(self, slices: Sequence[ShardSlice]) -> None:
+        """Nothing: a file that is not there costs its episodes."""
+
+
 def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
     """Reads the metadata of a LeRobot dataset.
 
@@ -133,7 +216,7 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
     features = _features(info, root, dataset=dataset)
     episodes = read_episodes(root, info, dataset=dataset)
     splits, notes = _splits(info, root, episodes, dataset=dataset)
-    return VersionDirectory(
+    return LeRobotDirectory(
         name=folder_name(root),
         version=str(info["codebase_version"]),
         path=str(root),
@@ -147,7 +230,7 @@ def open_lerobot(path: str | Path, *, dataset: str) -> VersionDirectory:
             for path in episodes.data.paths
         },
         notes=(*episodes.notes, *notes),
-        lerobot=LeRobotMetadata(root, info, features, episodes, dataset, digest),
+        known=LeRobotMetadata(root, info, features, episodes, dataset, digest),
     )
 
 
@@ -168,49 +251,8 @@ def _digest(root: Path) -> bytes:
 
 def metadata_of(directory: VersionDirectory) -> LeRobotMetadata:
     """What ``open_lerobot`` has read of a LeRobot dataset."""
-    found = directory.lerobot
-    assert isinstance(found, LeRobotMetadata), "only LeRobot datasets are asked"
-    return found
-
-
-def check_first(
-    directory: VersionDirectory,
-    slices: Sequence[ShardSlice],
-    cameras: Collection[str],
-    texts: Iterable[Feature],
-) -> None:
-    """Refuse, before anything is read, what would be amiss in every episode.
-
-    Args:
-        directory: of the dataset.
-        slices: of the split.
-        cameras: features that are shown.
-        texts: features whose texts are taken.
-
-    Raises:
-        SourceError: texts of tasks are taken, and no list says what they are; the first and the
-            last video are pointers of Git LFS or the like.
-    """
-    known = metadata_of(directory)
-    if any(feature.encoding == TASKS for feature in texts):
-        assert known.tasks, "a list without a task is refused"
-    ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-    edges = [known.episodes.at(path, record) for path, record in ends]
-    for camera in cameras:
-        places = [place for one in edges if (place := one.videos.get(camera)) is not None]
-        files.refuse_stand_ins([place.path for place in places], dataset=known.dataset)
-
-
-def with_episodes(directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
-    """The directory, whose splits have the episodes of these numbers alone."""
-    episodes = metadata_of(directory).episodes
-    wanted = np.isin(episodes.index, np.asarray(numbers, np.int64))
-    splits = {}
-    for name, pieces in directory.splits.items():
-        rows = [episodes.data.rows_in(one.path)[one.start : one.stop] for one in pieces]
-        every = np.concatenate([np.empty(0, np.int64), *rows])
-        splits[name] = _slices(episodes, every[wanted[every]], name)
-    return replace(directory, splits=splits)
+    assert isinstance(directory, LeRobotDirectory), "only LeRobot datasets are asked"
+    return directory.known
 
 
 def _read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:

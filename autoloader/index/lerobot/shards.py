@@ -24,15 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.catalog.features import TASKS, VIDEO
 from autoloader.catalog.lerobot.episodes import Episode
 from autoloader.catalog.lerobot.examples import MARK, EpisodeExamples
-from autoloader.catalog.lerobot.metadata import (
-    EPISODE,
-    TASKS,
-    VIDEO,
-    LeRobotMetadata,
-    task_column,
-)
+from autoloader.catalog.lerobot.metadata import EPISODE, LeRobotMetadata, task_column
 from autoloader.catalog.lerobot.rows import DamagedEpisodeError, EpisodeRows, NumberColumn
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.index import tables

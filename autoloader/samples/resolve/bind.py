@@ -5,7 +5,6 @@ Not here: the parts (``transforms``: one binder for each).
 
 from __future__ import annotations
 
-from autoloader.catalog.metadata import LEROBOT
 from autoloader.errors import SpecError
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.resolve.dataset import ResolvedDataset
@@ -43,7 +42,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     key = dataset_key(source.spec.seed, name)
     directory, slices = source.open()
     by_row = declared.timestamps == "ignore"
-    if by_row and directory.file_format != LEROBOT:
+    if by_row and not directory.numbered:
         raise SpecError(
             f"{where}.timestamps: ignore, and {directory.path} is no LeRobot dataset",
             remedy="leave it out: nothing else has times of rows",
@@ -61,11 +60,8 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         for own, path in declared.features.items()
     }
     named = (*language.features, *held.values(), *(language.keep.features if language.keep else ()))
-    if directory.file_format == LEROBOT:
-        from autoloader.catalog.lerobot.metadata import check_first  # others start without it
-
-        pictures = [one.key for choices in cameras.cameras.values() for one in choices]
-        check_first(directory, slices, pictures, named)
+    pictures = [one.key for choices in cameras.cameras.values() for one in choices]
+    directory.check_first(slices, pictures, named)
     return ResolvedDataset(
         name=name,
         index=index,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory, files
-from autoloader.catalog.metadata import LEROBOT
 from autoloader.remote.places import has_client
 from autoloader.samples.scaling import Scaling
 from autoloader.spec import SampleSpec
@@ -91,7 +90,7 @@ class ResolvedDataset:
     @property
     def streamable(self) -> bool:
         """Whether its files can be read as a stream; else by index alone."""
-        return self.directory.file_format != LEROBOT
+        return self.directory.streamable
 
     @property
     def records(self) -> int:

@@ -17,7 +17,7 @@ from autoloader.catalog import (
     open_source,
 )
 from autoloader.catalog.directories import INFO_FILE
-from autoloader.catalog.metadata import FEATURES_FILE, LEROBOT
+from autoloader.catalog.metadata import FEATURES_FILE
 from autoloader.errors import SpecError
 from autoloader.spec import DatasetSpec, PipelineSpec
 from autoloader.transforms.cameras import framed
@@ -83,18 +83,13 @@ class DatasetSource:
 
     def _of_episodes(self, directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
         where = f"{self.where}.episodes"
-        if directory.file_format != LEROBOT:
+        if not directory.numbered:
             raise SpecError(
                 f"{where}: {directory.path} is no LeRobot dataset, whose episodes have numbers",
                 remedy="leave it out, and cut the split: train[:90%]",
                 path=where,
             )
-        from autoloader.catalog.lerobot.metadata import (  # others start without it
-            metadata_of,
-            with_episodes,
-        )
-
-        known = set(metadata_of(directory).episodes.index.tolist())
+        known = set(directory.episode_numbers)
         lost = sorted(set(numbers) - known)
         if lost or not numbers:
             told = f"there is no episode {lost[0]}" if lost else "it is empty"
@@ -104,7 +99,7 @@ class DatasetSource:
                 remedy="name episodes that its list has",
                 path=where,
             )
-        return with_episodes(directory, numbers)
+        return directory.with_episodes(numbers)
 
 
 def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
