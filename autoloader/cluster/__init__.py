@@ -2,6 +2,6 @@
 
 ``driver`` is a process of the loader's child that asks; ``actor`` answers, on another host.
 
-Not here: who fills which batch (``sharing.builder``), the child's side
-(``sharing.client``).
+Not here: who fills which batch (``pipeline.pipeline``), the child's side
+(``pipeline.helpers``).
 """

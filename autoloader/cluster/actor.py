@@ -6,7 +6,7 @@ of what it has filled.
 
 Here is no Ray: ``driver`` makes an actor of ``Helper``.
 
-Not here: whether its answers may be used (``comparison``, ``sharing.identity``).
+Not here: what becomes of its answers (``driver``).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from autoloader.decode.quarantine import Quarantine
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError
 from autoloader.knobs import Knobs
 from autoloader.order.mixture import MixtureOrder
+from autoloader.pipeline.helpers import identity_of
 from autoloader.pipeline.indexed import IndexedReader
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.process.messages import Failed
@@ -34,7 +35,6 @@ from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture, resolve_plain
-from autoloader.sharing.identity import identity_of
 from autoloader.supervision.start import extend_import_path
 from autoloader.units import format_bytes
 

@@ -5,7 +5,10 @@ shared. The same shard gives the same bytes on every host, and one that is there
 job that is begun again goes on where it stopped. Statistics come back as numbers, and are kept in
 this host's cache as each arrives.
 
-Not here: building (``index.opening``, ``statistics.mixture``), spreading the parts (``spread``).
+A part that is lost with its worker or node is done again elsewhere, by Ray. One that fails by
+itself ends the job.
+
+Not here: building (``index.opening``, ``statistics.mixture``).
 """
 
 from __future__ import annotations
@@ -13,16 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autoloader.cluster import ray_client
-from autoloader.cluster.spread import spread
-from autoloader.errors import UsageError
+from autoloader.errors import AutoloaderError, PipelineError, UsageError
 from autoloader.index.index_paths import index_directory
 from autoloader.index.opening import missing_files, open_indexes
+from autoloader.pipeline.helpers import differences, packages
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.samples.statistics import NormalizationStatistics
-from autoloader.sharing.identity import differences, packages
 from autoloader.spec import PipelineSpec
 from autoloader.statistics.mixture import keep_statistics, measured, missing_groups, statistics_of
 
@@ -31,6 +33,10 @@ _PARTS_A_NODE = 32
 _LARGEST_PART = 16
 
 Progress = Callable[[int, int], None]
+Part = TypeVar("Part")
+_LOOK_S = 2.0
+_MOST_LOSSES = 5
+"""Of one part: whatever kills its worker each time is the part's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +173,64 @@ def _check_same(identity: Sequence[tuple[str, str]]) -> None:
             f"a host of the cluster is not the same as the one that asks: {'; '.join(differs)}",
             remedy="install the same versions on all hosts",
         )
+
+
+def spread(
+    ray: Any,
+    call: Callable[[Part], Any],
+    parts: Sequence[Part],
+    *,
+    done: Callable[[Part, Any], None],
+) -> int:
+    """Call a function for each part, on all nodes that have processors.
+
+    Args:
+        ray: joined to a cluster.
+        call: importable on all hosts.
+        parts: its arguments.
+        done: called with a part and what it gave, in this thread, as they come.
+
+    Returns:
+        How many nodes took part.
+
+    Raises:
+        AutoloaderError: what a part failed with; or there is no node, or a part is lost each time.
+    """
+    nodes = _nodes(ray)
+    remote = ray.remote(max_retries=_MOST_LOSSES)(_done_there)
+    placed = ray_client.spread_over(nodes)
+    left = {remote.options(**placed).remote(call, part): part for part in parts}
+    used: set[str] = set()
+    while left:
+        ready, _ = ray.wait(list(left), num_returns=1, timeout=_LOOK_S)
+        if not ready:
+            _nodes(ray)
+        for reference in ready:
+            part = left.pop(reference)
+            try:
+                node, answer = ray.get(reference)
+            except AutoloaderError as error:
+                raise getattr(error, "cause", error) from error
+            except Exception as error:  # whatever ended processes of other hosts
+                raise PipelineError(
+                    f"a part of the job is lost each time: {ray_client.plain_reason(error)}",
+                    remedy="look at what its process printed: `ray logs`",
+                ) from error
+            used.add(node)
+            done(part, answer)
+    return len(used)
+
+
+def _nodes(ray: Any) -> list[ray_client.ClusterNode]:
+    nodes = ray_client.other_nodes(ray, [])
+    if not nodes:
+        raise PipelineError(
+            "no node of the cluster has a processor to give",
+            remedy="start one: `ray start --address=HEAD:6379`",
+        )
+    return nodes
+
+
+def _done_there(call: Callable[[Part], Any], part: Part) -> tuple[str, Any]:
+    """What a part gives, and the node that did it."""
+    return ray_client.own_node(ray_client.joined()), call(part)

@@ -1,6 +1,6 @@
 """A cluster of Ray's: joined, never started; its nodes, and what goes wrong in plain words.
 
-Not here: which cluster (``planning.helpers``), what runs on its nodes (``driver``, ``shards``).
+Not here: which cluster (``planning.helpers``), what runs on its nodes (``driver``, ``catalogue``).
 """
 
 from __future__ import annotations
@@ -128,6 +128,25 @@ def placed_on(ray: Any, node: ClusterNode) -> dict[str, Any]:
         "resources": {RESOURCE: 1} if node.declared else {},
         "scheduling_strategy": strategy(node_id=node.name, soft=False),
     }
+
+
+def spread_over(nodes: Iterable[ClusterNode]) -> dict[str, Any]:
+    """Options of what runs on any of these nodes, as evenly as Ray can."""
+    declared = any(node.declared for node in nodes)
+    resources = {RESOURCE: 1} if declared else {}
+    return {
+        "num_cpus": 1,
+        "num_gpus": 0,
+        "resources": resources,
+        "scheduling_strategy": "SPREAD",
+    }
+
+
+def joined() -> Any:
+    """The module ``ray``, in a process that Ray has started."""
+    import ray
+
+    return ray
 
 
 def plain_reason(error: BaseException) -> str:

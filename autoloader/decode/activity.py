@@ -87,10 +87,6 @@ class HelperActivity:
     late: int = 0
     again: int = 0
 
-    def plus(self, other: HelperActivity) -> HelperActivity:
-        """Those of two builders."""
-        return HelperActivity(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
-
 
 @dataclass(frozen=True, slots=True)
 class BuilderActivity:
@@ -102,7 +98,6 @@ class BuilderActivity:
         read_bytes, reading_s: bytes read for planned runs, and seconds that this took.
         gather_s, gathered: seconds of copying samples whose frames were held, and such samples.
         from_disk: frames that were read from a disk, already decoded.
-        helpers: on other hosts, where it shares its batches with them.
     """
 
     datasets: Sequence[DatasetActivity]
@@ -112,7 +107,6 @@ class BuilderActivity:
     gather_s: float = 0.0
     gathered: int = 0
     from_disk: int = 0
-    helpers: HelperActivity = field(default_factory=HelperActivity)
 
     @classmethod
     def none(cls, datasets: int) -> BuilderActivity:
@@ -123,8 +117,7 @@ class BuilderActivity:
     def from_plain(cls, plain: Mapping[str, Any]) -> BuilderActivity:
         """From ``dataclasses.asdict``."""
         datasets = [DatasetActivity(**one) for one in plain["datasets"]]
-        helpers = HelperActivity(**plain["helpers"])
-        return cls(**{**plain, "datasets": datasets, "helpers": helpers})
+        return cls(**{**plain, "datasets": datasets})
 
     def plus(self, other: BuilderActivity | None) -> BuilderActivity:
         """Both together; ``None``: there is no other."""
@@ -138,7 +131,6 @@ class BuilderActivity:
             self.gather_s + other.gather_s,
             self.gathered + other.gathered,
             self.from_disk + other.from_disk,
-            self.helpers.plus(other.helpers),
         )
 
     def over(self) -> BuilderActivity:

@@ -27,7 +27,7 @@ from autoloader.order.dealing import NodePart
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.plan import SamplePlan
 from autoloader.pipeline.pipeline import MixtureReader
-from autoloader.process.messages import BuildStart
+from autoloader.process.messages import BuildStart, HelpersStart
 from autoloader.process.setup import HelperRequest
 from autoloader.read.blocks import Blocks
 from autoloader.read.held import HeldFrames
@@ -40,8 +40,7 @@ from autoloader.supervision.start import import_path
 
 if TYPE_CHECKING:
     from autoloader.pipeline.decode_client import RemoteBuilder
-    from autoloader.pipeline.pipeline import LocalBuilder
-    from autoloader.sharing.builder import SharedBuilder
+    from autoloader.pipeline.helpers import Answers, Helpers
 
 RUN_SAMPLES = 256
 """Samples of a run that are read at most, or somewhat more: a run is whole batches."""
@@ -252,22 +251,14 @@ class IndexedReader(MixtureReader):
             bad=quarantine.add,
         )
 
-    def shared(
-        self,
-        make: Callable[[Knobs, bool], LocalBuilder],
-        knobs: Knobs,
-        memory: RingMemory,
-        quarantine: Quarantine,
-    ) -> SharedBuilder | None:
-        """See ``MixtureReader.shared``."""
-        if self._helpers is None:
-            return None
-        from autoloader.process.helper_messages import HelpersStart
-        from autoloader.sharing.builder import SharedBuilder
-        from autoloader.sharing.client import HelperClient  # few loaders have helpers
-        from autoloader.sharing.identity import identity_of
-
+    def helpers(
+        self, memory: RingMemory, quarantine: Quarantine, answers: Answers
+    ) -> Helpers | None:
+        """See ``MixtureReader.helpers``."""
         request, order = self._helpers, dataclasses.asdict(self._order)
+        if request is None:
+            return None
+        from autoloader.pipeline.helpers import Helpers, identity_of  # few loaders have helpers
 
         def start() -> HelpersStart:
             return HelpersStart(
@@ -280,14 +271,7 @@ class IndexedReader(MixtureReader):
                 import_path=import_path(),
             )
 
-        return SharedBuilder(
-            make,
-            self.processes,
-            knobs,
-            lambda answers: HelperClient(start, memory.descriptor, answers, bad=quarantine.add),
-            memory,
-            len(self._mixture.datasets),
-        )
+        return Helpers(start, memory.descriptor, answers, bad=quarantine.add)
 
     def run_samples(self, knobs: Knobs) -> int:
         """See ``MixtureReader.run_samples``."""

@@ -6,6 +6,12 @@ free. With ``decode_processes`` 1, and for streams, there is one builder, in thi
 there are as many light processes. A change of their number applies from the next round on: builders
 that get no more rounds are closed when their last batch is handed out.
 
+While nobody helps, whole rounds go to the builders. While helpers on other hosts do
+(``pipeline.helpers``), batches wait in one line: a builder takes the next one that has a slot when
+it has fewer than two to fill, helpers take the next ones when they have room. Whoever is faster
+fills more, and nobody is told how fast he is. A batch that does not come back in time is filled by
+a builder. So a slot has one writer, and training waits for no helper.
+
 The same pipeline runs in the loader's child (``worker``) and, for debugging, in the trainer's own
 process. Whoever holds it calls ``next`` and gives slots back by ``release``.
 
@@ -14,6 +20,9 @@ Invariants:
     2. ``close`` returns; it waits for threads as long as it is told, and threads are daemons.
     3. Once it is closed nothing begins in it any more, and ``slots`` says which slots are written
        to nonetheless: nobody may use these before that is over.
+    4. Batches leave in the order in which they were dealt, each once, whoever fills them.
+    5. A batch that is waited for has its slot, and so has every batch before it.
+    6. A builder has no batch without a slot behind one that may still come back from a helper.
 
 Not here: what the readers read (``read.streams``, ``read.planned``), building a batch
 (``decode.batch_builder``), choosing knobs (``profile``, ``controller``), tensors (``batch``).
@@ -37,7 +46,7 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import CacheCounts, FrameCosts
 from autoloader.clock import Clock
-from autoloader.decode.activity import BuilderActivity, PipelineActivity
+from autoloader.decode.activity import BuilderActivity, HelperActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import BadRecord, Quarantine
 from autoloader.decode.source import SampleSource
@@ -53,7 +62,7 @@ from autoloader.samples.resolve import ResolvedMixture
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
     from autoloader.pipeline.decode_client import RemoteBuilder
-    from autoloader.sharing.builder import SharedBuilder
+    from autoloader.pipeline.helpers import Answers, Helpers
 
 logger = logging.getLogger(__name__)
 
@@ -62,10 +71,53 @@ STUCK_S = 5.0
 """A thread that still writes so long after it was told to end is not waited for."""
 
 
-LocalBuilder: TypeAlias = "BatchBuilder | RemoteBuilder"
+_HERE = 2
+"""Batches that a builder has to fill at a time, while helpers work."""
+
+Builder: TypeAlias = "BatchBuilder | RemoteBuilder"
 """Builds batches on this host, in this process or in another one."""
-Builder: TypeAlias = "LocalBuilder | SharedBuilder"
-"""Builds batches, wherever."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Task:
+    """One batch on its way.
+
+    Attributes:
+        number: in the order in which batches leave.
+        span: its positions [start, stop).
+        slot: where it is to lie; ``None``: not known yet.
+        lane: whose builder fills it; ``None``: a helper does, or nobody yet.
+        batch: once it is filled.
+    """
+
+    number: int
+    span: tuple[int, int]
+    slot: int | None = None
+    lane: Lane | None = None
+    batch: BatchMessage | None = None
+
+
+class Lane:
+    """A builder, and the batches that were not taken from it yet, in order."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.tasks: collections.deque[Task] = collections.deque()
+
+    def assign(self, tasks: Sequence[Task]) -> None:
+        """Have these filled after those that it has."""
+        for task in tasks:
+            task.lane = self
+        self.tasks += tasks
+        self.builder.assign([task.span for task in tasks])
+        for task in tasks:
+            if task.slot is not None:
+                self.builder.give(task.slot)
+
+    @property
+    def to_fill(self) -> int:
+        """Batches that are not filled yet."""
+        return len(self.tasks) - self.builder.filled
 
 
 class MixtureReader(ABC):
@@ -89,26 +141,15 @@ class MixtureReader(ABC):
         del knobs
         return 1
 
-    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> LocalBuilder:
+    def remote(self, knobs: Knobs, memory: RingMemory, quarantine: Quarantine) -> Builder:
         """A builder in a process of its own; asked only where ``processes`` is more than 1."""
         raise NotImplementedError
 
-    def shared(
-        self,
-        make: Callable[[Knobs, bool], LocalBuilder],
-        knobs: Knobs,
-        memory: RingMemory,
-        quarantine: Quarantine,
-    ) -> SharedBuilder | None:
-        """The one builder that shares its batches with other hosts; ``None``: they are built here.
-
-        Args:
-            make: makes a builder here: its share of the knobs, and whether it is in this process.
-            knobs: to begin with.
-            memory: the ring.
-            quarantine: told of bad records.
-        """
-        del make, knobs, memory, quarantine
+    def helpers(
+        self, memory: RingMemory, quarantine: Quarantine, answers: Answers
+    ) -> Helpers | None:
+        """The way to helpers on other hosts; ``None``: this reader asks none."""
+        del memory, quarantine, answers
         return None
 
     def run_samples(self, knobs: Knobs) -> int:
@@ -171,14 +212,19 @@ class Pipeline:
         self._lock = threading.Lock()
         self._taking = threading.RLock()
         self._calls_for = -1
-        self._dealt = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
         self._slots = SlotPool(memory, knobs.ring_slots, held=held, stuck=stuck)
-        self._builders: list[Builder] = []
-        self._shared: SharedBuilder | None = None
-        self._leaving: list[Builder] = []
-        self._unslotted: collections.deque[Builder] = collections.deque()
-        self._under_way: collections.deque[Builder] = collections.deque()
+        self._lanes: list[Lane] = []
+        self._leaving: list[Lane] = []
+        self._tasks: collections.deque[Task] = collections.deque()
+        self._unslotted: collections.deque[Task] = collections.deque()
+        self._line: collections.deque[Task] = collections.deque()
+        self._away: dict[int, Task] = {}
+        self._tasks_dealt = 0
+        self._helpers: Helpers | None = None
+        self._helped: collections.Counter[str] = collections.Counter()
+        self._taken_there = np.zeros(len(mixture.datasets), np.int64)
         self._round_batches = 0
         self._call: BatchCall | None = None
         if mixture.spec.batch.call:
@@ -203,14 +249,18 @@ class Pipeline:
                 if not self._closed:
                     self._deal()
             while (slot := self._slots.acquire()) is not None:
-                with self._dealt:
+                with self._changed:
                     if self._closed:
                         return
                     self._deal()
-                    builder = self._unslotted.popleft()
-                    builder.give(slot)
-                    self._under_way.append(builder)
-                    self._dealt.notify_all()
+                    task = self._unslotted.popleft()
+                    task.slot = slot
+                    if task.lane is not None:
+                        task.lane.builder.give(slot)
+                    elif task.number in self._away and self._helpers is not None:
+                        self._helpers.give(task.number, slot)
+                    self._hand_on()
+                    self._changed.notify_all()
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(error)
 
@@ -226,49 +276,110 @@ class Pipeline:
 
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
-        if len(self._builders) != self._processes:
-            self._adjust_builders()
-        samples, shared = self._reader.run_samples(self._knobs), self._shared
+        if len(self._lanes) != self._reader.processes(self._knobs):
+            self._adjust_lanes()
+        if self._knobs.helper_slots:
+            self._want_helpers()
+        samples = self._reader.run_samples(self._knobs)
         while len(self._unslotted) <= max(
-            self._knobs.read_ahead * self._round_batches, shared.ahead if shared else 0
+            self._knobs.read_ahead * self._round_batches, 2 * self._room
         ):
-            runs = self._rounds.next(shared.width if shared else len(self._builders), samples)
+            runs = self._rounds.next(len(self._lanes), samples)
             self._round_batches = sum(map(len, runs))
-            if shared is not None:
-                shared.deal(runs)
-                self._unslotted += [shared] * self._round_batches
-                continue
-            for builder, spans in zip(self._builders, runs, strict=True):
-                builder.assign(spans)
-            self._unslotted += [self._builders[k % len(runs)] for k in range(self._round_batches)]
+            tasks = []
+            for k in range(self._round_batches):  # batch k is the next of run k mod n
+                tasks.append(Task(self._tasks_dealt, runs[k % len(runs)][k // len(runs)]))
+                self._tasks_dealt += 1
+            self._unslotted += tasks
+            self._tasks += tasks
+            if self._room or self._line or self._away:
+                self._line += tasks
+                self._hand_on()
+            else:
+                for k, lane in enumerate(self._lanes):
+                    lane.assign(tasks[k :: len(runs)])
 
-    @property
-    def _processes(self) -> int:
-        """How many builders the knobs ask for; one that shares its batches has others inside."""
-        return 1 if self._shared is not None else self._reader.processes(self._knobs)
-
-    def _adjust_builders(self) -> None:
+    def _adjust_lanes(self) -> None:
         """Have as many builders as the knobs say; under the lock."""
-        if not self._builders:
-            self._shared = self._reader.shared(
-                self._new_builder, self._knobs, self._memory, self._quarantine
-            )
-            if self._shared is not None:
-                self._shared.park(self._parked)
-                self._builders = [self._shared]
-                return
-        wanted = self._processes
+        wanted = self._reader.processes(self._knobs)
         here = wanted == 1
-        kept = [one for one in self._builders if one.here is here][:wanted]
+        kept = [one for one in self._lanes if one.builder.here is here][:wanted]
         for share in self._knobs.shares(wanted)[len(kept) :]:
             builder = self._new_builder(share, here)
             builder.park(self._parked)
-            kept.append(builder)
-        self._leaving += [one for one in self._builders if one not in kept]
-        self._builders = kept
+            kept.append(Lane(builder))
+        self._leaving += [one for one in self._lanes if one not in kept]
+        self._lanes = kept
         self._share_knobs()
 
-    def _new_builder(self, knobs: Knobs, here: bool) -> LocalBuilder:
+    def _want_helpers(self) -> None:
+        """Have as many helpers as the knobs say; they may have been given back for want of work."""
+        if self._helpers is None:
+            self._helpers = self._reader.helpers(self._memory, self._quarantine, self)
+        if self._helpers is not None:
+            self._helpers.want(self._knobs.helper_slots)
+
+    @property
+    def _room(self) -> int:
+        """Batches that helpers may have at a time."""
+        return 0 if self._helpers is None or self._parked else self._helpers.room
+
+    def _hand_on(self) -> None:
+        """Give batches that wait in line to whoever has room for them; under the lock."""
+        while self._line and not self._closed:
+            lane, first, room = self._shortest, self._line[0], self._room
+            alone = not (room or self._away)
+            if alone or (first.slot is not None and lane.to_fill < _HERE):
+                lane.assign([self._line.popleft()])
+            elif len(self._away) < room and self._helpers is not None:
+                self._away[first.number] = self._line.popleft()
+                self._helpers.ask(first.number, first.span)
+                if first.slot is not None:
+                    self._helpers.give(first.number, first.slot)
+            else:
+                return
+
+    @property
+    def _shortest(self) -> Lane:
+        return min(self._lanes, key=lambda lane: lane.to_fill)
+
+    def done(self, number: int, batch: BatchMessage) -> None:
+        """A helper's batch is in its slot; see ``helpers.Answers``."""
+        with self._changed:
+            task = self._away.pop(number, None)
+            if task is None or self._closed:
+                return
+            rows = self._mixture.layout.views(self._memory.base(batch.slot))["dataset_index"]
+            self._taken_there += np.bincount(rows[: batch.rows], minlength=len(self._taken_there))
+            self._helped["batches"] += 1
+            task.batch = batch
+            self._hand_on()
+            self._changed.notify_all()
+
+    def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
+        """Builders fill these, before what waits, once they have slots; see ``helpers.Answers``."""
+        with self._changed:
+            for number in list(self._away) if numbers is None else numbers:
+                if (task := self._away.pop(number, None)) is None:
+                    continue
+                self._helped["again"] += 1
+                self._helped["late"] += late
+                if self._closed:
+                    continue
+                if task.slot is not None:
+                    self._shortest.assign([task])
+                else:
+                    at = sum(waiting.number < number for waiting in self._line)
+                    self._line.insert(at, task)
+            self._hand_on()
+            self._changed.notify_all()
+
+    def helped(self) -> None:
+        """See ``helpers.Answers``."""
+        with self._changed:
+            self._hand_on()
+
+    def _new_builder(self, knobs: Knobs, here: bool) -> Builder:
         if not here:
             return self._reader.remote(knobs, self._memory, self._quarantine)
         return BatchBuilder(
@@ -282,9 +393,8 @@ class Pipeline:
         )
 
     def _share_knobs(self) -> None:
-        own = self._knobs.shares(len(self._builders))
-        for builder, share in zip(self._builders, own, strict=True):
-            builder.retune(share)
+        for lane, share in zip(self._lanes, self._knobs.shares(len(self._lanes)), strict=True):
+            lane.builder.retune(share)
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next batch, in order, or ``None`` where none was ready in time.
@@ -299,49 +409,72 @@ class Pipeline:
                 self._calls_for = -1
 
     def _next(self, timeout_s: float) -> BatchMessage | None:
-        deadline = time.monotonic() + timeout_s
-        with self._dealt:
-            self._dealt.wait_for(
-                lambda: self._under_way or self._failure or self._closed, timeout_s
-            )
-            if self._closed:
-                return None
-            builder = self._under_way[0] if self._under_way else None
-        if self._failure is None and builder is not None:
-            try:
-                batch = builder.next(max(0.0, deadline - time.monotonic()))
-                if batch is not None and self._call is not None:
-                    self._calls_for = batch.slot
-                    if self._closed:  # asked behind it, as who closes looks at the slot
-                        return None
-                    views = self._mixture.layout.views(self._memory.base(batch.slot))
-                    self._call.complete(views, batch)
-            except AutoloaderError as error:
-                self._fail(error)
-            else:
-                if batch is not None:
-                    self._slots.hand_out(batch.slot)
-                    batch.number = self._number
-                    self._number += 1
-                    self._hand_out(builder)
+        try:
+            task = self._filled(time.monotonic() + timeout_s)
+            batch = None if task is None else task.batch
+            if batch is not None and self._call is not None:
+                self._calls_for = batch.slot
+                if self._closed:  # asked behind it, as who closes looks at the slot
+                    return None
+                views = self._mixture.layout.views(self._memory.base(batch.slot))
+                self._call.complete(views, batch)
+        except AutoloaderError as error:
+            self._fail(error)
+        else:
+            if batch is not None:
+                self._slots.hand_out(batch.slot)
+                batch.number = self._number
+                self._number += 1
+                self._hand_out()
                 return batch
-        if self._failure is not None:
+        if self._failure is not None and not self._closed:
             raise as_fault(self._failure, "read")
         return None
 
-    def _hand_out(self, builder: Builder) -> None:
-        """A builder's batch goes out; one that leaves and has no other is closed."""
+    def _filled(self, deadline: float) -> Task | None:
+        """The first batch, where it is filled in time; taken from its builder with those before it.
+
+        Raises:
+            AutoloaderError: whatever ended the builder.
+        """
+
+        def left_s() -> float:
+            return max(0.0, deadline - time.monotonic())
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._first() or self._failure or self._closed, left_s()
+                )
+                first = self._first()
+                if first is None or self._closed or self._failure is not None:
+                    return None
+                lane = first.lane
+            if first.batch is not None or lane is None:
+                return first
+            batch = lane.builder.next(left_s())
+            if batch is None:
+                return None
+            with self._changed:
+                lane.tasks.popleft().batch = batch
+                self._hand_on()
+
+    def _first(self) -> Task | None:
+        """The first batch, if it is filled or will be by a builder; under the lock."""
+        first = self._tasks[0] if self._tasks else None
+        if first is None or first.slot is None:
+            return None
+        return first if first.batch is not None or first.lane is not None else None
+
+    def _hand_out(self) -> None:
+        """The first batch goes out; builders that leave and have no other are closed."""
         with self._lock:
-            self._under_way.popleft()
-            over = (
-                builder in self._leaving
-                and builder not in self._under_way
-                and builder not in self._unslotted
-            )
-            if over:
-                self._leaving.remove(builder)
+            self._tasks.popleft()
+            over = [lane.builder for lane in self._leaving if not lane.tasks]
+            self._leaving = [lane for lane in self._leaving if lane.tasks]
+            for builder in over:
                 self._ended = builder.activity().over().plus(self._ended)
-        if over:
+        for builder in over:
             builder.close(CLOSE_S)
 
     def release(self, slot: int) -> None:
@@ -365,8 +498,13 @@ class Pipeline:
             self._knobs = knobs
         self._hold()  # before builders put back runs that pin frames, and read them again
         with self._lock:
-            if len(self._builders) == self._processes and not self._closed:
+            if self._closed:
+                return
+            if len(self._lanes) == self._reader.processes(knobs):
                 self._share_knobs()
+            if self._helpers is not None or knobs.helper_slots:
+                self._want_helpers()
+                self._hand_on()
         self._slots.resize(knobs.ring_slots)
 
     def park(self, parked: bool) -> None:
@@ -375,21 +513,27 @@ class Pipeline:
             self._parked = parked
             for builder in self._all():
                 builder.park(parked)
+            self._hand_on()
 
     @property
     def settled(self) -> bool:
         """Whether all builders, and as many as the knobs say, work with the knobs in force."""
         with self._lock:
-            wanted = self._processes
-            as_many = not self._leaving and len(self._builders) in (0, wanted)
-            return as_many and all(builder.settled for builder in self._builders)
+            as_many = len(self._lanes) in (0, self._reader.processes(self._knobs))
+            return (
+                as_many
+                and not self._leaving
+                and all(lane.builder.settled for lane in self._lanes)
+                and (self._helpers is None or self._helpers.settled)
+            )
 
     @property
     def ready_batches(self) -> int:
         """Batches that are filled and not taken, wherever they lie."""
         with self._lock:
             builders = self._all()
-        return sum(builder.filled for builder in builders) + self._slots.untaken
+            taken = sum(task.batch is not None for task in self._tasks)
+        return sum(builder.filled for builder in builders) + taken + self._slots.untaken
 
     def drop(self) -> None:
         """Give back what can be read again, and the pages of free slots; does not wait."""
@@ -411,14 +555,23 @@ class Pipeline:
         """What every part is doing."""
         done = self._builder_activity()
         with self._lock:
-            builders = self._all()
+            builders, helpers, counts = self._all(), self._helpers, dict(self._helped)
+            there = self._taken_there.tolist()
+        processes = [pid for one in builders for pid in one.pids]
+        if helpers is not None:
+            processes += helpers.pids
+            for name in ("present", "possible", "compared", "different"):
+                counts[name] = getattr(helpers, name)
         datasets = {
             dataset.name: own
             for dataset, own in zip(self._mixture.datasets, done.datasets, strict=True)
         }
-        for k, name in enumerate(datasets):
-            if bad := self._quarantine.count(k):
-                datasets[name] = dataclasses.replace(datasets[name], quarantined=bad)
+        for k, (name, own) in enumerate(datasets.items()):
+            bad = self._quarantine.count(k)
+            if bad or there[k]:
+                datasets[name] = dataclasses.replace(
+                    own, quarantined=bad, taken=own.taken + there[k]
+                )
         return PipelineActivity(
             datasets=datasets,
             ring_slots=self._slots.slots,
@@ -428,7 +581,7 @@ class Pipeline:
             run_bytes=done.run_bytes,
             read_bytes=done.read_bytes,
             reading_s=done.reading_s,
-            processes=[pid for one in builders for pid in one.pids],
+            processes=processes,
             gather_s=done.gather_s,
             gathered=done.gathered,
             cache=dataclasses.replace(
@@ -436,7 +589,7 @@ class Pipeline:
             ),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
-            helpers=done.helpers,
+            helpers=HelperActivity(**counts),
         )
 
     def _builder_activity(self) -> BuilderActivity:
@@ -456,17 +609,19 @@ class Pipeline:
         Returns:
             Whether nobody writes into slots any more. Threads may still wait for their source.
         """
-        with self._dealt:
+        with self._changed:
             first, self._closed = not self._closed, True
-            builders = self._all()
-            self._dealt.notify_all()
+            writers: list[Builder | Helpers] = [*self._all()]
+            if self._helpers is not None:
+                writers.append(self._helpers)
+            self._changed.notify_all()
         self._slots.close()
         deadline = time.monotonic() + (CLOSE_S if within_s is None else within_s)
 
         def left_s() -> float:
             return max(0.0, deadline - time.monotonic())
 
-        written = [one.close(left_s()) for one in builders]
+        written = [one.close(left_s()) for one in writers]
         if first:
             if not self._dealing.ended(min(CLOSE_S, left_s())):
                 logger.warning("the index is still being opened")
@@ -488,10 +643,10 @@ class Pipeline:
         return sum(builder.leased_frames for builder in self._all())
 
     def _all(self) -> list[Builder]:
-        return [*self._builders, *self._leaving]
+        return [lane.builder for lane in (*self._lanes, *self._leaving)]
 
     def _fail(self, error: BaseException) -> None:
-        with self._dealt:
+        with self._changed:
             if self._failure is None and not self._closed:
                 self._failure = error
-            self._dealt.notify_all()
+            self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What trainer, child and decode processes say to each other: typed messages.
+"""What trainer, child, decode processes and the driver of helpers say to each other.
 
 A message is JSON with a length before it.
 
@@ -236,15 +236,77 @@ class Bad(Message):
     reason: str
 
 
-_KINDS: dict[str, type[Message]] = {}
+@dataclass(frozen=True, slots=True)
+class HelpersStart(Message):
+    """Child → driver of helpers: what they read, where they are, and what they must agree with.
+
+    ``identity`` is field → value, see ``pipeline.helpers``.
+    """
+
+    mixture: dict[str, Any]
+    order: dict[str, Any]
+    identity: dict[str, str]
+    address: str
+    ram_floor_bytes: int
+    import_path: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class HelpersWanted(Message):
+    """Child → driver: have so many helpers."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelperAsk(Message):
+    """Child → driver: have a helper fill the batch of positions [start, stop)."""
+
+    number: int
+    span: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class HelperSlot(Message):
+    """Child → driver: the batch goes into this slot."""
+
+    number: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class HelperDone(Message):
+    """Driver → child: the batch is in its slot (``BatchMessage.plain``)."""
+
+    number: int
+    batch: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HelpersLost(Message):
+    """Driver → child: nobody fills these batches any more, ``late``: for want of time."""
+
+    numbers: list[int]
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HelperCompared(Message):
+    """Driver → child: a helper's batch was filled here too, and compared."""
+
+    same: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HelpersHere(Message):
+    """Driver → child: so many helpers work; the cluster has processors for so many."""
+
+    present: int
+    possible: int
+
+
+_KINDS = {kind.__name__: kind for kind in Message.__subclasses__()}
 _NAMES: dict[type[Message], tuple[str, ...]] = {}
-
-
-def _kind(name: str) -> type[Message]:
-    """By name; those of ``helper_messages`` are there once that is imported."""
-    if name not in _KINDS:
-        _KINDS.update((kind.__name__, kind) for kind in Message.__subclasses__())
-    return _KINDS[name]
 
 
 def _names(kind: type[Message]) -> tuple[str, ...]:
@@ -341,7 +403,7 @@ class Wire:
         del self._buffer[:end]
         try:
             plain = json.loads(body)
-            kind = _kind(plain.pop("type"))
+            kind = _KINDS[plain.pop("type")]
             known = _names(kind)
             return kind(**{name: value for name, value in plain.items() if name in known})
         except (ValueError, LookupError, TypeError, AttributeError) as error:

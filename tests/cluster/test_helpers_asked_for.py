@@ -16,9 +16,9 @@ from autoloader.cluster.ray_client import other_nodes
 from autoloader.errors import AutoloaderError, KnobError, MissingExtraError, UsageError
 from autoloader.index import open_indexes
 from autoloader.knobs import Knobs
+from autoloader.pipeline.helpers import differences, identity_of
 from autoloader.planning.helpers import with_helpers
 from autoloader.planning.start import LoaderPlan, plan_loader
-from autoloader.sharing.identity import differences, identity_of
 
 
 @pytest.fixture(scope="module")
