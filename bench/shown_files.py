@@ -6,7 +6,7 @@ second pass as in the first.
 
 Needs /dev/fuse, libfuse and the package mfusepy (extra ``dev``); ``why_not`` says what is missing.
 
-Not here: how long a read waits (``bench.disk_head``, ``bench.control.slow_files``).
+Not here: how long a read waits (``bench.control.slow_files``).
 """
 
 from __future__ import annotations

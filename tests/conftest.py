@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import leftovers
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -75,6 +76,12 @@ def _every_decision_replays(tmp_path_factory: pytest.TempPathFactory) -> Iterato
             status = main(["replay", str(folder), "--json"])
         assert json.loads(told.getvalue())["differences"] == []
         assert status == 0
+
+
+@pytest.fixture
+def no_thread_left_behind() -> Iterator[None]:
+    """Threads of the loader that were begun meanwhile have ended."""
+    yield from leftovers.no_thread_left_behind()
 
 
 @pytest.fixture(autouse=True)

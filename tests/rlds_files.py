@@ -15,6 +15,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import pytest
 import simplejpeg
 
 from autoloader.catalog.tfrecord import masked_crc32c
@@ -273,14 +274,34 @@ def _dict(children: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_pair(folder: Path, **shards: list[list[int]]) -> tuple[Written, ...]:
+def write_steps(
+    folder: Path,
+    shards: Sequence[Sequence[int]],
+    *,
+    first: int = 0,
+    encode: Callable[..., bytes] = jpeg,
+    **own: Any,
+) -> Written:
+    """A dataset of episodes of so many steps by shard, numbered from ``first`` on."""
+    number = itertools.count(first)
+    records = [[episode(next(number), n, encode=encode) for n in part] for part in shards]
+    return write_dataset(folder, records, **own)
+
+
+def write_pair(folder: Path, **shards: Sequence[Sequence[int]]) -> tuple[Written, ...]:
     """A dataset for each name, of episodes of so many steps by shard, told apart by number."""
-    number = itertools.count()
+    firsts = itertools.accumulate((sum(map(len, one)) for one in shards.values()), initial=0)
     return tuple(
-        write_dataset(
-            folder,
-            [[episode(next(number), steps, encode=png) for steps in part] for part in parts],
-            name=name,
-        )
-        for name, parts in shards.items()
+        write_steps(folder, parts, first=first, encode=png, name=name)
+        for (name, parts), first in zip(shards.items(), firsts, strict=False)
     )
+
+
+def written_steps(shards: Sequence[Sequence[int]], **own: Any) -> Any:
+    """A fixture: ``write_steps``'s dataset, once for a module."""
+
+    @pytest.fixture(scope="module")
+    def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+        return write_steps(tmp_path_factory.mktemp("data"), shards, **own)
+
+    return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,6 +239,12 @@ def every_sample(mixture: ResolvedMixture, index: int, pass_: int) -> set[Sample
             if samples is not None:
                 found |= {(index, pass_, shard, record, t) for t in samples.t.tolist()}
     return found
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait; a hang is the suite's time limit."""
+    while not true():
+        time.sleep(0.005)
 
 
 def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:

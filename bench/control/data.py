@@ -33,7 +33,6 @@ FORMAT = 1
 BLOCK = 1024
 EARLY, LATE = 3, 8
 BATCH = 48
-JUMP_AT_BATCH = EARLY * BLOCK // BATCH
 _SOURCE = "demo_toy_sort"
 _IMAGE = "steps/observation/image_0"
 _SHARDS = 4

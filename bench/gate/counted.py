@@ -25,11 +25,12 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoloader import AutoLoader, Batch, PipelineSpec
+from autoloader import AutoLoader, PipelineSpec
+from bench.control.trainer import endless
 from bench.gate.settling import calm, touched_per_batch
 from bench.processes import Reads, in_memfd, own_bytes, reads_by_thread, thread_count
 
@@ -92,7 +93,7 @@ def _loader(
 
 def _touched(loader: AutoLoader) -> tuple[float, int]:
     """(bytes touched for a batch, bytes of its pictures)."""
-    batches = _endless(loader)
+    batches = endless(loader)
     for _ in range(2 * loader.knobs.ring_slots):
         shown = next(batches)["images"].values()
     pictures = sum(one.nbytes for one in shown)
@@ -102,7 +103,7 @@ def _touched(loader: AutoLoader) -> tuple[float, int]:
 
 
 def _counts(loader: AutoLoader) -> dict[str, float]:
-    batches = _endless(loader)
+    batches = endless(loader)
     for _ in range(WARMUP):
         next(batches)
     children = loader.statistics().worker_pids
@@ -133,11 +134,6 @@ def _counts(loader: AutoLoader) -> dict[str, float]:
         "growth_bytes_per_batch": (last - first) / (0.75 * BATCHES),
         "restarts": float(statistics.restarts),
     }
-
-
-def _endless(loader: AutoLoader) -> Iterator[Batch]:
-    while True:
-        yield from loader
 
 
 def _settled(pids: Sequence[int]) -> Counters:

@@ -26,7 +26,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from typing import Any
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main as command
 from autoloader.remote.requests import REQUEST_BYTES
+from bench.control.trainer import endless
 from bench.data import ensure_data
 from bench.host import load
 from bench.paired import estimate, in_turn, paired_ratios
@@ -82,11 +82,11 @@ def main() -> int:
     began = load()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=chosen.folder)))
-        near, away, served = _served(Path(chosen.spec or ensure_data("demo")), folder)
+        near, served = _served(Path(chosen.spec or ensure_data("demo")), folder)
         os.environ.update(AUTOLOADER_CACHE_DIR=str(folder / "here"), AUTOLOADER_DISK_FLOOR="1GB")
         server = Server(served, chosen.latency, chosen.rate)
         stack.callback(server.close)
-        away_spec = _at(away, server.address)
+        away_spec = _at(near, server.address)
         plain = _plain(served, server, chosen.rate)
         first = _first_pass(away_spec, server, folder / "here" / "shards", chosen.rate)
         rates: dict[str, list[float]] = {"away": [], "local": []}
@@ -99,7 +99,9 @@ def main() -> int:
             "link_used_by_plain_client_ratio": plain,
             "link_used_to_plain_client": round(first["link_used_ratio"] / plain, 3),
             "second_pass": {name: [round(rate) for rate in found] for name, found in rates.items()},
-            "second_pass_to_local": _ratio(rates),
+            "second_pass_to_local": estimate(
+                paired_ratios(rates["away"], rates["local"])
+            ).as_dict(),
             "fetched_in_second_pass": server.sent()["sent"],
             "load": [began, load()],
         }
@@ -107,7 +109,7 @@ def main() -> int:
     return 0
 
 
-def _served(spec: Path, folder: Path) -> tuple[Path, Path, Path]:
+def _served(spec: Path, folder: Path) -> tuple[Path, Path]:
     """(the mixture's spec over a copy of its files with index files, a folder of it)."""
     served = folder / "served"
     shutil.copytree(spec.parent, served, copy_function=_link)
@@ -116,7 +118,7 @@ def _served(spec: Path, folder: Path) -> tuple[Path, Path, Path]:
     with contextlib.redirect_stdout(sys.stderr):
         if command(["index", "--spec", str(near), "--beside"]):
             raise SystemExit("the mixture cannot be indexed")
-    return near, near, served
+    return near, served
 
 
 def _link(source: str, target: str) -> None:
@@ -136,10 +138,8 @@ def _at(near: Path, address: str) -> PipelineSpec:
     return PipelineSpec.from_mapping(plain)
 
 
-@contextlib.contextmanager
-def _loader(spec: PipelineSpec) -> Iterator[AutoLoader]:
-    with AutoLoader(spec, ram_floor=_FLOOR, rank=0, world_size=1) as loader:
-        yield loader
+def _loader(spec: PipelineSpec) -> AutoLoader:
+    return AutoLoader(spec, ram_floor=_FLOOR, rank=0, world_size=1)
 
 
 def _first_pass(spec: PipelineSpec, server: Server, shards: Path, rate: float) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _first_pass(spec: PipelineSpec, server: Server, shards: Path, rate: float) -
     batches, samples = 0, 0
     with _loader(spec) as loader:
         count = sum(len(one.slices) for one in loader.plan.mixture.datasets)
-        for batch in _forever(loader):
+        for batch in endless(loader):
             if not batches:
                 first_s, before = time.monotonic() - began, server.sent()["sent"]
             batches += 1
@@ -191,25 +191,16 @@ def _plain(served: Path, server: Server, rate: float) -> float:
     return round(sent["sent"] / sent["seconds"] / rate, 3)
 
 
-def _forever(loader: AutoLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
-
-
 def _rate(spec: PipelineSpec, seconds: float) -> float:
     """Samples a second, once it runs."""
     with _loader(spec) as loader:
-        batches = _forever(loader)
+        batches = endless(loader)
         for _ in range(8):
             next(batches)
         began, samples = time.monotonic(), 0
         while time.monotonic() - began < seconds:
             samples += len(next(batches)["provenance"])
         return samples / (time.monotonic() - began)
-
-
-def _ratio(rates: dict[str, list[float]]) -> Any:
-    return estimate(paired_ratios(rates["away"], rates["local"])).as_dict()
 
 
 def _arguments() -> argparse.Namespace:

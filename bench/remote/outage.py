@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import logging.handlers
 import os
 import random
 import shutil
@@ -67,17 +68,6 @@ def outage(seconds: float, nbytes: int) -> dict[str, Any]:
     return found
 
 
-class _Said(logging.Handler):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 def _inside(seconds: float, nbytes: int, folder: Path) -> dict[str, Any]:
     """The same, in a namespace of this process alone."""
     hosts, resolver = folder / "hosts", folder / "resolv.conf"
@@ -89,7 +79,7 @@ def _inside(seconds: float, nbytes: int, folder: Path) -> dict[str, Any]:
     os.environ.update(AUTOLOADER_CACHE_DIR=str(folder / "user"), no_proxy="*")
     patience.LONGEST_S = min(patience.LONGEST_S, max(0.5, seconds / 2))
     store._SAY_EVERY_S = min(store._SAY_EVERY_S, seconds / 20)  # noqa: SLF001 once in a while
-    said = _Said()
+    said = logging.handlers.BufferingHandler(10**6)
     logging.getLogger("autoloader.remote").addHandler(said)
     (folder / "served").mkdir()
     original = folder / "served" / "shard"
@@ -106,7 +96,8 @@ def _inside(seconds: float, nbytes: int, folder: Path) -> dict[str, Any]:
         server.cut_all()
         hosts.write_text("127.0.0.1 localhost\n")
         time.sleep(seconds)
-        unresolved = [line for line in said.lines if "cannot be resolved" in line]
+        lines = [record.getMessage() for record in said.buffer]
+        unresolved = [line for line in lines if "cannot be resolved" in line]
         whole_meanwhile = shard.whole_path.exists()
         server.fault = lambda _: None
         hosts.write_text(there)

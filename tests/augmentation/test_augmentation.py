@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rlds_files import Written, episode, write_dataset
+from rlds_files import Written, written_steps
 from streams import dataset_of, spec_of
 
 import autoloader
@@ -194,11 +194,7 @@ def test_a_batch_without_provenance_torch_or_spec_is_refused_with_a_remedy() -> 
         autoloader.augment(batch, spec_with(FULL))
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return write_dataset(
-        tmp_path_factory.mktemp("data"), [[episode(n, 9) for n in range(3)], [episode(3, 8)]]
-    )
+written = written_steps([[9] * 3, [8]])
 
 
 def test_a_run_resumed_within_an_epoch_augments_to_the_bit_as_it_would_have(

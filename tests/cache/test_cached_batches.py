@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, episode, write_dataset
+from rlds_files import Written, episode, write_dataset, write_steps
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
@@ -76,7 +76,7 @@ class Playing:
 def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
     folder = tmp_path_factory.mktemp("cached")
     return [
-        write_dataset(folder, [[episode(10 * k + n, 9 + n) for n in range(4)]], name=name)
+        write_steps(folder, [range(9, 13)], first=10 * k, name=name)
         for k, name in enumerate(("one", "two"))
     ]
 

@@ -398,12 +398,6 @@ def test_people_see_every_section_and_notes_go_to_stderr(
     assert "shipped default local_dev" in said.err
 
 
-def test_planning_starts_no_tensorflow(mix: Path) -> None:
-    before = "tensorflow" in sys.modules
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB"]) == 0
-    assert ("tensorflow" in sys.modules) == before
-
-
 def test_a_damaged_first_record_is_stepped_over_by_the_probe(mix: Path, tmp_path: Path) -> None:
     shard = tmp_path / "arm/1.0.0/arm-train.tfrecord-00000-of-00002"
     data = bytearray(shard.read_bytes())

@@ -215,18 +215,6 @@ def test_progress_without_a_terminal_is_a_line_at_each_tenth(
     assert len(captured.err.splitlines()) == 10
 
 
-def test_the_command_imports_no_framework() -> None:
-    code = (
-        "import sys; from autoloader.cli.app import main; code = main(['--help']); "
-        "bad = {'tensorflow', 'torch', 'optuna', 'lightning', 'cv2'} & set(sys.modules); "
-        "sys.exit(f'{code} {bad}' if code or bad else 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_python_dash_m_autoloader_is_the_same_command() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "autoloader", "profile", "show", "nobody"],

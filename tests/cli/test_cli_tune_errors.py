@@ -49,17 +49,13 @@ def newer(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--trials", "0"], "--trials 0"),
-        (["--budget", "soon"], "--budget"),
         (["--step-time", "0ms"], "nothing to feed"),
-        (["--seed", "-1"], "--seed"),
         (["--name", "local_dev"], "ships with autoloader"),
         (["--name", "a/b"], "--name 'a/b' is no name"),
         (["--host-profile", "nobody"], "'nobody'"),
         (["--host-profile", garbage], "bad.yaml"),
         (["--host-profile", newer], "newer autoloader"),
         (["--ram-floor", "lots"], "--ram-floor"),
-        (["--storage", "my studies"], "not a storage URL"),
         (["--storage", "postgresql://me:secret@127.0.0.1:9/none"], "cannot be used"),
         (["--storage", "postgresql://me:secret@nowhere.invalid/none"], "cannot be used"),
         (["--storage", "nosuch://x"], "nosuch://x"),

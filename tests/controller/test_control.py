@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from doubles import FakeHeadroom
-from leftovers import no_thread_left_behind
-from rlds_files import Written, episode, jpeg, write_dataset
+from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
 
@@ -28,17 +27,10 @@ from autoloader.errors import PipelineError
 from autoloader.knobs import Knobs
 from autoloader.units import GIB, MIB
 
-
-@pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
-    yield from no_thread_left_behind()
+pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    number = iter(range(1000))
-    shards = [[episode(next(number), 40, encode=jpeg) for _ in range(8)] for _ in range(3)]
-    return write_dataset(tmp_path_factory.mktemp("control"), shards, name="a")
+written = written_steps([[40] * 8] * 3, name="a")
 
 
 LARGE = {"ring_slots": 12, "decode_threads": 2, "read_ahead": 3, "queue_samples": 64}
@@ -98,7 +90,7 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 2)
-        while loader._pipeline.activity().ring_filled < 8:
+        while loader.statistics().ring.filled < 8:
             take(stream, 0)
         headroom.headroom_bytes = FLOOR + 100 * MIB
         loop.react_once()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from doubles import FakeHeadroom
-from rlds_files import Written, episode, write_dataset
+from rlds_files import Written, written_steps
 from situations import FLOOR
 from streams import spec_of
 
@@ -241,11 +241,7 @@ def test_what_processes_read_from_storage_counts_from_the_first_look(tmp_path: P
 # --- a loader that runs ---------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    number = iter(range(1000))
-    shards = [[episode(next(number), 40) for _ in range(4)] for _ in range(2)]
-    return write_dataset(tmp_path_factory.mktemp("frames"), shards, name="a")
+written = written_steps([[40] * 4] * 2, name="a")
 
 
 def load(written: Written, **knobs: Any) -> AutoLoader:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles import FakeHeadroom, ManualClock
@@ -46,10 +47,12 @@ class Machine:
             "22 1 0:5 / /proc rw - proc proc rw\n" + "".join(f"{line}\n" for line in lines)
         )
 
-    def v2_mount(self, shown: str = "/", point: str = "/sys/fs/cgroup") -> str:
+    @staticmethod
+    def v2_mount(shown: str = "/", point: str = "/sys/fs/cgroup") -> str:
         return f"30 22 0:26 {shown} {point} rw,nosuid shared:4 - cgroup2 cgroup2 rw"
 
-    def v1_mount(self, shown: str = "/", point: str = "/sys/fs/cgroup/memory") -> str:
+    @staticmethod
+    def v1_mount(shown: str = "/", point: str = "/sys/fs/cgroup/memory") -> str:
         return f"35 31 0:32 {shown} {point} rw,relatime - cgroup cgroup rw,memory"
 
     def v2(
@@ -97,12 +100,86 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_without_cgroups_the_host_binds(machine: Machine) -> None:
+def v1(*words: Any, **more: Any) -> Any:
+    return lambda machine: machine.v1(*words, **more)
+
+
+def v2(*words: Any, **more: Any) -> Any:
+    return lambda machine: machine.v2(*words, **more)
+
+
+V1, V2 = Machine.v1_mount(), Machine.v2_mount()
+DOCKER = Machine.v1_mount(shown="/docker/abc")
+BOUND: dict[str, tuple[list[str], str, list[Any], int, str]] = {
+    "the host where there is no cgroup": ([], "", [], 10 * GIB, "host"),
+    "v2, whose file cache and reclaimable slab count as free": (
+        [V2], "0::/job", [v2("job", 4 * GIB, 3 * GIB, files=GIB, slab=256 * MIB)],
+        2 * GIB + 256 * MIB, "cgroup v2 /job"),
+    "v1, where the file cache of the whole subtree counts as free": (
+        [V1], "5:cpu:/else\n4:memory:/job\n0::/", [v1("job", 4 * GIB, 3 * GIB, files=GIB)],
+        2 * GIB, "cgroup v1 /job"),
+    "the ancestor with least room": (
+        [V2], "0::/a/b/c",
+        [v2("a", 9 * GIB, 8 * GIB), v2("a/b", "max", 5 * GIB), v2("a/b/c", 3 * GIB, GIB)],
+        GIB, "cgroup v2 /a"),
+    "ancestors in v1 too": (
+        [V1], "4:memory:/slurm/job_1/step_0",
+        [v1("", NO_LIMIT_V1, 12 * GIB), v1("slurm", NO_LIMIT_V1, 9 * GIB),
+         v1("slurm/job_1", 6 * GIB, 5 * GIB), v1("slurm/job_1/step_0", NO_LIMIT_V1, GIB)],
+        GIB, "cgroup v1 /slurm/job_1"),
+    "no ancestor in v1 that does not count its children": (
+        [V1], "4:memory:/a/b",
+        [v1("a", GIB, GIB, counts_children=False), v1("a/b", 4 * GIB, GIB, counts_children=False)],
+        3 * GIB, "cgroup v1 /a/b"),
+    "a container's own cgroup at the mount point": (
+        [DOCKER], "4:memory:/docker/abc", [v1("", 2 * GIB, GIB)], GIB, "cgroup v1 /"),
+    "a cgroup below a container's own": (
+        [DOCKER], "4:memory:/docker/abc/inner", [v1("", 4 * GIB, GIB), v1("inner", 2 * GIB, GIB)],
+        GIB, "cgroup v1 /inner"),
+    "a limit above what a container sees, in v1": (
+        [DOCKER], "4:memory:/docker/abc", [v1("", NO_LIMIT_V1, GIB, inherited=3 * GIB)],
+        2 * GIB, "cgroup v1 /"),
+    "no level without the memory controller": (
+        [V2], "0::/a/b", [v2("a", 4 * GIB, GIB), lambda at: (at.cgroup / "a/b").mkdir()],
+        3 * GIB, "cgroup v2 /a"),
+    "a cgroup beyond its limit, with no headroom": (
+        [V2], "0::/job", [v2("job", GIB, 2 * GIB)], 0, "cgroup v2 /job"),
+    "no more than the limit, where the cache is more than the usage": (
+        [V2], "0::/job", [v2("job", GIB, 10 * MIB, files=20 * MIB)], GIB, "cgroup v2 /job"),
+    **{
+        f"the mount point, where the path {path} lies outside of {shown}": (
+            [Machine.v2_mount(shown=shown)], f"0::{path}",
+            # beside the mount point: no cgroup of this hierarchy
+            [v2("", 2 * GIB, GIB), v2("../sibling", MIB, 0)], GIB, "cgroup v2 /")
+        for shown, path in (("/", "/../.."), ("/", "/../sibling"), ("/shown", "/../.."),
+                            ("/shown", "/elsewhere"))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BOUND)
+def test_what_binds_is(what: str, machine: Machine) -> None:
+    mounts, member, groups, headroom, source = BOUND[what]
+    machine.mounts(*mounts)
+    machine.member(f"{member}\n")
+    for group in groups:
+        group(machine)
     reading = machine.probe().read()
-    assert reading.headroom_bytes == 10 * GIB
-    assert reading.source == "host"
+    assert (reading.headroom_bytes, reading.source) == (headroom, source)
     assert reading.host_available_bytes == 10 * GIB
-    assert reading.limit_bytes is None
+
+
+def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> None:
+    assert machine.probe().read().limit_bytes is None
+    machine.mounts(V2)
+    machine.member("0::/a/b\n")
+    machine.v2("a", 9 * GIB, 8 * GIB)
+    machine.v2("a/b", 3 * GIB, 1 * GIB)
+    assert machine.probe().read().limit_bytes == 3 * GIB
+    machine.mounts(DOCKER)
+    machine.member("4:memory:/docker/abc\n")
+    machine.v1("", NO_LIMIT_V1, 1 * GIB, inherited=3 * GIB)
+    assert machine.probe().read().limit_bytes == 3 * GIB
 
 
 def test_each_reading_is_fresh(machine: Machine) -> None:
@@ -137,57 +214,6 @@ def test_limits_may_be_believed_for_a_while_and_usage_never_is(machine: Machine)
     assert probe.read().headroom_bytes == 2 * GIB
 
 
-def test_v2_counts_file_cache_and_reclaimable_slab_as_free(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 4 * GIB, 3 * GIB, files=1 * GIB, slab=256 * MIB)
-    reading = machine.probe().read()
-    assert reading.headroom_bytes == 2 * GIB + 256 * MIB
-    assert reading.source == "cgroup v2 /job"
-    assert reading.limit_bytes == 4 * GIB
-
-
-def test_v1_counts_the_file_cache_of_the_whole_subtree_as_free(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount())
-    machine.member("5:cpu:/else\n4:memory:/job\n0::/\n")
-    machine.v1("job", 4 * GIB, 3 * GIB, files=1 * GIB)
-    reading = machine.probe().read()
-    assert reading.headroom_bytes == 2 * GIB
-    assert reading.source == "cgroup v1 /job"
-
-
-def test_the_ancestor_with_least_room_binds(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/a/b/c\n")
-    machine.v2("a", 9 * GIB, 8 * GIB)
-    machine.v2("a/b", "max", 5 * GIB)
-    machine.v2("a/b/c", 3 * GIB, 1 * GIB)
-    reading = machine.probe().read()
-    assert reading.source == "cgroup v2 /a"
-    assert reading.headroom_bytes == 1 * GIB
-    assert reading.limit_bytes == 3 * GIB
-
-
-def test_v1_ancestors_bind_too(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount())
-    machine.member("4:memory:/slurm/job_1/step_0\n")
-    machine.v1("", NO_LIMIT_V1, 12 * GIB)
-    machine.v1("slurm", NO_LIMIT_V1, 9 * GIB)
-    machine.v1("slurm/job_1", 6 * GIB, 5 * GIB)
-    machine.v1("slurm/job_1/step_0", NO_LIMIT_V1, 1 * GIB)
-    reading = machine.probe().read()
-    assert reading.source == "cgroup v1 /slurm/job_1"
-    assert reading.headroom_bytes == 1 * GIB
-
-
-def test_a_v1_ancestor_that_does_not_count_its_children_binds_nothing(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount())
-    machine.member("4:memory:/a/b\n")
-    machine.v1("a", 1 * GIB, 1 * GIB, counts_children=False)
-    machine.v1("a/b", 4 * GIB, 1 * GIB, counts_children=False)
-    assert machine.probe().read().headroom_bytes == 3 * GIB
-
-
 def test_v1_and_v2_side_by_side_are_both_read(machine: Machine) -> None:
     machine.mounts(machine.v1_mount(), machine.v2_mount(point="/sys/fs/cgroup/unified"))
     machine.member("4:memory:/job\n0::/job\n")
@@ -196,44 +222,6 @@ def test_v1_and_v2_side_by_side_are_both_read(machine: Machine) -> None:
     assert machine.probe().read().source == "cgroup v1 /job"
     machine.v2("unified/job", 2 * GIB, 1 * GIB)
     assert machine.probe().read().source == "cgroup v2 /job"
-
-
-def test_a_container_sees_its_own_cgroup_at_the_mount_point(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount(shown="/docker/abc"))
-    machine.member("4:memory:/docker/abc\n")
-    machine.v1("", 2 * GIB, 1 * GIB)
-    assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
-def test_a_cgroup_below_a_containers_own_is_found(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount(shown="/docker/abc"))
-    machine.member("4:memory:/docker/abc/inner\n")
-    machine.v1("", 4 * GIB, 1 * GIB)
-    machine.v1("inner", 2 * GIB, 1 * GIB)
-    assert machine.probe().read().source == "cgroup v1 /inner"
-
-
-@pytest.mark.parametrize(
-    ("shown", "path"),
-    [("/", "/../.."), ("/", "/../sibling"), ("/shown", "/../.."), ("/shown", "/elsewhere")],
-)
-def test_a_path_outside_the_namespace_stands_for_the_mount_point(
-    machine: Machine, shown: str, path: str
-) -> None:
-    machine.mounts(machine.v2_mount(shown=shown))
-    machine.member(f"0::{path}\n")
-    machine.v2("", 2 * GIB, 1 * GIB)
-    machine.v2("../sibling", 1 * MIB, 0)  # beside the mount point: no cgroup of this hierarchy
-    assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
-def test_a_limit_above_what_the_container_sees_binds_in_v1(machine: Machine) -> None:
-    machine.mounts(machine.v1_mount(shown="/docker/abc"))
-    machine.member("4:memory:/docker/abc\n")
-    machine.v1("", NO_LIMIT_V1, 1 * GIB, inherited=3 * GIB)
-    reading = machine.probe().read()
-    assert reading.headroom_bytes == 2 * GIB
-    assert reading.limit_bytes == 3 * GIB
 
 
 def test_without_mountinfo_the_usual_places_are_tried(machine: Machine) -> None:
@@ -251,14 +239,6 @@ def test_a_mount_point_with_a_space_is_found(machine: Machine, tmp_path: Path) -
     machine.mounts(machine.v2_mount(point=str(odd).replace(" ", "\\040")))
     machine.member("0::/job\n")
     assert machine.probe().read().headroom_bytes == 1 * GIB
-
-
-def test_a_level_without_the_memory_controller_is_passed_over(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/a/b\n")
-    machine.v2("a", 4 * GIB, 1 * GIB)
-    (machine.cgroup / "a" / "b").mkdir()
-    assert machine.probe().read().source == "cgroup v2 /a"
 
 
 def test_a_process_that_moves_is_followed(machine: Machine) -> None:
@@ -294,22 +274,6 @@ def test_without_memory_stat_the_page_cache_counts_as_taken(
     (machine.v2("job", 4 * GIB, 3 * GIB, files=2 * GIB) / "memory.stat").unlink()
     assert machine.probe().read().headroom_bytes == 1 * GIB
     assert "page cache" in caplog.text
-
-
-def test_a_cgroup_beyond_its_limit_has_no_headroom_rather_than_a_negative_one(
-    machine: Machine,
-) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 1 * GIB, 2 * GIB)
-    assert machine.probe().read().headroom_bytes == 0
-
-
-def test_cache_beyond_usage_never_makes_more_room_than_the_limit(machine: Machine) -> None:
-    machine.mounts(machine.v2_mount())
-    machine.member("0::/job\n")
-    machine.v2("job", 1 * GIB, 10 * MIB, files=20 * MIB)
-    assert machine.probe().read().headroom_bytes == 1 * GIB
 
 
 def test_a_cgroup_binds_where_the_host_is_unknown(machine: Machine) -> None:

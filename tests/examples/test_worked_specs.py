@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from autoloader.cli.app import main
-from autoloader.errors import SpecError
-from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 from autoloader.validation import validation_specs
 
@@ -72,15 +70,6 @@ def test_a_worked_spec_can_be_planned(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_worked_spec_can_be_measured(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["measure", "--spec", str(folder / f"{name}.yaml"), "--warmup", "1", "--batches", "2"]
-    assert answer(words, capsys)["samples"] == 2 * PipelineSpec.from_yaml(words[2]).batch.size
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
 def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
     name: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,21 +82,3 @@ def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
 def test_each_dataset_that_does_not_say_null_has_a_validation_set(folder: Path) -> None:
     sets = validation_specs(PipelineSpec.from_yaml(folder / "validation.yaml"))
     assert list(sets) == ["kitchen_sink", "teacup_24", "mobile_drawers"]
-
-
-@pytest.mark.slow
-def test_depth_beside_rgb_is_refused_as_a_camera(folder: Path) -> None:
-    spec = PipelineSpec.from_mapping(
-        {
-            "datasets": [
-                {
-                    "name": "cable",
-                    "path": str(folder / "data/demo_cable_route/1.0.0"),
-                    "images": {"primary": "observation/top_depth"},
-                }
-            ],
-            "cameras": {"primary": {"size": [8, 8]}},
-        }
-    )
-    with pytest.raises(SpecError, match="top_depth"):
-        resolve(spec, "train")

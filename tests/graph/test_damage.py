@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import Written, episode, example, jpeg, write_dataset
+from rlds_files import Written, episode, example, jpeg, write_dataset, write_steps
 from streams import (
     Running,
     dataset_of,
@@ -153,7 +153,7 @@ def test_a_damaged_dataset_is_quarantined_by_name_while_passes_are_complete_and_
     if kind in FILE_DAMAGE:
         FILE_DAMAGE[kind][0](broken)
         lost = FILE_DAMAGE[kind][1]
-    whole = write_dataset(tmp_path, [[episode(r, STEPS) for r in range(10)]], name="whole")
+    whole = write_steps(tmp_path, [[STEPS] * 10], name="whole")
     mixture = mixture_of(
         dataset_of(broken, weight=1),
         dataset_of(whole, weight=2),

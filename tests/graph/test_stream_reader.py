@@ -11,7 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import PLAIN, TEXT, Written, colour, episode, image, numbers, png, write_dataset
+from rlds_files import (
+    PLAIN,
+    TEXT,
+    Written,
+    colour,
+    episode,
+    numbers,
+    png,
+    write_dataset,
+    written_steps,
+)
 from streams import (
     dataset_of,
     episodes_of_pass,
@@ -21,24 +31,18 @@ from streams import (
     stream_reader,
 )
 
-from autoloader.catalog.tfrecord import read_records
 from autoloader.decode.frames import FrameDecoder
 from autoloader.graph.records import PASSES
 from autoloader.order.cursor import DatasetCursor
 from autoloader.samples.block import SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
 from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart
-from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedMixture
 
 LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    number = iter(range(100))
-    shards = [[episode(next(number), steps) for steps in part] for part in LENGTHS]
-    return write_dataset(tmp_path_factory.mktemp("plain"), shards)
+written = written_steps(LENGTHS)
 
 
 def places(items: Iterator[SampleBlock | EmptyEpisode]) -> list[tuple[int, int]]:
@@ -208,60 +212,6 @@ def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path) ->
     assert len(found.frames["primary"]) == len(used)
 
 
-def test_n_drawn_t_differ_from_pass_to_pass_and_cover_the_episode_in_the_end(
-    tmp_path: Path,
-) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 10), episode(1, 2)]])
-    mixture = mixture_of(written, sample={"per_episode": 3})
-    drawn = []
-    for pass_ in range(12):
-        for item in episodes_of_pass(mixture, 0, pass_):
-            assert isinstance(item, SampleBlock)
-            t = item.t.tolist()
-            assert len(set(t)) == len(t) == (3 if item.place.record == 0 else 2)
-            drawn += [tuple(t)] if item.place.record == 0 else []
-    assert len(set(drawn)) > 6
-    assert {t for draw in drawn for t in draw} == set(range(10))
-
-
-def test_any_of_draws_a_camera_and_words_per_episode_and_pass(tmp_path: Path) -> None:
-    features = {**PLAIN, "left": image(), "right": image(), "other_words": TEXT}
-    shards = [
-        [
-            episode(
-                i, 2,
-                left=[png(1, i)] * 2, right=[png(2, i)] * 2, other_words=[b"other"] * 2,
-            )
-            for i in range(12)
-        ]
-    ]  # fmt: skip
-    written = write_dataset(tmp_path, shards, features=features)
-    own = dataset_of(
-        written,
-        images={"primary": {"any_of": ["left", "right"]}},
-        language={"any_of": ["language_instruction", "other_words"]},
-    )
-    mixture = mixture_of(own)
-    sides, words = set(), set()
-    for pass_ in range(2):
-        for item in episodes_of_pass(mixture, 0, pass_):
-            assert isinstance(item, SampleBlock)
-            place = item.place
-            (one,) = read_records(written.files[0], place.record, place.record + 1)
-            assert one.payload is not None
-            wanted = samples_of_record(mixture.datasets[0], mixture.layout, place, one.payload)
-            assert wanted is not None
-            assert shown(item.frames["primary"][0]) == shown(wanted.frames["primary"][0])
-            assert item.texts_of(0, 1) == wanted.texts_of(0, 1)
-            sides.add((pass_, place.record, shown(item.frames["primary"][0])[0]))
-            words.add(item.texts_of(0, 1)[0] == b"other")
-    assert {side for _, _, side in sides} == {1, 2}
-    assert words == {True, False}
-    first = [side for pass_, _, side in sorted(sides) if pass_ == 0]
-    second = [side for pass_, _, side in sorted(sides) if pass_ == 1]
-    assert first != second
-
-
 @pytest.mark.parametrize(
     ("declared", "items", "place", "texts"),
     [
@@ -292,32 +242,6 @@ def test_numbers_of_every_stored_type_become_float32(dtype: str, tmp_path: Path)
     assert found.columns["action"].dtype == np.float32
     by_t = {int(t): found.columns["action"][k, 0].tolist() for k, t in enumerate(found.t)}
     assert by_t == {0: [0, 1], 1: [1, 0], 2: [1, 0]}
-
-
-def test_what_a_dataset_lacks_is_zero_and_masked(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 2)]])
-    mixture = mixture_of(
-        dataset_of(written, state=None, language=None), pad_to={"action": 4, "state": 3}
-    )
-    found = only(mixture)[0, 0]
-    assert found.columns["state"].shape == (2, 1, 3)
-    assert not found.columns["state"].any()
-    assert not found.columns["state_mask"].any()
-    assert found.columns["action_mask"][0, 0].tolist() == [True, True, False, False]
-    assert list(found.texts_of(0, 2)) == [b"", b""]
-
-
-def test_an_episode_shorter_than_the_offsets_need_gives_no_sample_and_no_quarantine(
-    tmp_path: Path,
-) -> None:
-    written = write_dataset(tmp_path, [[episode(0, 2), episode(1, 6), episode(2, 0)]])
-    mixture = mixture_of(written, sample={"frame_offsets": [0, 4], "edges": {"end": "drop"}})
-    found = {item.place.record: item for item in episodes_of_pass(mixture)}
-    assert isinstance(found[0], EmptyEpisode)
-    assert isinstance(found[2], EmptyEpisode)
-    assert found[0].reason is None
-    assert found[2].reason is None
-    assert len(found[1]) == 2  # type: ignore[arg-type]
 
 
 def test_the_colour_code_of_these_tests_survives_jpeg() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from index_views import EpisodeView
-from rlds_files import Written, episode, jpeg, write_dataset
+from rlds_files import Written, episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 
 from autoloader.index import DatasetIndex, build, open_dataset_index
@@ -15,8 +15,7 @@ from autoloader.index import DatasetIndex, build, open_dataset_index
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
     """Two shards of four episodes."""
-    shards = [[episode(4 * s + r, 2 + r) for r in range(4)] for s in range(2)]
-    return write_dataset(tmp_path / "data", shards)
+    return write_steps(tmp_path / "data", [[2, 3, 4, 5]] * 2)
 
 
 def open_index(written: Written, **own: object) -> DatasetIndex:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from index_views import EpisodeView
-from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset
+from rlds_files import PLAIN, Written, episode, image, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 from user_groups import give_to_another_group, give_to_own_group
 
@@ -38,8 +38,7 @@ from autoloader.samples.schema import RecordSchema
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
     """Three shards of two episodes."""
-    shards = [[episode(2 * s + r, 3 + r) for r in range(2)] for s in range(3)]
-    return write_dataset(tmp_path / "data", shards)
+    return write_steps(tmp_path / "data", [[3, 4]] * 3)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lerobot_files import LeRobotFiles
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 
 from autoloader.extras import EXTRA_OF
 
@@ -68,7 +68,7 @@ def modules_of(*extras: str) -> set[str]:
 
 def local_data(folder: Path) -> Path:
     """A folder of one small dataset, as ``init`` takes it."""
-    write_dataset(folder, [[episode(number, 40) for number in range(4)]])
+    write_steps(folder, [[40] * 4])
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import endless, spec_of
 
 from autoloader import AutoLoader
@@ -20,7 +20,7 @@ from autoloader.supervision.supervisor import MAX_RESTARTS
 
 @pytest.fixture
 def loader(tmp_path: Path) -> Iterator[AutoLoader]:
-    spec = spec_of(write_dataset(tmp_path, [[episode(number, 20) for number in range(4)]]))
+    spec = spec_of(write_steps(tmp_path, [[20] * 4]))
     with AutoLoader(spec, output="numpy", ram_floor="256MiB", profile="local_dev") as loader:
         yield loader
 

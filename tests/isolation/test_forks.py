@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import episode, png, write_dataset
+from rlds_files import png, write_steps
 from streams import spec_of
 from witness import write_table
 
@@ -31,11 +31,10 @@ SHARDS = [[30, 25, 11], [44, 12], [26, 9]]
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A spec over two small datasets, and what plain TFDS reads of them."""
     folder = tmp_path_factory.mktemp("forks")
-    written = []
-    for name, first in (("a", 0), ("b", 15)):
-        number = iter(range(first, first + 15))
-        shards = [[episode(next(number), s, encode=png) for s in part] for part in SHARDS]
-        written.append(write_dataset(folder, shards, name=name))
+    written = [
+        write_steps(folder, SHARDS, first=first, encode=png, name=name)
+        for name, first in (("a", 0), ("b", 15))
+    ]
     spec = folder / "spec.json"
     declared = spec_of(*written, batch={"size": 8})
     spec.write_text(json.dumps(declared.model_dump(mode="json", by_alias=True)))

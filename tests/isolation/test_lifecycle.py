@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 from pathlib import Path
 
 import pytest
-from checksums import checksum
 from leftovers import ends_within
-
-from autoloader import AutoLoader, PipelineSpec
 
 SCRIPT = """
 import os, sys, threading, time
@@ -43,35 +38,6 @@ def line(process: subprocess.Popen[str]) -> str:
 def wait_until_gone(pid: int) -> bool:
     """Whether a process that is no child of ours ends within 2 s."""
     return ends_within(pid, 2)
-
-
-def descriptors() -> set[str]:
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found.add(f"{entry.name} {entry.readlink()}")
-        except OSError:
-            continue
-    return found
-
-
-def test_open_and_close_leaves_no_child_thread_or_descriptor(
-    small_spec: PipelineSpec, isolation: str
-) -> None:
-    def once() -> None:
-        with AutoLoader(small_spec, isolation=isolation, output="numpy", ram_floor="1GB") as loader:
-            for _, batch in zip(range(5), loader, strict=False):
-                del batch
-
-    for _ in range(2):  # what is opened once for the process
-        once()
-    gc.collect()
-    before, threads = descriptors(), threading.active_count()
-    for _ in range(2):
-        once()
-    gc.collect()
-    assert descriptors() - before == set()
-    assert threading.active_count() <= threads
 
 
 def test_a_killed_trainer_takes_its_child_along(small_mix: Path) -> None:
@@ -162,20 +128,3 @@ def test_the_trainer_imports_neither_tensorflow_nor_a_decoder(small_mix: Path) -
     )
     assert line(process) == "[]"
     process.communicate()
-
-
-def test_a_forked_process_that_drops_its_copy_frees_no_slot(small_spec: PipelineSpec) -> None:
-    with AutoLoader(small_spec, output="numpy", ram_floor="1GB") as loader:
-        iterator = iter(loader)
-        batch = next(iterator)
-        before = checksum(batch["images"]["primary"])
-        pid = os.fork()
-        if pid == 0:
-            del batch
-            gc.collect()
-            os._exit(0 if loader._delivery.lender.collect() == [] else 1)
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-        for _ in range(3 * loader.knobs.ring_slots):
-            next(iterator)
-        assert checksum(batch["images"]["primary"]) == before

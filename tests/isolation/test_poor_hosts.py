@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import spec_of
 
 SCRIPT = """
@@ -31,7 +31,7 @@ except AutoloaderError as error:
 @pytest.fixture(scope="module")
 def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("poor")
-    spec = spec_of(write_dataset(folder, [[episode(number, 20) for number in range(4)]]))
+    spec = spec_of(write_steps(folder, [[20] * 4]))
     path = folder / "mix.json"
     path.write_text(json.dumps(spec.model_dump(mode="json")))
     return path

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from rlds_files import episode, jpeg, write_dataset
+from rlds_files import write_steps
 from streams import rows, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -33,9 +33,7 @@ importlib.import_module("simplejpeg")
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
-    number = iter(range(100))
-    shards = [[episode(next(number), 50, encode=jpeg) for _ in range(5)] for _ in range(2)]
-    written = write_dataset(tmp_path_factory.mktemp("small"), shards, name="a")
+    written = write_steps(tmp_path_factory.mktemp("small"), [[50] * 5] * 2, name="a")
     return spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rlds_files import Written, episode, jpeg, write_dataset
+from rlds_files import Written, written_steps
 from shares_a_budget import SLOTS, SPARE_BYTES
 from streams import dataset_of, spec_of
 
@@ -20,11 +20,7 @@ FLOOR = 64 * MIB
 SPLITS = {"train": "train[:80%]", "val": "train[80%:]"}
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    number = iter(range(100))
-    shards = [[episode(next(number), 50, encode=jpeg) for _ in range(5)] for _ in range(2)]
-    return write_dataset(tmp_path_factory.mktemp("shared"), shards, name="a")
+written = written_steps([[50] * 5] * 2, name="a")
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from package_folders import environment_with
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import write_spec
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -40,7 +40,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 samples, a pass an epoch, in batches of four."""
     folder = tmp_path_factory.mktemp("data")
-    written = write_dataset(folder, [[episode(number, 12) for number in range(4)]])
+    written = write_steps(folder, [[12] * 4])
     return write_spec(folder, written)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import Written, episode, write_dataset
+from rlds_files import Written, written_steps
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, layouts
@@ -19,15 +19,9 @@ HORIZON = 4
 WIDTH = 2
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """One episode of ten steps; its action at t is (t / 100, t), its state (0, t, −t)."""
-    return write_dataset(tmp_path_factory.mktemp("data"), [[episode(0, STEPS)]], name="arm")
-
-
-@pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return write_dataset(tmp_path_factory.mktemp("data"), [[episode(1, STEPS)]], name="hand")
+written = written_steps([[STEPS]], name="arm")
+"""One episode of ten steps; its action at t is (t / 100, t), its state (0, t, −t)."""
+other = written_steps([[STEPS]], first=1, name="hand")
 
 
 def batches(

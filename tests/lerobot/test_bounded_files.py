@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_checks import spec_of as lerobot_spec_of
 from lerobot_files import LeRobotFiles
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import spec_of
 
 from autoloader import PipelineSpec
@@ -41,7 +41,7 @@ LISTS = {"meta/episodes.jsonl", "meta/tasks.jsonl", "meta/episodes/*/*.parquet"}
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A dataset of each format, by its version."""
     folder = tmp_path_factory.mktemp("sound")
-    rlds = write_dataset(folder / "rlds", [[episode(e, 4) for e in range(3)]])
+    rlds = write_steps(folder / "rlds", [[4] * 3])
     return {
         "rlds": rlds.path,
         **{one: LeRobotFiles(version=one).write(folder / one) for one in ("v2.1", "v3.0")},

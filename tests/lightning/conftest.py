@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from leftovers import loader_children
-from rlds_files import episode, write_dataset
+from rlds_files import episode, write_steps
 from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
@@ -19,10 +19,8 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
     folder = tmp_path_factory.mktemp("mix")
     datasets = []
     for name, lengths in (("a", [[9, 5], [12]]), ("b", [[7], [7]])):
-        number = iter(range(30))
-        shards = [[episode(next(number), n) for n in part] for part in lengths]
-        held = [[episode(20 + next(number), 4 if name == "b" else 6)]]
-        written = write_dataset(folder, shards, name=name, splits={"val": held})
+        held = [[episode(20 + sum(map(len, lengths)), 4 if name == "b" else 6)]]
+        written = write_steps(folder, lengths, name=name, splits={"val": held})
         datasets.append(dataset_of(written, split={"train": "train", "val": "val"}))
     return spec_of(*datasets, validation={"samples": 6})
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 from fits import data
 from left_behind import KNOBS, places
+from streams import until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.lightning import AutoLoaderDataModule
 from autoloader.lightning.streams import ValidationStream
 from autoloader.spec import ValidationSpec
 from autoloader.validation import IdleLoader
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Give the child as long as it needs."""
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
 
 
 def streams(module: AutoLoaderDataModule) -> tuple[Iterator[Any], list[ValidationStream]]:
@@ -91,19 +84,3 @@ def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: s
         assert loader.statistics().starts == 2
     with AutoLoader(mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
         assert found == [places(batch) for batch in itertools.islice(loader, 2)]
-
-
-def test_what_was_read_ahead_is_let_go_when_a_loader_goes_elsewhere(mix: PipelineSpec) -> None:
-    with AutoLoader(mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS) as loader:
-        beginning = loader.state_dict()
-        next(iter(loader))
-        before = loader._pipeline._pipeline
-        reader = before._builders[0]._source  # type: ignore[attr-defined]
-        until(lambda: bool(reader._ready))
-        loader.load_state_dict(beginning)
-        assert not reader._ready
-        assert reader._run is None
-        # Indexes are opened once.
-        next(iter(loader))
-        assert loader._pipeline._pipeline is not before
-        assert loader._pipeline._pipeline._reader._plan is before._reader._plan  # type: ignore[attr-defined]

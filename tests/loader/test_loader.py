@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import no_thread_left_behind
-from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset
+from rlds_files import PLAIN, TEXT, Written, episode, image, png, write_dataset, write_steps
 from streams import dataset_of, every_sample, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
@@ -24,21 +22,15 @@ SHARDS = [[3, 5, 1], [4, 2], [6]]
 TOTAL = 21
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
-    yield from no_thread_left_behind()
+pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]:
     """Two datasets of 21 samples each."""
     folder = tmp_path_factory.mktemp("pair")
-    made = []
-    for name in ("a", "b"):
-        number = iter(range(30))
-        shards = [[episode(next(number), s, encode=png) for s in part] for part in SHARDS]
-        made.append(write_dataset(folder, shards, name=name))
-    return made[0], made[1]
+    one, two = (write_steps(folder, SHARDS, encode=png, name=name) for name in "ab")
+    return one, two
 
 
 _reader = ["stream"]

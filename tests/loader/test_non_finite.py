@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written, episode, png, write_dataset, write_steps
 from streams import spec_of
 
 from autoloader import AutoLoader
@@ -119,7 +119,7 @@ def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path) -> 
 
 def test_counts_outlive_a_second_epoch_and_are_by_dataset(tmp_path: Path) -> None:
     one = build(tmp_path, "one")
-    two = write_dataset(tmp_path, [[episode(k, STEPS, encode=png) for k in range(4)]], name="two")
+    two = write_steps(tmp_path, [[STEPS] * 4], encode=png, name="two")
     with load("indexed", one, two) as loader:
         for _ in range(2):
             list(loader)

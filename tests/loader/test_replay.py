@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import no_thread_left_behind
 from rlds_files import Written
 from streams import spec_of
 
@@ -17,9 +15,7 @@ from autoloader.errors import UsageError
 KNOBS = {"ring_slots": 4, "decode_threads": 2, "queue_samples": 8}
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
-    yield from no_thread_left_behind()
+pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
 
 def load(trio: list[Written], **own: Any) -> AutoLoader:

@@ -7,15 +7,13 @@ import re
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from leftovers import no_thread_left_behind
 from prometheus_client import CollectorRegistry, generate_latest, parser
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written, png, written_steps
 from streams import spec_of
 
 from autoloader import AutoLoader
@@ -23,10 +21,7 @@ from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, flat, labelled, over_ranks
 from autoloader.telemetry.snapshot import ConsumerMoment, DatasetMoment, Snapshot
 
-
-@pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
-    yield from no_thread_left_behind()
+pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
 
 @pytest.fixture
@@ -198,10 +193,7 @@ def test_a_file_is_replaced_whole_and_goes_with_the_run(
 # --- of a loader --------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    records = [episode(number, 8, encode=png) for number in (0, 1)]
-    return write_dataset(tmp_path_factory.mktemp("metrics"), [records], name="a")
+written = written_steps([[8, 8]], encode=png, name="a")
 
 
 def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:

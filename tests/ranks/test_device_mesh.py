@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from device_mesh_script import RATE, STEPS, error, model
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import write_spec
 
 from autoloader import AutoLoader
@@ -30,7 +30,7 @@ HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB"}
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """48 samples, a pass an epoch, in batches of four."""
     folder = tmp_path_factory.mktemp("data")
-    written = write_dataset(folder, [[episode(number, 12) for number in range(4)]])
+    written = write_steps(folder, [[12] * 4])
     mean_std = {"method": "mean_std"}
     normalize = {"action": mean_std, "state": mean_std}
     return write_spec(folder, written, "[12, 16]", normalize=normalize)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from rlds_files import episode, png, write_dataset
+from rlds_files import png, write_steps
 from strangers import needs_second_user, stranger
 
 from autoloader.host.private import runtime_folder
@@ -58,7 +58,7 @@ with AutoLoader(sys.argv[1], output="numpy", ram_floor="64MiB") as loader:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    written = write_dataset(tmp_path, [[episode(n, 8, encode=png) for n in range(4)]])
+    written = write_steps(tmp_path, [[8] * 4], encode=png)
     file = tmp_path / "mix.yaml"
     file.write_text(
         "batch: {size: 2}\ncameras: {primary: {size: [16, 16]}}\n"

@@ -10,7 +10,6 @@ import pytest
 from recipe_files import write
 
 from autoloader.cli.app import main
-from autoloader.spec import PipelineSpec
 
 pytestmark = pytest.mark.slow
 
@@ -77,15 +76,6 @@ def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_f
 
 
 @pytest.mark.parametrize("style", CASES)
-def test_it_plans_unedited(
-    style: str, specs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    planned = run(specs[style], capsys, "plan")
-    assert set(planned["datasets"]) == CASES[style][2]
-    assert all(one["samples"] > 0 for one in planned["datasets"].values())
-
-
-@pytest.mark.parametrize("style", CASES)
 def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
     style: str, specs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,15 +103,6 @@ def test_it_verifies_unedited(
     verified = run(specs[style], capsys, "verify", "-n", str(2 * len(there)))
     assert verified["differences"] == []
     assert set(verified["samples"]) == there
-
-
-@pytest.mark.parametrize("style", CASES)
-def test_it_measures_unedited(
-    style: str, specs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    measured = run(specs[style], capsys, "measure", "--warmup", "1", "--batches", "1")
-    assert measured["samples"] == PipelineSpec.from_yaml(specs[style]).batch.size
-    assert measured["datasets"] == len(CASES[style][2])
 
 
 def test_a_folder_beside_the_mixture_is_left_out(

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from doubles import ManualClock
-from rlds_files import Written, episode, write_dataset
+from rlds_files import Written, written_steps
 from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
@@ -209,9 +209,7 @@ class Far:
         return spec_of(self.dataset)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return write_dataset(tmp_path_factory.mktemp("served"), [[episode(e, 4) for e in range(3)]])
+written = written_steps([[4] * 3])
 
 
 @pytest.fixture

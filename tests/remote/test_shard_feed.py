@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rlds_files import Written, episode, write_dataset
-from streams import dataset_of, mixture_of
+from streams import dataset_of, mixture_of, until
 
 from autoloader.index import open_dataset_index
 from autoloader.index.dataset import DatasetIndex
@@ -53,12 +52,6 @@ def planned(
 
 def order_of(plan: SamplePlan, index: DatasetIndex, node: NodePart | None = None) -> ShardOrder:
     return ShardOrder(plan, [index.dataset], [index.slice_of], node)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait; a hang is the suite's time limit."""
-    while not true():
-        time.sleep(0.005)
 
 
 def test_what_is_needed_ahead_is_what_the_samples_of_the_positions_lie_in(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rlds_files import Written, episode, write_dataset
-from streams import Running, mixture_of, stream_reader
+from rlds_files import Written, episode, write_dataset, write_steps
+from streams import Running, mixture_of, stream_reader, until
 
 from autoloader.actuation.moments import waited_for
 from autoloader.decode.activity import DatasetActivity
@@ -32,8 +31,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="module")
 def late(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    shards = [[episode(2 * s, 4), episode(2 * s + 1, 4)] for s in range(SHARDS)]
-    return write_dataset(tmp_path_factory.mktemp("late"), shards, name="late")
+    return write_steps(tmp_path_factory.mktemp("late"), [[4, 4]] * SHARDS, name="late")
 
 
 class Gated:
@@ -46,11 +44,6 @@ class Gated:
         for item in self._stream.open(*place):  # type: ignore[arg-type]
             self._gate.acquire()
             yield item
-
-
-def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        time.sleep(0.005)
 
 
 def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(

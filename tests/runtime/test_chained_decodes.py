@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlds_files import episode, jpeg, write_dataset
+from rlds_files import episode, jpeg, write_dataset, write_steps
 from streams import dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
@@ -85,7 +85,7 @@ def drained(mixture: ResolvedMixture, batches: int, base: int = 0) -> Came:
 
 
 def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]])
+    written = write_steps(tmp_path, [[STEPS] * 3])
     chained = drained(mixture_of(written, **CHAINED), 4)
     assert len(set(chained.ledger)) == len(chained.ledger) == 48
     assert chained.decoded >= 48
@@ -101,7 +101,7 @@ def test_full_runs_cost_one_decode_more_than_they_have_samples(tmp_path: Path) -
 
 def test_a_chain_that_a_resume_cuts_in_two_goes_on_with_the_same_samples(tmp_path: Path) -> None:
     mixture = mixture_of(
-        write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]]),
+        write_steps(tmp_path, [[STEPS] * 3]),
         **{**CHAINED, "batch": {"size": 6}},
     )
     whole, late = drained(mixture, 8), drained(mixture, 5, base=18)
@@ -111,10 +111,7 @@ def test_a_chain_that_a_resume_cuts_in_two_goes_on_with_the_same_samples(tmp_pat
 
 
 def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
-    written = [
-        write_dataset(tmp_path, [[episode(n, STEPS) for n in range(3)]], name=name)
-        for name in ("chained", "drawn")
-    ]
+    written = [write_steps(tmp_path, [[STEPS] * 3], name=name) for name in ("chained", "drawn")]
     drawn = dataset_of(written[1], sample={"per_episode": 8})
     came = drained(mixture_of(written[0], drawn, **CHAINED), 6)
     t = [place[4] for place in came.ledger if place[0] == 0]
@@ -162,7 +159,7 @@ Indexed = tuple[ResolvedMixture, DatasetIndex]
 @pytest.fixture(scope="module")
 def indexed(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     folder = tmp_path_factory.mktemp("chains")
-    written = write_dataset(folder, [[episode(n, 9) for n in range(3)]])
+    written = write_steps(folder, [[9] * 3])
     sample = {"frame_offsets": [0, 2, 4], "edges": {"start": "zero", "end": "repeat"}}
     mixture = mixture_of(written, sample=sample, batch={"size": 8})
     return mixture, open_dataset_index(mixture.datasets[0], cache_dir=folder)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disk_head import Head, counts, mounted
 from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.planning.locality import StorageRates, propose_locality
 from autoloader.read import blocks
-from bench.disk_head import Head, counts, mounted
 from bench.shown_files import NotMountedError, why_not
 
 STEPS, EPISODES, FRAME_BYTES = 12, 30, 4_000

@@ -5,15 +5,14 @@ from __future__ import annotations
 import collections
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from doubles import ManualClock
-from leftovers import no_thread_left_behind
 from record_source import RecordSource, record_sources
-from rlds_files import episode, png, write_dataset
+from rlds_files import episode, png, write_dataset, write_steps
 from streams import Running, dataset_of, every_sample, mixture_of
 
 from autoloader.decode import assembler as assembler_module
@@ -34,9 +33,7 @@ def build(folder: Path, *names: str, **top: Any) -> ResolvedMixture:
     """One dataset for each name: 21 samples in three shards, weights 1, 2, …"""
     datasets = []
     for weight, name in enumerate(names, start=1):
-        number = iter(range(30))
-        shards = [[episode(next(number), s, encode=png) for s in part] for part in SHARDS]
-        written = write_dataset(folder, shards, name=name)
+        written = write_steps(folder, SHARDS, encode=png, name=name)
         datasets.append(dataset_of(written, weight=weight))
     return mixture_of(*datasets, **top)
 
@@ -46,9 +43,7 @@ def run(mixture: ResolvedMixture, knobs: dict[str, Any] | None = None, **own: An
     return Running(mixture, knobs, **own)
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_left_behind() -> Iterator[None]:
-    yield from no_thread_left_behind()
+pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
 
 # --- what comes out -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from rlds_files import episode, write_dataset
+from rlds_files import write_steps
 from streams import spec_of
 
 from autoloader import AutoLoader
@@ -38,7 +38,7 @@ def test_one_thread_plans_at_a_time_and_all_read(
                 planning.release()
 
     monkeypatch.setattr(RunPlanner, "run", watched)
-    written = write_dataset(tmp_path, [[episode(n, 40) for n in range(20)]], name="a")
+    written = write_steps(tmp_path, [[40] * 20], name="a")
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed", batch={"size": 32})
     knobs = {"io_threads": THREADS, "read_ahead": 2 * THREADS}
     with AutoLoader(

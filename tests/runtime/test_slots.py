@@ -76,9 +76,3 @@ def test_a_consumer_that_keeps_batches_does_not_stop_a_smaller_ring(
     book.resize(2)
     book.release(0)
     assert book.acquire() == 0
-
-
-def test_what_an_earlier_consumer_keeps_is_not_waited_for() -> None:
-    pages: Any = Pages()
-    book = SlotPool(pages, 4, held=[0, 1, 5, 6, 7])
-    assert {book.acquire(), book.acquire()} == {2, 3}

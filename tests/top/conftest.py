@@ -7,19 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rlds_files import Written, episode, png, write_dataset
+from rlds_files import Written, png, written_steps
 from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.telemetry.runtime import living_runs
 from autoloader.telemetry.snapshot import Snapshot
 
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """A dataset of sixteen samples."""
-    records = [episode(number, 8, encode=png) for number in (0, 1)]
-    return write_dataset(tmp_path_factory.mktemp("top"), [records], name="a")
+written = written_steps([[8, 8]], encode=png, name="a")
+"""A dataset of sixteen samples."""
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from package_folders import environment_with
-from rlds_files import episode, png, write_dataset
+from rlds_files import png, write_steps
 from streams import write_spec
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -40,7 +40,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 samples, a pass an epoch."""
     folder = tmp_path_factory.mktemp("data")
-    written = write_dataset(folder, [[episode(n, 10, encode=png) for n in range(4)]])
+    written = write_steps(folder, [[10] * 4], encode=png)
     mean_std = {"method": "mean_std"}
     normalize = {"action": mean_std, "state": mean_std}
     return write_spec(folder, written, "[16, 16]", normalize=normalize)

@@ -1,17 +1,14 @@
 """A file system that reads like one disk head: a seek where a read does not go on from the last.
 
-    python -m bench.disk_head SOURCE MOUNT [--seek-ms 8] [--mb-per-s 200]
-
 Whatever is asked for waits for one head: a read that begins where the last one ended takes its
 bytes' time, any other a seek more. The file ``.head`` in the mount says what was read so far:
-``{"reads", "seeks", "bytes"}``. Ends when it is unmounted.
+``{"reads", "seeks", "bytes"}``. It runs in a process of its own, and ends when it is unmounted.
 
 Not here: the file system (``bench.shown_files``).
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -21,22 +18,18 @@ from pathlib import Path
 
 from bench import shown_files
 
-SEEK_S = 8e-3
-BYTES_PER_S = 200e6
 COUNTS = ".head"
 
 
 @contextlib.contextmanager
-def mounted(
-    source: Path, mount: Path, *, seek_s: float = SEEK_S, bytes_per_s: float = BYTES_PER_S
-) -> Iterator[Path]:
+def mounted(source: Path, mount: Path, *, seek_s: float, bytes_per_s: float) -> Iterator[Path]:
     """The folder ``source`` behind a head of its own, at ``mount``; in a process of its own.
 
     Raises:
         NotMountedError: it cannot be mounted; says why.
     """
-    speed = [f"--seek-ms={seek_s * 1e3}", f"--mb-per-s={bytes_per_s / 1e6}"]
-    with shown_files.mounted("bench.disk_head", source, mount, *speed):
+    speed = str(seek_s), str(bytes_per_s)
+    with shown_files.mounted("tests.runtime.disk_head", source, mount, *speed):
         yield mount
 
 
@@ -75,22 +68,8 @@ class Head:
             time.sleep(self._free_s - now)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.disk_head", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("source", type=Path)
-    parser.add_argument("mount", type=Path)
-    parser.add_argument("--seek-ms", type=float, default=SEEK_S * 1e3)
-    parser.add_argument("--mb-per-s", type=float, default=BYTES_PER_S / 1e6)
-    chosen = parser.parse_args()
-    if (why := shown_files.why_not()) is not None:
-        print(why, file=sys.stderr)
-        return 1
-    head = Head(chosen.seek_ms / 1e3, chosen.mb_per_s * 1e6)
-    told = {COUNTS: head.counts}
-    shown_files.serve(chosen.source, chosen.mount, head.read, told=told, one_at_a_time=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    source, mount, seek_s, bytes_per_s = sys.argv[1:]
+    head = Head(float(seek_s), float(bytes_per_s))
+    told = {COUNTS: head.counts}
+    shown_files.serve(Path(source), Path(mount), head.read, told=told, one_at_a_time=True)

@@ -1,6 +1,6 @@
 """Compares two checkouts in turn: processor time, rate, first batch and memory of whole loaders.
 
-    python -m bench.trees OTHER --spec mix.yaml [--set knob=value ...] [--pairs 10] [--batches 200]
+    python tools/trees.py OTHER --spec mix.yaml [--set knob=value ...] [--pairs 10] [--batches 200]
 
 OTHER is the other checkout, with a ``.venv`` of its own. Each turn is a fresh process of one
 checkout, A B B A …; the first pair is thrown away, as its caches fill. A ratio is this checkout to
@@ -73,7 +73,7 @@ def turn(tree: Path, arguments: str) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.trees", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python tools/trees.py", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("other", type=Path)
     parser.add_argument("--spec", type=Path, required=True)
