@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoloader.batch import Batch
-    from autoloader.checkpoint.state import join_states
+    from autoloader.checkpoint import join_states
     from autoloader.device.augmentation import augment
     from autoloader.errors import (
         AutoloaderError,
@@ -58,7 +58,7 @@ _HOME = {
     "PipelineSpec": "autoloader.spec",
     "ValidationLoader": "autoloader.validation",
     "augment": "autoloader.device.augmentation",
-    "join_states": "autoloader.checkpoint.state",
+    "join_states": "autoloader.checkpoint",
     "validation_loaders": "autoloader.validation",
 }
 """Where a name of ``__all__`` is declared, if not in ``autoloader.errors``."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypeVar
 
 from autoloader.batch import Batch
 from autoloader.catalog import tensorflow_process
-from autoloader.checkpoint.state import (
+from autoloader.checkpoint import (
     fingerprint,
     is_rebased,
     order_from,
@@ -35,8 +35,8 @@ from autoloader.extras import needs
 from autoloader.host.background import Background
 from autoloader.host.owner import Owner
 from autoloader.knobs import Knobs
+from autoloader.order.dealing import mixture_part, order_of_part
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.parts import mixture_part, order_of_part
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.arguments import check_arguments, check_retune
 from autoloader.planning.described import PlannedLoader

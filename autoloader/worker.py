@@ -74,7 +74,7 @@ class _DeclaredMixture:
             files.enter()
         self.mixture = resolve_plain(self._declared)
         if streamed:
-            from autoloader.order.parts import mixture_part  # by index a rank knows the whole
+            from autoloader.order.dealing import mixture_part  # by index a rank knows the whole
 
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
         self.compiled = CompiledMixture(own_process=True)

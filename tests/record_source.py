@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from autoloader.catalog.tfrecord import read_records
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.samples.block import Place, SampleBlock
-from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream, ReaderStart
+from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, ReaderStart, SampleBlock
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture

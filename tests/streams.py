@@ -24,8 +24,7 @@ from autoloader.pipeline.pipeline import Pipeline
 from autoloader.pipeline.streamed import StreamsReader
 from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage, PipelineStart, languages
-from autoloader.samples.block import Place, SampleBlock
-from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream
+from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 

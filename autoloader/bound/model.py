@@ -8,19 +8,39 @@ again.
 What a smaller frame would give is an estimate: decoding costs as its pixels do. So is what chained
 samples would give: decoding costs as its decodes do.
 
-Not here: the programme (``bound.programme``), what a cache hits (``cache.forecast``).
+Minimised are the seconds that pass for a sample, u. No resource may give more in that time than it
+has:
+
+    cores      cpus × u         ≥ processor seconds a sample, less those that held frames save
+    disk       bytes/s × u      ≥ bytes a sample
+    one thread u                ≥ seconds a sample of the busiest thread that there is one of
+    trainer    u                ≥ a step's seconds for each of its samples
+    memory     Σ bytes held     ≤ bytes that the RAM floor leaves for frames
+
+Each further byte of held frames saves less, so the savings come as steps from best to worst.
+Filling the steps in this order solves the linear programme exactly. Resource-accounted rates as in
+Plumber (Kuchnik et al., MLSys 2022), with the cache inside.
+
+Not here: where costs come from (``bound.trace``), what a cache hits (``cache.forecast``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
-from autoloader.bound.programme import CacheStep, Costs, Resource, Solution, Supplies, solve
 from autoloader.bound.trace import Trace
-from autoloader.cache.forecast import FrameSet, forecast
+from autoloader.cache.forecast import HELD_SAMPLE_S, FrameSet, forecast, frame_sets
+from autoloader.clock import Clock
+from autoloader.decode.probe import DecodeCost, probe_copy, probe_decode
+from autoloader.index.counting import quick_tables
+from autoloader.order.episodes import DatasetTable
+from autoloader.order.mixture import mixture_order
+from autoloader.order.plan import Reuse, foretell_reuse
+from autoloader.planning.start import LoaderPlan
 from autoloader.units import format_bytes
 
 MORE_CPUS = 2
@@ -265,3 +285,234 @@ def _lifts(
     found = [Lift(what, solve(c, s).samples_per_s) for what, c, s in asked]
     worth = [one for one in found if one.samples_per_s > alone.samples_per_s * (1 + _WORTH_RATIO)]
     return tuple(sorted(worth, key=lambda one: -one.samples_per_s))
+
+
+Resource = Literal["cores", "disk", "one thread", "trainer"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStep:
+    """A part of the memory for decoded frames.
+
+    Attributes:
+        room_bytes: how large it is.
+        saved_s: processor seconds that it saves for each sample when it is full.
+    """
+
+    room_bytes: float
+    saved_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a sample costs.
+
+    Attributes:
+        cpu_s: processor seconds, with no frame held.
+        one_thread_s: seconds of the busiest thread that no knob gives a second of.
+        disk_bytes: that come from a disk.
+        cache: what holding frames saves; each step saves less for a byte than the one before.
+    """
+
+    cpu_s: float
+    one_thread_s: float = 0.0
+    disk_bytes: float = 0.0
+    cache: tuple[CacheStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What there is.
+
+    Attributes:
+        cpus: processors.
+        disk_bytes_per_s: of the disk; ``None``: not known, so no limit.
+        cache_bytes: for decoded frames.
+        trainer_s: the trainer's seconds for a sample; ``None``: it takes all it can get.
+    """
+
+    cpus: float
+    disk_bytes_per_s: float | None = None
+    cache_bytes: float = 0.0
+    trainer_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The best there can be.
+
+    Attributes:
+        samples_per_s: the bound; infinite where nothing costs anything.
+        cache_bytes: of decoded frames held for it.
+        used: share of each resource that is used then, 0 to 1.
+    """
+
+    samples_per_s: float
+    cache_bytes: float
+    used: dict[Resource, float]
+
+    @property
+    def limited_by(self) -> Resource | None:
+        """The resource that is used up; ``None`` where nothing costs anything."""
+        if not self.used or not math.isfinite(self.samples_per_s):
+            return None
+        return max(self.used, key=lambda name: round(self.used[name], 6))  # the first of equals
+
+
+def solve(costs: Costs, supplies: Supplies) -> Solution:
+    """Fill the steps of the cache in order while the cores limit the rate."""
+    least_s: dict[Resource, float] = {"one thread": costs.one_thread_s}
+    if supplies.disk_bytes_per_s:
+        least_s["disk"] = costs.disk_bytes / supplies.disk_bytes_per_s
+    if supplies.trainer_s is not None:
+        least_s["trainer"] = supplies.trainer_s
+    enough_s = max(least_s.values()) * supplies.cpus
+    cpu_s, held_bytes = costs.cpu_s, 0.0
+    for step in costs.cache:
+        if step.room_bytes <= 0 or step.saved_s <= 0:
+            continue
+        room = min(1.0, (supplies.cache_bytes - held_bytes) / step.room_bytes)
+        part = min(room, (cpu_s - enough_s) / step.saved_s)
+        if part <= 0:
+            break
+        cpu_s -= part * step.saved_s
+        held_bytes += part * step.room_bytes
+    least_s = {"cores": cpu_s / supplies.cpus, **least_s}
+    found_s = max(least_s.values())
+    if found_s <= 0:
+        return Solution(math.inf, 0.0, {})
+    return Solution(
+        samples_per_s=1.0 / found_s,
+        cache_bytes=held_bytes,
+        used={name: seconds / found_s for name, seconds in least_s.items()},
+    )
+
+
+NOISE_RATIO = 0.05
+"""Two measurements of one set differ by about this much; nearer the bound nothing can be told."""
+
+CacheModel = Callable[[float], Sequence[CacheStep]]
+"""What holding frames saves, where it saves so many processor seconds of a sample at most."""
+
+
+@dataclass(slots=True)
+class Analyst:
+    """Keeps the traces of a study.
+
+    Attributes:
+        supplies: what there is for the loader.
+        cache: what holding frames saves.
+        most_io_threads: that may be set. A disk gives more where more is asked of it at a time, so
+            its rate is known of measurements with so many only.
+        chain_saves: share of decodes that chained samples would save.
+    """
+
+    supplies: Supplies
+    cache: CacheModel = lambda _: ()
+    most_io_threads: int = 1
+    chain_saves: float = 0.0
+    _traces: list[Trace] = field(default_factory=list)
+    _asking: list[Trace] = field(default_factory=list)
+
+    def learn(self, measurement: Mapping[str, Any] | None) -> None:
+        """One measurement (``measure --json``); one without a trace says nothing."""
+        if measurement is None or not measurement.get("trace"):
+            return
+        trace, knobs = Trace.from_plain(measurement["trace"]), measurement.get("knobs") or {}
+        self._traces.append(trace)
+        if knobs.get("reader") == "indexed" and knobs["io_threads"] >= self.most_io_threads:
+            self._asking.append(trace)
+
+    @property
+    def trace(self) -> Trace | None:
+        """The cheapest so far."""
+        return min(self._traces, key=lambda trace: trace.cpu_s, default=None)
+
+    def bound(self, *, held_by: int = 0) -> Bound | None:
+        """How fast the loader can be at most, by what was measured so far.
+
+        Args:
+            held_by: ask too what held frames would give with so many decode processes, which takes
+                some seconds; 0: not.
+        """
+        trace = self.trace
+        if trace is None:
+            return None
+        supplies = replace(self.supplies, disk_bytes_per_s=disk_rate(self._asking))
+        steps: Sequence[CacheStep] = ()
+        if held_by and trace.cpu_s > HELD_SAMPLE_S:  # which no held frame saves
+            steps = self.cache(trace.cpu_s - HELD_SAMPLE_S)
+        return bound_of(
+            self._traces,
+            supplies,
+            steps,
+            held_sample_s=HELD_SAMPLE_S / max(1, held_by),
+            chain_saves=self.chain_saves,
+        )
+
+    def near(self, samples_per_s: float | None) -> bool:
+        """Whether a rate is so close to the bound that no trial can be told to be better."""
+        bound = self.bound()
+        if bound is None or samples_per_s is None:
+            return False
+        return samples_per_s >= (1 - NOISE_RATIO) * bound.samples_per_s
+
+
+def reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
+    """The decodes of a plan's samples; ``None`` with the stream reader, which has no plan.
+
+    Estimated from the lengths of a few episodes where no index has counted them yet.
+    """
+    if plan.knobs.reader != "indexed" or not all(table.samples for table in tables):
+        return None
+    order = plan.order
+    if order.pass_samples is not None:
+        samples = {n: t.samples for n, t in zip(plan.mixture.names, tables, strict=True)}
+        order = mixture_order(plan.mixture, samples)
+    return foretell_reuse(order, tables, plan.mixture.spec.batch.size)
+
+
+def sets_of(
+    plan: LoaderPlan,
+    tables: Sequence[DatasetTable],
+    reuse: Reuse | None,
+    costs: Mapping[str, DecodeCost],
+    *,
+    nodes: int = 1,
+) -> tuple[FrameSet, ...]:
+    """The frames of a plan's mixture as its cache sees them; empty where none can be held.
+
+    Args:
+        plan: what the loader starts with.
+        tables: episodes of its datasets.
+        reuse: of ``reuse_of``.
+        costs: costs of decoding, by dataset.
+        nodes: number of nodes that share the samples evenly; the frames are one node's.
+    """
+    if reuse is None:
+        return ()
+    frame_s = {name: cost.frame_s for name, cost in costs.items() if cost.frame_s > 0}
+    return frame_sets(plan.mixture, plan.order, tables, reuse, frame_s, nodes=nodes)
+
+
+def cache_model(plan: LoaderPlan, clock: Clock) -> Callable[[float], tuple[CacheStep, ...]]:
+    """A model of the frame cache of a plan; the stream reader and data far away hold none.
+
+    Args:
+        plan: what the loader starts with.
+        clock: times a second of decoding.
+
+    Returns:
+        Steps, for so many processor seconds that held frames save of a sample at most; called once
+        or twice, it reads a few episodes each time.
+    """
+
+    def steps(most_s: float) -> tuple[CacheStep, ...]:
+        tables = quick_tables(plan.mixture.datasets)
+        reuse = reuse_of(plan, tables)
+        if reuse is None:
+            return ()
+        sets = sets_of(plan, tables, reuse, probe_decode(plan.mixture, clock))
+        return cache_steps(sets, plan.limits.cache_bytes or 0, most_s, probe_copy())
+
+    return steps

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from autoloader.cache.shown import Shown, frames_by_uses, of_blocks
 from autoloader.order.episodes import DatasetTable, valid_counts
 from autoloader.order.mixture import MixtureOrder
-from autoloader.order.reuse import Reuse
+from autoloader.order.plan import Reuse
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 SAMPLE_S = 5e-5

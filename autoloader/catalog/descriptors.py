@@ -84,9 +84,9 @@ class Descriptors:
         self._most_files = most_files
         self._most_maps = most_maps
         self._lock = threading.Lock()
-        self._files: collections.OrderedDict[str, OpenFile] = collections.OrderedDict()
+        self._files: collections.OrderedDict[tuple[str, int], OpenFile] = collections.OrderedDict()
         self._maps: collections.deque[weakref.ref[Mapped]] = collections.deque()
-        self._readers = 0
+        self._readers = self._age = 0
         self._others = 0
         self._until_count = 0
         self.opens = 0
@@ -105,10 +105,25 @@ class Descriptors:
                 self.opens += 1
                 return found
 
+    def age(self) -> int:
+        """Grows where a file that is open was replaced by another one of its name.
+
+        Readers of one age share files: who has an index of the old one goes on in it.
+        """
+        with self._lock:
+            now = [(path, file) for (path, age), file in self._files.items() if age == self._age]
+            self._age += any(_was_replaced(path, file.descriptor) for path, file in now)
+            return self._age
+
     @contextmanager
-    def borrowed(self, path: str) -> Iterator[OpenFile]:
-        """A data file, open for reads here and there. Raises OSError."""
-        file = self._borrow(path)
+    def borrowed(self, path: str, age: int = 0) -> Iterator[OpenFile]:
+        """A data file, open for reads here and there. Raises OSError.
+
+        Args:
+            path: the file.
+            age: when the reader began; of ``age``.
+        """
+        file = self._borrow(path, age)
         try:
             yield file
         finally:
@@ -117,27 +132,27 @@ class Descriptors:
                 if file.retired:
                     file.retire()
 
-    def _borrow(self, path: str) -> OpenFile:
-        found = self._known(path, None)
+    def _borrow(self, path: str, age: int) -> OpenFile:
+        found = self._known((path, age), None)
         if found is None:
             mine = OpenFile(path, self.open(path))
             os.posix_fadvise(mine.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-            found = self._known(path, mine)
+            found = self._known((path, age), mine)
             if found is not mine:
                 mine.retire()
             self._fit()
         return found
 
     @overload
-    def _known(self, path: str, new: None) -> OpenFile | None: ...
+    def _known(self, key: tuple[str, int], new: None) -> OpenFile | None: ...
     @overload
-    def _known(self, path: str, new: OpenFile) -> OpenFile: ...
-    def _known(self, path: str, new: OpenFile | None) -> OpenFile | None:
+    def _known(self, key: tuple[str, int], new: OpenFile) -> OpenFile: ...
+    def _known(self, key: tuple[str, int], new: OpenFile | None) -> OpenFile | None:
         """The file if it is open, else ``new``; it has one more user."""
         with self._lock:
-            found = self._files.pop(path, new)
+            found = self._files.pop(key, new)
             if found is not None:
-                self._files[path] = found
+                self._files[key] = found
                 found.users += 1
             return found
 
@@ -194,6 +209,13 @@ class Descriptors:
 
 
 descriptors = Descriptors()
+
+
+def _was_replaced(path: str, descriptor: int) -> bool:
+    try:
+        return not os.path.samestat(os.stat(path), os.fstat(descriptor))  # noqa: PTH116
+    except OSError:
+        return True
 
 
 def descriptor_limit() -> int:

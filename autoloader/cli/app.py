@@ -11,6 +11,7 @@ Not here: the commands; each module of this package has its own.
 from __future__ import annotations
 
 import logging
+import re
 import resource
 import sys
 import traceback
@@ -45,8 +46,7 @@ from autoloader.cli.stats import stats
 from autoloader.cli.top import top
 from autoloader.cli.tune import tune
 from autoloader.cli.verify import verify
-from autoloader.cli.wrong_arguments import as_usage_error
-from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError
+from autoloader.errors import AutoloaderError, BudgetInfeasibleError, UsageError, nearest
 from autoloader.units import format_bytes
 
 INTERNAL_ERROR = 70
@@ -221,3 +221,45 @@ def _told(error: AutoloaderError, *, as_json: bool) -> int:
 
 def _emit_error(kind: str, what: str, remedy: str, exit_code: int) -> None:
     emit_json({"error": {"kind": kind, "what": what, "remedy": remedy, "exit_code": exit_code}})
+
+
+_NO_COMMAND = re.compile(r"No such command '(.*)'")
+
+
+def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError:
+    """What the command line's library refused, as a ``UsageError``.
+
+    Args:
+        error: the library's own.
+        program: the name of the program, where the error names no command.
+        words: the arguments of the program.
+    """
+    context = getattr(error, "ctx", None)
+    command = program if context is None else context.command_path
+    remedy = f"`{command} --help` says what it takes"
+    parameter = getattr(error, "param", None)
+    said = error.format_message()
+    if parameter is None:
+        if (unknown := _NO_COMMAND.match(said)) and context is not None:
+            remedy = f"{nearest(unknown[1], context.command.commands)}; {remedy}"
+        return UsageError(said, remedy=remedy)
+    name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
+    name = name or parameter.name.upper()
+    if said.startswith("Missing"):
+        return UsageError(f"{name} is required and missing", remedy=f"{parameter.help} {remedy}")
+    allowed = error.message.removeprefix("Value error, ").partition(",")
+    found = _value(parameter.opts, words)
+    if found is None or repr(found) in error.message:
+        return UsageError(f"{name}: {''.join(allowed)}", remedy=remedy)
+    should = allowed[0].replace("Input should be", "it should be")
+    return UsageError(f"{name}: {found!r} is not allowed", remedy=f"{should}; {remedy}")
+
+
+def _value(options: Sequence[str], words: Sequence[str]) -> str | None:
+    """What the words give the last of these options; ``None`` where they give nothing."""
+    found = None
+    for word, after in zip(words, [*words[1:], None], strict=True):
+        option, equals, value = word.partition("=")
+        if option in options:
+            found = value if equals else after
+    return found

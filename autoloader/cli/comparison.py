@@ -20,7 +20,7 @@ from autoloader.catalog.metadata import LEROBOT, VersionDirectory
 from autoloader.cli import witness
 from autoloader.cli.tfds_reader import Step, TfdsReader, value_at
 from autoloader.errors import SourceError
-from autoloader.spec.ops import WIDTHS
+from autoloader.spec.fields import WIDTHS
 
 if TYPE_CHECKING:
     from autoloader.cli.lerobot_reader import LeRobotReader

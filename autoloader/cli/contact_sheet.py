@@ -1,8 +1,12 @@
-"""Draws a contact sheet: a row a dataset, with labelled frames, histograms and removed steps.
+"""A contact sheet: a row a dataset, with labelled frames, histograms and removed steps.
+
+Histograms have a column for each number of a field: as stored, behind each op, and as the model
+gets it. For these, and for the steps that rules remove, the first records are read as they lie, and
+get what a loader does to them, one op at a time.
 
 matplotlib draws it, without a display. An HTML page is the drawing as SVG, with its words as text.
 
-Not here: taking samples (``cli.peek``), the histograms (``cli.histograms``).
+Not here: taking samples (``cli.peek``).
 """
 
 from __future__ import annotations
@@ -18,9 +22,452 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.cli.depth_colours import Scale, draw_scale
-from autoloader.cli.episode_looks import DatasetLook
-from autoloader.cli.histograms import MOST_DRAWN, Column, draw_columns, stage_rows
+from autoloader.catalog import Feature
+from autoloader.catalog.tfrecord import MalformedRecordError
+from autoloader.samples.resolve import ResolvedDataset
+from autoloader.samples.windows import valid_range
+from autoloader.spec import DatasetSpec, FieldExpression, FieldTerm
+from autoloader.transforms.binding import records
+from autoloader.transforms.cameras import is_depth_picture, is_depth_tensor
+from autoloader.transforms.episode_ops import apply_op
+from autoloader.transforms.fields import find_feature
+from autoloader.transforms.keep import Ranges, runs_of_episode
+from autoloader.transforms.rlds import Transformed, read_values
+
+_COLOURS = "viridis"
+_LEAST_SIDE = 16
+"""A tensor of fewer rows or columns is a matrix, not a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Which values the first and the last colour stand for."""
+
+    low: float
+    high: float
+
+
+def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
+    """([F, H, W, 3] pictures, their scale) of depth frames [F, H, W, 1].
+
+    Colours go from the least to the greatest value of all frames. What was not measured (zero, or
+    not finite) is black. Without any value there is no scale.
+    """
+    from matplotlib import colormaps
+
+    values = frames[..., 0].astype(np.float64)
+    there = np.isfinite(values) & (values != 0)
+    pictures = np.zeros((*values.shape, 3), np.uint8)
+    if not there.any():
+        return pictures, None
+    scale = Scale(float(values[there].min()), float(values[there].max()))
+    share = (values[there] - scale.low) / ((scale.high - scale.low) or 1.0)
+    pictures[there] = colormaps[_COLOURS](share, bytes=True)[:, :3]
+    return pictures, scale
+
+
+def draw_scale(axes: Any, place: tuple[float, float, float, float], scale: Scale) -> None:
+    """Draw the colours beside a row of frames, with the values at their ends.
+
+    Args:
+        axes: matplotlib's, of the frames.
+        place: left, top, width, height in its data coordinates; y goes down.
+        scale: of the frames.
+    """
+    left, top, width, height = place
+    limits = axes.get_xlim(), axes.get_ylim()
+    axes.imshow(
+        np.linspace(1, 0, 64)[:, None],
+        cmap=_COLOURS,
+        extent=(left, left + width, top + height, top),
+        clip_on=False,
+    )
+    axes.set_xlim(limits[0])
+    axes.set_ylim(limits[1])
+    right = left + 1.3 * width
+    axes.text(right, top, f"{scale.high:.3g}", fontsize=4, va="top")
+    axes.text(right, top + height, f"{scale.low:.3g}", fontsize=4, va="bottom")
+
+
+def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
+    """Path → type of a camera that holds it, of what looks like depth by type, shape and name."""
+    found = {}
+    for path, feature in features.items():
+        tensor = is_depth_tensor(feature) and min(s or 0 for s in feature.shape[:2]) >= _LEAST_SIDE
+        if is_depth_picture(feature) or (tensor and "depth" in path.lower()):
+            found[path] = "uint16" if feature.dtype == "uint16" else "float32"
+    return found
+
+
+STORED = "stored"
+"""The stage before any op."""
+_GRIPPER_WORDS = ("gripper", "grasp", "open", "close")
+_GRIPPER_OPS = ("rel2abs", "binarise")
+_ARM_WIDTH = 7
+
+
+@dataclass
+class TermLook:
+    """One term of a field.
+
+    Attributes:
+        text: as the spec writes it.
+        stages: (what was done, values [n, width]), as stored first; an op may change the width.
+        is_gripper: whether its name or its ops say so.
+    """
+
+    text: str
+    stages: list[tuple[str, NDArray[np.float32]]]
+    is_gripper: bool
+
+    @property
+    def width(self) -> int:
+        """Columns behind all ops."""
+        return int(self.stages[-1][1].shape[1])
+
+
+@dataclass
+class FilteredEpisode:
+    """What rules leave of one episode.
+
+    Attributes:
+        number: which of those that were looked at.
+        steps: as they lie in the file, or as the transform leaves them.
+        removed: rule → steps that it removes; a step stands under the first that does.
+    """
+
+    number: int
+    steps: int
+    removed: dict[str, list[int]]
+
+
+@dataclass
+class DatasetLook:
+    """The first episodes of one dataset.
+
+    Attributes:
+        fields: "action" and "state" → their terms.
+        episodes: what rules leave of each.
+    """
+
+    fields: dict[str, list[TermLook]] = field(default_factory=dict)
+    episodes: list[FilteredEpisode] = field(default_factory=list)
+
+    def removed(self) -> dict[str, int]:
+        """Rule → how many steps it removes of the episodes that were looked at."""
+        found: dict[str, int] = {}
+        for episode in self.episodes:
+            for rule, steps in episode.removed.items():
+                found[rule] = found.get(rule, 0) + len(steps)
+        return found
+
+
+def gripper_columns(terms: Sequence[TermLook], masked: Sequence[bool] | None) -> set[int]:
+    """Columns of an action that are a gripper's, as far as names, ops and masks tell.
+
+    Args:
+        terms: of the action.
+        masked: of each column whether it is normalised; ``None`` where nothing is.
+    """
+    found, at = set(), 0
+    width = sum(term.width for term in terms)
+    for term in terms:
+        columns = range(at, at + term.width)
+        found |= set(columns) if term.is_gripper and term.width <= 2 else set()
+        at += term.width
+    if masked is not None and any(masked):
+        found |= {column for column, normalised in enumerate(masked) if not normalised}
+    return found or ({width - 1} if width >= _ARM_WIDTH else set())
+
+
+def look_at(dataset: ResolvedDataset, declared: DatasetSpec, episodes: int) -> DatasetLook:
+    """The first ``episodes`` episodes of a dataset that are whole and not dropped.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    given: Mapping[str, Feature] = dataset.directory.features
+    if dataset.transform is not None:
+        given = dataset.transform.given
+    expressions = {"action": declared.action, "state": declared.state}
+    parts: dict[str, list[list[list[NDArray[np.float32]]]]] = {}
+    look = DatasetLook()
+    for _, payload in records(dataset.slices):
+        if len(look.episodes) == episodes:
+            break
+        try:
+            found = _episode(dataset, payload, given, expressions)
+            filtered = _filtered(dataset, declared, payload, found.steps, len(look.episodes))
+        except MalformedRecordError:
+            continue
+        look.episodes.append(filtered)
+        for name, expression in expressions.items():
+            if expression is not None and found.steps:
+                stages = [_stages(term, found, given, declared) for term in expression.terms]
+                parts.setdefault(name, []).append(stages)
+    for name, of_episodes in parts.items():
+        expression = expressions[name]
+        assert expression is not None
+        look.fields[name] = [
+            TermLook(
+                _text(term),
+                [
+                    (label, np.concatenate([one[number][stage] for one in of_episodes]))
+                    for stage, label in enumerate([STORED, *(_named(op) for op in term.ops)])
+                ],
+                _is_gripper(term),
+            )
+            for number, term in enumerate(expression.terms)
+        ]
+    return look
+
+
+def _episode(
+    dataset: ResolvedDataset,
+    payload: bytes,
+    given: Mapping[str, Feature],
+    expressions: Mapping[str, FieldExpression | None],
+) -> Transformed:
+    """The episode as the user's function leaves it, before the spec's own pass."""
+    paths = {path for one in expressions.values() if one is not None for path in one.paths()}
+    keys = {find_feature(given, path, field="", dataset=dataset.name).key for path in paths}
+    keys = keys or {_any_key(given)}
+    if dataset.transform is None:
+        return read_values(payload, given, keys)[0]
+    return dataset.transform.before_pass(payload, None, keys)[0]
+
+
+def _stages(
+    term: FieldTerm, found: Transformed, given: Mapping[str, Feature], declared: DatasetSpec
+) -> list[NDArray[np.float32]]:
+    """[T', width] of a term as stored, then behind each of its ops."""
+    said = declared.steps
+    taken = slice(said.drop_first, None, said.every)
+    steps = len(range(found.steps)[taken])
+    left = slice(0, max(0, steps - said.drop_last))
+    if term.path is None:
+        return [np.full((steps, term.constants), term.value, np.float32)[left]]
+    feature = find_feature(given, term.path, field="", dataset=declared.name)
+    values = np.asarray(found.values[feature.key], np.float32).reshape(found.steps, -1)
+    stages = [values[taken, term.slice()]]
+    for op in term.ops:
+        stages.append(apply_op(op, stages[-1]) if steps else stages[-1])
+    return [one[left] for one in stages]
+
+
+def _filtered(
+    dataset: ResolvedDataset, declared: DatasetSpec, payload: bytes, steps: int, number: int
+) -> FilteredEpisode:
+    said, stride = declared.steps, dataset.stride
+    place = np.arange(steps)
+    why = np.full(steps, "", object)
+
+    def remove(rule: str, gone: NDArray[np.bool_]) -> None:
+        why[gone & (why == "")] = rule
+
+    taken = place[said.drop_first :: said.every]
+    left = taken[: max(0, len(taken) - said.drop_last)]
+    remove("steps.drop_first", place < said.drop_first)
+    remove("steps.drop_last", np.isin(place, taken[len(left) :]))
+    remove("steps.every", ~np.isin(place, left))
+    keys = [] if dataset.keep is None else [one.key for one in dataset.keep.features]
+    if dataset.transform is not None:
+        asked = set(keys) or {_any_key(dataset.transform.given)}
+        found = dataset.transform.apply(payload, only=asked)[0]
+        remove(dataset.transform.rules[1], _at(left, ~found.valid, steps))
+    elif keys:
+        found = read_values(payload, dataset.directory.features, set(keys))[0]
+    if dataset.keep is not None:
+        texts = {one.key: runs_of_episode(found.values[one.key], one)
+                 for one in dataset.keep.features}  # fmt: skip
+        whole = Ranges.spans(np.zeros(1, np.int64), np.full(1, len(left), np.int64))
+        for rule, ranges in dataset.keep.sets_of(1, texts):
+            kept = np.zeros(len(left), np.bool_)
+            kept[ranges.both(whole).numbers(0)] = True
+            remove(rule, _at(left, ~kept, steps))
+    remove("stride", np.isin(place, np.delete(left, np.s_[::stride])))
+    strided = left[::stride]
+    first, stop = valid_range(dataset.sample, len(strided))
+    remove("sample.edges", np.isin(place, np.delete(strided, np.s_[first:stop])))
+    rules = dict.fromkeys(rule for rule in why.tolist() if rule)
+    return FilteredEpisode(
+        number, steps, {rule: np.flatnonzero(why == rule).tolist() for rule in rules}
+    )
+
+
+def _any_key(features: Mapping[str, Feature]) -> str:
+    """The key of a feature that tells how many steps there are."""
+    steps = [one for one in features.values() if one.per_step and one.kind != "other"]
+    return min(steps, key=lambda one: one.kind != "tensor").key
+
+
+def _at(left: NDArray[np.int64], which: NDArray[np.bool_], steps: int) -> NDArray[np.bool_]:
+    """[T] where ``which`` of the steps ``left`` lie in the episode."""
+    found = np.zeros(steps, np.bool_)
+    found[left[which[: len(left)]]] = True
+    return found
+
+
+def _is_gripper(term: FieldTerm) -> bool:
+    words = (term.path or "").lower()
+    named = any(word in words for word in _GRIPPER_WORDS)
+    return named or any(op.name in _GRIPPER_OPS for op in term.ops)
+
+
+def _text(term: FieldTerm) -> str:
+    if term.path is None:
+        return f"{'ones' if term.value else 'zeros'}: {term.constants}"
+    return term.text()
+
+
+def _named(op: Any) -> str:
+    plain = op.plain()
+    if isinstance(plain, str):
+        return plain
+    ((name, value),) = plain.items()
+    return f"{name} {value}"
+
+
+FEW_VALUES = 4
+"""A stage of no more different values is told with them."""
+MOST_DRAWN = 32
+"""Columns of a field that are drawn; ``--json`` has all."""
+
+_BINS = 20
+_FINE, _WRONG, _PLAIN = "#30638e", "#d1495b", "#8d99ae"
+
+
+@dataclass
+class Column:
+    """One column of a field.
+
+    Attributes:
+        name: its number and where it comes from; without a number where an op took it away.
+        stages: (what was done, its values [n]), as stored first.
+        normalised: whether the statistics bring it to a scale; ``None`` where the spec has none.
+        flag: what stands out, or "".
+    """
+
+    name: str
+    stages: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
+    normalised: bool | None = None
+    flag: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """What ``--json`` says of it."""
+        return {
+            "name": self.name,
+            "normalised": self.normalised,
+            "flag": self.flag or None,
+            "stages": [{"after": label, **_summary(values)} for label, values in self.stages],
+        }
+
+
+def columns_of(
+    terms: Sequence[TermLook],
+    model: NDArray[np.float32] | None,
+    masked: Sequence[bool] | None,
+    *,
+    label: str,
+    grippers: bool,
+) -> list[Column]:
+    """The columns of a field.
+
+    Args:
+        terms: of its expression.
+        model: [n, width] rows as the model gets them, or ``None`` where there are none.
+        masked: of each column whether it is normalised, or ``None``.
+        label: of the stage of ``model``.
+        grippers: whether a gripper that is not in {0, 1} is flagged.
+    """
+    found: list[Column] = []
+    lost: list[Column] = []
+    wanted = gripper_columns(terms, masked) if grippers else set()
+    for term in terms:
+        tail = term.text.rpartition("/")[2]
+        width = term.width
+        for number in range(max(values.shape[1] for _, values in term.stages)):
+            at = len(found)
+            own = number < width
+            column = Column(f"{at}: {tail} {number}" if own else f"{tail} {number}")
+            column.stages = [
+                (name, values[:, number])
+                for name, values in term.stages
+                if number < values.shape[1]
+            ]
+            (found if own else lost).append(column)
+            if own and at in wanted:
+                column.flag = not_binary(column.stages[-1][1])
+    if model is not None and not terms:
+        found = [Column(str(at)) for at in range(model.shape[1])]
+    for at, column in enumerate(found):
+        column.normalised = None if masked is None else bool(masked[at])
+        if model is not None and at < model.shape[1]:
+            column.stages.append((label, model[:, at]))
+    return found + lost
+
+
+def not_binary(values: NDArray[np.float32]) -> str:
+    """What is wrong with a gripper's values, which should be 0 and 1, or ""."""
+    finite = values[np.isfinite(values)]
+    if not len(finite) or np.isin(finite, (0.0, 1.0)).all():
+        return ""
+    told = _summary(finite)
+    if told["values"]:
+        return f"gripper not in {{0, 1}}: {', '.join(f'{one:g}' for one in told['values'])}"
+    return f"gripper not in {{0, 1}}: {told['low']:.3g} to {told['high']:.3g}"
+
+
+def _summary(values: NDArray[np.float32]) -> dict[str, Any]:
+    finite = values[np.isfinite(values)].astype(np.float64)
+    different = np.unique(finite)
+    return {
+        "low": float(finite.min()) if len(finite) else None,
+        "high": float(finite.max()) if len(finite) else None,
+        "mean": float(finite.mean()) if len(finite) else None,
+        "values": different.tolist() if 0 < len(different) <= FEW_VALUES else None,
+    }
+
+
+def stage_rows(columns: Sequence[Column]) -> int:
+    """Rows of histograms that ``draw_columns`` draws."""
+    return max((len(column.stages) for column in columns), default=0)
+
+
+def draw_columns(axes: Any, columns: Sequence[Column], title: str) -> None:
+    """Draw the histograms into ``axes``: a place each, ops from above to below."""
+    drawn, rows = columns[:MOST_DRAWN], stage_rows(columns)
+    more = f" ({len(columns) - len(drawn)} more)" if len(columns) > len(drawn) else ""
+    axes.set_title(title + more, fontsize=7, loc="left", pad=16)
+    axes.set_xlim(0, max(len(drawn), 1))
+    axes.set_ylim(rows, 0)
+    axes.set_axis_off()
+    for at, column in enumerate(drawn):
+        mark = "" if column.normalised is not False else "\nnot normalised"
+        axes.text(at + 0.05, -0.02, column.name + mark, fontsize=4.5, va="bottom",
+                  color=_WRONG if column.flag else "black")  # fmt: skip
+        last = len(column.stages) - 1
+        for row, (label, values) in enumerate(column.stages):
+            colour = _PLAIN if label == STORED else _FINE
+            _draw(axes, at, row, values, _WRONG if column.flag and row == last else colour)
+            axes.text(at + 0.05, row + 0.03, label, fontsize=4, va="top", color="#555555")
+        if column.flag:
+            axes.text(at + 1, rows, column.flag, fontsize=4.5, va="top", ha="right", color=_WRONG)
+
+
+def _draw(axes: Any, at: int, row: int, values: NDArray[np.float32], colour: str) -> None:
+    finite = values[np.isfinite(values)]
+    words = "no number"
+    if len(finite):
+        counts, _ = np.histogram(finite, _BINS)
+        heights = row + 0.82 - 0.6 * counts / counts.max()
+        edges = at + 0.05 + 0.85 * np.arange(_BINS + 1) / _BINS
+        axes.stairs(heights, edges, baseline=row + 0.82, fill=True, color=colour, linewidth=0)
+        words = f"{finite.min():.3g} … {finite.max():.3g}"
+        if finite.min() == finite.max():
+            words = f"always {finite[0]:.3g}"
+    axes.text(at + 0.05, row + 0.84, words, fontsize=4, va="top")
+
 
 _GAP = 4
 """Pixels between frames."""

@@ -9,16 +9,23 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.catalog import Feature, ShardSlice, VersionDirectory
-from autoloader.catalog.features import RAGGED
+from autoloader.catalog.features import PARQUET, RAGGED
 from autoloader.catalog.files import unreadable
+from autoloader.catalog.lerobot.episodes import Episode
+from autoloader.catalog.lerobot.examples import EpisodeExamples
+from autoloader.catalog.lerobot.metadata import metadata_of
+from autoloader.catalog.lerobot.packets import UnreadableVideoError, read_packets
+from autoloader.catalog.lerobot.parquet import read_columns
+from autoloader.catalog.lerobot.rows import DamagedEpisodeError
 from autoloader.catalog.tfrecord import MalformedRecordError, read_records
 from autoloader.decode.depth import UNDECODABLE, depth_values
 from autoloader.transforms.cameras import is_depth_picture
@@ -114,7 +121,8 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
     columns: dict[str, list[NDArray[Any]]] = {}
     pictures: dict[str, list[bool]] = {}
     depths: dict[str, list[NDArray[Any]]] = {}
-    for payload in _payloads(directory.splits[split], directory, found):
+    read = _payloads if directory.streamable else _lerobot_payloads
+    for payload, told in read(directory.splits[split], directory, found):
         try:
             episode, steps, spans = read_episode(payload, features)
         except MalformedRecordError:
@@ -126,10 +134,11 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
         frames = {
             path: [payload[first:stop] for first, stop in spans[number].tolist()]
             for path, number in _cameras(features).items()
-            if number in spans
+            if number in spans and told is None
         }
         if found.episodes == 1:
-            _first_episode(found, features, values, frames, steps)
+            shown = {path: picture_of(encoded[0]) for path, encoded in frames.items() if encoded}
+            _first_episode(found, features, values, shown if told is None else told(), steps)
         for path, listed in values.items():
             rows = listed
             if features[path].encoding == RAGGED and None in features[path].shape:
@@ -158,18 +167,59 @@ def read_facts(directory: VersionDirectory, split: str, episodes: int) -> Datase
     return found
 
 
+_Pictures = Callable[[], dict[str, Picture]]
+
+
 def _payloads(
     shards: tuple[ShardSlice, ...], directory: VersionDirectory, found: DatasetFacts
-) -> Iterator[bytes]:
+) -> Iterator[tuple[bytes, None]]:
     for shard in shards:
         try:
             for one in read_records(shard.path):
                 if one.payload is None:
                     found.damaged += 1
                 else:
-                    yield one.payload
+                    yield one.payload, None
         except OSError as error:
             raise unreadable(error, shard.path, dataset=directory.name) from error
+
+
+def _lerobot_payloads(
+    shards: tuple[ShardSlice, ...], directory: VersionDirectory, found: DatasetFacts
+) -> Iterator[tuple[bytes, _Pictures]]:
+    """Episodes as records, and what the first picture of each camera is: they hold none."""
+    known = metadata_of(directory)
+    for shard in shards:
+        try:
+            examples = EpisodeExamples(shard.path, known, by_row=True)
+        except DamagedEpisodeError:
+            found.damaged += shard.records
+            continue
+        for one in known.episodes.in_file(shard.path, shard.start, shard.stop):
+            try:
+                rows, payload = examples.record(one)
+            except DamagedEpisodeError:
+                found.damaged += 1
+                continue
+            yield payload, partial(_first_pictures, directory, shard.path, one, rows.start)
+
+
+def _first_pictures(
+    directory: VersionDirectory, path: str, one: Episode, row: int
+) -> dict[str, Picture]:
+    """The first picture inside the Parquet file, and the first packet of a video."""
+    found = {}
+    inside = [name for name, one in directory.features.items() if one.encoding == PARQUET]
+    table: Any = read_columns(path, lambda _: inside) if inside else None
+    for name, feature in directory.features.items():
+        if name in inside and (stored := table.column(name)[row].as_py()).get("bytes"):
+            found[name] = picture_of(stored["bytes"])
+        elif name in one.videos:
+            height, width = (int(size or 0) for size in feature.shape[:2])
+            with contextlib.suppress(UnreadableVideoError, OSError):
+                video = read_packets(one.videos[name].path)
+                found[name] = Picture(video.codec, height, width, "RGB", int(video.size[0]))
+    return found
 
 
 def _cameras(features: Mapping[str, Feature]) -> dict[str, int]:
@@ -207,13 +257,13 @@ def _first_episode(
     found: DatasetFacts,
     features: Mapping[str, Feature],
     values: Mapping[str, NDArray[Any]],
-    frames: Mapping[str, list[bytes]],
+    pictures: Mapping[str, Picture],
     steps: int,
 ) -> None:
     found.first_steps = steps
     for path, feature in features.items():
-        if frames.get(path):
-            found.first[path] = picture_of(frames[path][0])
+        if path in pictures:
+            found.first[path] = pictures[path]
         elif path not in values or not len(values[path]):
             found.absent.append(path)
         elif feature.dtype == "string":

@@ -46,7 +46,7 @@ def index(
     from autoloader.clock import SystemClock
     from autoloader.index import open_indexes
     from autoloader.index.counting import count_mixture
-    from autoloader.planning.disk import admit_disk_floor, disk_floor_kept
+    from autoloader.planning.start import admit_disk_floor, disk_floor_kept
     from autoloader.samples.resolve import resolve
     from autoloader.spec import PipelineSpec
 

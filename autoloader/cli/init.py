@@ -1,7 +1,7 @@
 """``autoloader init``: a spec from what lies on disk.
 
 Not here: finding directories (``cli.version_directories``), a dataset's fields
-(``cli.dataset_entries``), the file (``cli.spec_text``), what is known of datasets by name
+(``cli.written_spec``), the file (``cli.written_spec``), what is known of datasets by name
 (``catalog.registry``).
 """
 
@@ -16,12 +16,11 @@ import typer
 
 from autoloader.cli.options import JsonFlag
 from autoloader.cli.output import emit, emit_json, note
-from autoloader.cli.styles import STYLES, Style, StyleName
+from autoloader.cli.styles import Style, StyleName, styles
 
 if TYPE_CHECKING:
     from autoloader.catalog.registry import KnownMix
-    from autoloader.cli.dataset_entries import Entry
-    from autoloader.cli.spec_text import ChosenMix
+    from autoloader.cli.written_spec import ChosenMix, Entry
     from autoloader.errors import AutoloaderError
 
 
@@ -41,7 +40,7 @@ def init(
 ) -> None:
     """Write a spec of the TFDS datasets below DATA_DIR to stdout."""
     from autoloader.catalog.files import is_remote, normal
-    from autoloader.cli.spec_text import ChosenMix, spec_text
+    from autoloader.cli.written_spec import ChosenMix, spec_text
     from autoloader.errors import SourceError
     from autoloader.spec import PipelineSpec
 
@@ -51,7 +50,7 @@ def init(
             f"{data_dir} is no directory", remedy="name the directory that holds the datasets"
         )
     faults: list[AutoloaderError] = []
-    found = list(_entries(normal(data_dir), STYLES[name], faults))
+    found = list(_entries(normal(data_dir), styles()[name], faults))
     chosen = None
     if mix is not None and weights is not None:
         found = _part_of(mix, weights, found)
@@ -75,14 +74,14 @@ def init(
             note(f"{one.name}: no {what}: {why}")
         for told in one.directory.notes:
             note(f"{one.name}: {told}")
-    always = STYLES[name].only_cameras and not any("camera" in one.missing for one in found)
+    always = styles()[name].only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
         raise SourceError(
             f"{normal(data_dir)}: no dataset has a camera that could be taken, and a spec has one",
             remedy="write the spec by hand, with the camera in images; or write the dataset again "
             "with one uint8 picture a step and camera",
         )
-    text = spec_text(found, STYLES[name], style_name=name.value, chosen=chosen)
+    text = spec_text(found, styles()[name], style_name=name.value, chosen=chosen)
     from ruamel.yaml import YAML
 
     PipelineSpec.from_mapping(YAML(typ="safe", pure=True).load(text))  # what is written, holds
@@ -115,7 +114,7 @@ def _style_and_mix(style: StyleName | None, mix: str | None) -> tuple[StyleName,
         return style or StyleName.plain, None
     bare = known_mixes()
     found: dict[StyleName, dict[str, KnownMix]] = {}
-    for one, how in STYLES.items():
+    for one, how in styles().items():
         project = how.project
         found[one] = bare
         if project is not None:
@@ -194,7 +193,7 @@ def _entry(place: Path, style: Style, faults: list[AutoloaderError]) -> Entry | 
     from autoloader.catalog import open_source
     from autoloader.catalog.directories import folder_name
     from autoloader.catalog.files import normal
-    from autoloader.cli.dataset_entries import entry_of, fault_of
+    from autoloader.cli.written_spec import entry_of, fault_of
     from autoloader.errors import AutoloaderError
 
     path = normal(place)

@@ -37,6 +37,7 @@ def inspect(
 ) -> None:
     """Show a dataset's splits, features, first episode and ranges."""
     from autoloader.catalog.files import is_remote, refuse_stand_ins
+    from autoloader.cli.dataset_facts import read_facts
     from autoloader.errors import UsageError, nearest
 
     if is_remote(directory):
@@ -52,7 +53,7 @@ def inspect(
     if counts.get(chosen):
         shards = found.splits[chosen]
         refuse_stand_ins([shards[0].path, shards[-1].path], dataset=found.name)
-    facts = _facts(found, chosen, episodes) if counts.get(chosen) else None
+    facts = read_facts(found, chosen, episodes) if counts.get(chosen) else None
     if as_json:
         emit_json(
             {
@@ -83,17 +84,6 @@ def inspect(
     )  # fmt: skip
     if facts is not None:
         _show_ranges(facts)
-
-
-def _facts(found: VersionDirectory, split: str, episodes: int) -> DatasetFacts:
-    from autoloader.catalog.metadata import LEROBOT
-    from autoloader.cli.dataset_facts import read_facts
-
-    if found.file_format != LEROBOT:
-        return read_facts(found, split, episodes)
-    from autoloader.cli.lerobot_facts import read_lerobot_facts
-
-    return read_lerobot_facts(found, split, episodes)
 
 
 def _only_version(place: Path) -> VersionDirectory:

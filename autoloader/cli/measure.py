@@ -6,6 +6,7 @@ Not here: how it is measured (``tune.measurement``).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -45,7 +46,7 @@ def measure(
     progress_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Measure the loader alone: rate, latency, memory and mixture; the knobs hold still."""
-    from autoloader.tune.progress import ProgressWriter
+    from autoloader.tune.trial import ProgressWriter
 
     link = None if progress_fd is None else ProgressWriter(progress_fd)
     try:
@@ -53,19 +54,26 @@ def measure(
         step_time_s = parse_seconds(step_time, name="--step-time")
         if strict:
             options.refuse_clamps(profile)
-        from autoloader.tune.measurement import measure as measure_spec
+        from autoloader.loader import AutoLoader
+        from autoloader.spec import PipelineSpec
+        from autoloader.tune.measurement import measure as measure_loader
 
-        measurement = measure_spec(
-            spec,
+        loader = partial(
+            AutoLoader,
+            PipelineSpec.from_yaml(spec),
             profile=profile,
-            sets=knobs,
-            warmup=warmup,
-            batches=batches,
-            step_time_s=step_time_s,
+            knobs=knobs,
             controller=controller,
             split=split,
             ram_floor=floor,
             disk_floor=disk_floor,
+            output="numpy",
+        )
+        measurement = measure_loader(
+            loader,
+            warmup=warmup,
+            batches=batches,
+            step_time_s=step_time_s,
             progress=None if link is None else link.send,
             settle=settle,
         )

@@ -1,6 +1,6 @@
 """``autoloader peek``: a contact sheet of a mixture, as it reaches the model.
 
-Not here: what ops and rules do to episodes (``cli.episode_looks``), drawing the sheet
+Not here: what ops and rules do to episodes (``cli.contact_sheet``), drawing the sheet
 (``cli.contact_sheet``).
 """
 
@@ -38,7 +38,6 @@ def peek(
     episodes: Annotated[
         int, typer.Option(min=1, help="Episodes of each dataset whose ops and rules are shown.")
     ] = 8,
-    frames: Annotated[int | None, typer.Option(min=1, max=12, hidden=True)] = None,
     split: Split = "train",
     ram_floor: RamFloor = None,
     _no_transforms: NoTransforms = False,
@@ -56,8 +55,7 @@ def peek(
             remedy=f"end it in one of: {', '.join(SUFFIXES)}",
         )
     asked = PipelineSpec.from_yaml(spec)
-    most_shown = frames or shown_samples  # --frames is the old name
-    mixture, seen = _samples(asked, split, ram_floor, samples, most_shown)
+    mixture, seen = _samples(asked, split, ram_floor, samples, shown_samples)
     panels = _panels(asked, mixture, seen, episodes)
     with file_errors("--out", out):
         draw_sheet(panels, out, title=f"{spec.name}, split {split}")
@@ -153,8 +151,7 @@ def _take(batch: Mapping[str, Any], k: int, one: _Seen) -> None:
 def _shown(batch: Mapping[str, Any], pictures: Mapping[str, Any], k: int, *, goal: bool) -> Shown:
     import numpy as np
 
-    from autoloader.cli.contact_sheet import Shown
-    from autoloader.cli.depth_colours import coloured
+    from autoloader.cli.contact_sheet import Shown, coloured
 
     offsets = np.asarray(batch["frame_offset"][k]).tolist()
     labels = [f"t{offset:+d}" if offset else "t" for offset in offsets]
@@ -178,9 +175,7 @@ def _panels(
 ) -> dict[str, Panel]:
     import numpy as np
 
-    from autoloader.cli.contact_sheet import Panel
-    from autoloader.cli.episode_looks import DatasetLook, look_at
-    from autoloader.cli.histograms import columns_of
+    from autoloader.cli.contact_sheet import DatasetLook, Panel, columns_of, look_at
     from autoloader.transforms.fields import is_text
 
     panels = {}

@@ -40,8 +40,7 @@ def plan(
     knobs, floor = options.parse_sets(sets), options.floor_bytes(ram_floor)
     if strict:
         options.refuse_clamps(profile)
-    from autoloader.cli.plan_ranks import ranks_of_a_node
-    from autoloader.cli.plan_report import plan_document
+    from autoloader.cli.plan_report import plan_document, ranks_of_a_node
     from autoloader.clock import SystemClock
     from autoloader.decode.probe import probe_decode
     from autoloader.order.dealing import Ranks
@@ -128,12 +127,12 @@ def _show(document: Mapping[str, Any]) -> None:
             ),
         )
     if document["remote"] is not None:
-        from autoloader.cli.plan_remote import show_remote
+        from autoloader.cli.plan_report import show_remote
 
         _heading("data far away")
         show_remote(document["remote"])
     if document["locality"] is not None:
-        from autoloader.cli.plan_locality import show_locality
+        from autoloader.cli.plan_report import show_locality
 
         _heading("storage, and what mixing.locality gets from it")
         show_locality(document["locality"])
@@ -148,14 +147,12 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _show_ranks(document: Mapping[str, Any]) -> None:
-    from autoloader.cli.plan_ranks import notes_of, rows_of
+    from autoloader.cli.plan_report import rows_of
 
     world_size, nodes, here = (document[key] for key in ("world_size", "nodes", "per_node"))
     on = "one node" if nodes == 1 else f"{nodes} nodes like this one, {here} on each"
     _heading(f"{world_size} ranks on {on}")
     emit_table(("what", "of a rank", "of a node"), rows_of(document))
-    for line in notes_of(document):
-        note(line)
 
 
 def _show_datasets(document: Mapping[str, Any]) -> None:

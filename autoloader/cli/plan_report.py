@@ -4,36 +4,61 @@ The bound is of the decode stage alone: decode threads that can run at once, ove
 one thread that a sample of the mixture costs (costs of the datasets, weighted by their shares). No
 run is faster; readers, memory bandwidth or the trainer may make it slower.
 
+What ``autoloader plan --ranks N --nodes M`` adds: a rank's part of an epoch, a node's load.
+
+Theory of operation. Ranks are dealt evenly over nodes, as launchers do. Every node is taken to be
+like this one: its memory, cores and limits. The ranks of a node have one child with a pipeline for
+each of them. The memory of all of them must fit under the floor; ``planning.start`` refuses what
+does not, before anybody reserves a cluster for it.
+
+Bytes that are read are those of the files, whether or not the page cache has them. By index a
+sample costs its own encoded frames; as a stream it costs its part of an episode.
+
+What ``autoloader plan`` says of locality: how storage answers, and what to set.
+
+Where the data lies on a file system of the network or a FUSE one, or the spec asks for locality,
+the storage is probed for half a second.
+
+What ``autoloader plan`` says of data far away: what will be fetched, in which order, how long.
+
 Not here: deciding any of it (``planning.start``), showing it (``cli.plan``).
 """
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from autoloader.bound.held_frames import reuse_of, sets_of
+from autoloader.bound.model import reuse_of, sets_of
 from autoloader.cache.forecast import FrameSet, forecast
-from autoloader.cli.plan_locality import locality_document
-from autoloader.cli.plan_ranks import ranks_document
-from autoloader.cli.plan_remote import remote_document
+from autoloader.cli.output import emit, emit_table
+from autoloader.clock import SystemClock
 from autoloader.controller.admission import price_start
 from autoloader.decode.probe import DecodeCost
+from autoloader.errors import UsageError
 from autoloader.index.counting import quick_tables
 from autoloader.knobs import KNOB_CLASS, UNUSED_KNOBS, DatasetKnobs, Knobs
 from autoloader.order.chains import why_unchained
 from autoloader.order.dealing import epoch_steps
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.reuse import Reuse
+from autoloader.order.plan import Reuse, SamplePlan
 from autoloader.pipeline.batch_call import try_call
 from autoloader.planning.start import LoaderPlan
 from autoloader.probes.headroom import Headroom
+from autoloader.probes.storage import (
+    by_file_system,
+    is_far,
+    probe_reads,
+    propose_locality,
+)
 from autoloader.profile import ResolvedProfile, shipped_profiles_dir
 from autoloader.samples.counts import DatasetCount, valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.spec.documents import read_yaml_file
+from autoloader.spec.reading import read_yaml_file
 from autoloader.units import GIB, format_bytes
 
 _END = 2**62
@@ -413,3 +438,275 @@ def _dataset_reuse(
         why = why_unchained(dataset.sample, keeps=dataset.keep is not None)
     decodes = found.decodes[dataset.index] * len(dataset.cameras)
     return {"chained": chained, "unchained_why": why, "decodes_per_sample": decodes}
+
+
+def ranks_of_a_node(ranks: int, nodes: int) -> int:
+    """How many of ``ranks`` each of ``nodes`` has.
+
+    Raises:
+        UsageError: they cannot be dealt evenly.
+    """
+    if ranks % nodes:
+        raise UsageError(
+            f"--ranks {ranks} --nodes {nodes}: nodes would have {ranks // nodes} or "
+            f"{ranks // nodes + 1} ranks",
+            remedy=f"--ranks counts all ranks; make it a multiple of --nodes, such as "
+            f"{max(1, ranks // nodes) * nodes}",
+        )
+    return ranks // nodes
+
+
+def ranks_document(
+    plan: LoaderPlan,
+    tables: Sequence[DatasetTable],
+    costs: Mapping[str, DecodeCost],
+    reuse: Reuse | None,
+    *,
+    nodes: int,
+    bound_per_s: float | None,
+    memory_bytes: int,
+) -> dict[str, Any]:
+    """What each rank and each node gets in one epoch.
+
+    Args:
+        plan: of one rank of ``plan.world_size``.
+        tables: the datasets' episodes, counted or estimated.
+        costs: of decoding, by dataset; may lack some.
+        reuse: what is decoded; ``None`` with the stream reader.
+        nodes: how many there are.
+        bound_per_s: samples a second that a rank can decode; ``None`` where unknown.
+        memory_bytes: that the pipelines of a node are predicted to hold.
+    """
+    here, samples = plan.world_size // nodes, plan.order.epoch_samples
+    each = _sample_bytes(plan, tables, costs, reuse)
+    part: dict[str, Any] = {"batches": None, "samples": None, "read_bytes": None}
+    carried = None
+    if samples is not None:
+        batch, world = plan.mixture.spec.batch, plan.world_size
+        steps = epoch_steps(samples, batch=batch.size, world_size=world, drop_last=batch.drop_last)
+        whole = batch.drop_last or batch.size == 1
+        dealt = steps * batch.size * world if whole else samples if steps else 0
+        mine = -(-dealt // world)
+        part = {"batches": steps, "samples": mine, "read_bytes": round(mine * each)}
+        carried = samples - dealt
+    return {
+        "world_size": plan.world_size,
+        "nodes": nodes,
+        "per_node": here,
+        "carried_samples": carried,
+        "sample_read_bytes": round(each),
+        "rank": {
+            **part,
+            "cores": plan.limits.cpus,
+            "samples_per_s": bound_per_s,
+            "ring_bytes": plan.knobs.ring_slots * plan.mixture.sizes.batch_bytes,
+        },
+        "node": {
+            "samples": None if part["samples"] is None else part["samples"] * here,
+            "read_bytes": None if part["read_bytes"] is None else part["read_bytes"] * here,
+            "samples_per_s": None if bound_per_s is None else bound_per_s * here,
+            "memory_bytes": memory_bytes,
+        },
+    }
+
+
+def rows_of(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(what, of a rank, of a node), for people."""
+    rank, node = document["rank"], document["node"]
+    each = document["per_node"]
+    if rank["batches"] is not None:
+        yield "batches an epoch", str(rank["batches"]), str(rank["batches"] * each)
+        yield "samples an epoch", str(rank["samples"]), str(node["samples"])
+        read = rank["read_bytes"], node["read_bytes"]
+        yield "read an epoch, about", format_bytes(read[0]), format_bytes(read[1])
+    if rank["samples_per_s"] is not None:
+        rates = rank["samples_per_s"], node["samples_per_s"]
+        yield "decoded samples/s at most", f"{rates[0]:.0f}", f"{rates[1]:.0f}"
+    yield "cores", str(rank["cores"]), str(rank["cores"] * each)
+    yield "ring", format_bytes(rank["ring_bytes"]), format_bytes(rank["ring_bytes"] * each)
+    yield "loader memory", "-", format_bytes(node["memory_bytes"])
+
+
+def _sample_bytes(
+    plan: LoaderPlan,
+    tables: Sequence[DatasetTable],
+    costs: Mapping[str, DecodeCost],
+    reuse: Reuse | None,
+) -> float:
+    """Mean bytes that are read for a sample of the mixture."""
+    mean = 0.0
+    for dataset, table in zip(plan.mixture.datasets, tables, strict=True):
+        record = plan.mixture.sizes.record_bytes[dataset.name]
+        cost = costs.get(dataset.name)
+        if reuse is None:
+            found = record * len(table.steps) / max(1, table.samples)
+        elif not dataset.cameras:
+            found = 0.0  # numbers are in the index
+        elif cost is not None:
+            found = reuse.decodes[dataset.index] * len(dataset.cameras) * cost.encoded_bytes
+        else:
+            frames = max(1.0, float(table.steps.mean()))
+            found = reuse.decodes[dataset.index] * record / frames
+        mean += plan.order.shares[dataset.index] * found
+    return mean
+
+
+PROBE_S = 0.25
+"""At random, and then in order."""
+
+
+def locality_document(
+    plan: LoaderPlan, tables: Sequence[DatasetTable], left_bytes: int
+) -> dict[str, Any] | None:
+    """What storage answers and what suits it; ``None`` where nothing says that it seeks.
+
+    Args:
+        plan: what the loader would start with.
+        tables: its datasets.
+        left_bytes: of memory, above the floor, without blocks.
+    """
+    mixture, asked = plan.mixture, plan.mixture.spec.mixing.locality
+    files = sorted({piece.path for d in mixture.datasets if not d.remote for piece in d.slices})
+    systems = by_file_system(files)
+    kinds = [kind for kind in systems if is_far(kind)] or (list(systems) if asked else [])
+    if plan.knobs.reader != "indexed" or not kinds or not all(table.samples for table in tables):
+        return None
+    kind = max(kinds, key=lambda one: len(systems[one]))
+    rates = probe_reads(systems[kind], SystemClock().now_s, each_s=PROBE_S)
+    if rates is None:
+        return None
+    shares = plan.order.shares
+    each = [
+        d.record_bytes * d.records / max(1, table.samples)
+        for d, table in zip(mixture.datasets, tables, strict=True)
+    ]
+    sample_bytes = sum(share * size for share, size in zip(shares, each, strict=True))
+    reads = sum(
+        share * len(d.cameras) * len(set(d.sample.frame_offsets))
+        for share, d in zip(shares, mixture.datasets, strict=True)
+    )
+    found = propose_locality(
+        rates,
+        reads=reads,
+        sample_bytes=sample_bytes,
+        dataset_bytes=[d.record_bytes * d.records for d in mixture.datasets],
+        left_bytes=left_bytes,
+    )
+    rows = {"any sample next": rates.singly_per_s(reads)}
+    if asked is not None:
+        rows["as asked for"] = rates.by_blocks_per_s(asked.block, sample_bytes)
+    elif found is not None:
+        per_s = rates.by_blocks_per_s(found.block_bytes, sample_bytes)
+        rows[f"mixing: {found.text}"] = per_s
+    return {
+        "file_system": kind,
+        "random_read_s": rates.random_s,
+        "in_order_bytes_per_s": rates.in_order,
+        "proposal": None if found is None or asked is not None else asdict(found),
+        "orders": [{"order": one, "storage_samples_per_s": rate} for one, rate in rows.items()],
+    }
+
+
+def show_locality(document: Mapping[str, Any]) -> None:
+    """The section of ``plan``."""
+    emit(
+        f"{document['file_system']}: a frame at random takes "
+        f"{1e3 * document['random_read_s']:.2f} ms, in order come "
+        f"{document['in_order_bytes_per_s'] / 1e6:.0f} MB/s"
+    )
+    emit_table(
+        ("order", "storage gives samples/s"),
+        ((row["order"], f"{row['storage_samples_per_s']:.0f}") for row in document["orders"]),
+    )
+    if (found := document["proposal"]) is not None:
+        emit(f"its blocks take {format_bytes(found['memory_bytes'])} of memory at most")
+
+
+_SHOWN = 8
+"""Shards that the table names."""
+
+
+def remote_document(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[str, Any] | None:
+    """Shards to be fetched; ``None`` where all data is local, or no client gives ranges of it.
+
+    Raises:
+        SourceError: a shard cannot be asked for.
+    """
+    away = [one for one in plan.mixture.datasets if one.remote and one.indexable]
+    if not away:
+        return None
+    from autoloader.catalog.files import unreadable
+    from autoloader.remote.rates import known_rate
+    from autoloader.remote.shards import kept_free, shard_cache
+
+    cache, shards = shard_cache(), []
+    whole = lacking = 0
+    needed = _needed(plan, tables)
+    names = {piece.path: one.name for one in away for piece in one.slices}
+    for path in sorted(names, key=lambda path: needed.get(path, len(needed) + plan.world_size)):
+        try:
+            shard = cache.current(path)
+            missing = shard.missing_bytes
+        except OSError as error:
+            raise unreadable(error, path, dataset=names[path]) from error
+        whole, lacking = whole + shard.identity.size, lacking + missing
+        shards.append(
+            {
+                "path": path,
+                "bytes": shard.identity.size,
+                "missing_bytes": missing,
+                "needed_at": needed.get(path),
+            }
+        )
+    with kept_free(plan.disk_floor_bytes):
+        free_bytes = cache.room.free_bytes()
+    rate = known_rate(urlsplit(next(iter(names)))._replace(path="").geturl())
+    return {
+        "shards": len(shards),
+        "bytes": whole,
+        "missing_bytes": lacking,
+        "free_bytes": free_bytes,
+        "bytes_per_s": rate,
+        "seconds": lacking / rate if rate else None,
+        "order": shards,
+    }
+
+
+def show_remote(found: Mapping[str, Any]) -> None:
+    """The same for people."""
+    missing, whole = found["missing_bytes"], found["bytes"]
+    emit(f"{found['shards']} shards of {format_bytes(whole)}, of which {format_bytes(missing)} "
+         "are to be fetched")  # fmt: skip
+    if not missing:
+        return
+    if found["seconds"] is None:
+        emit("how long that takes is not known: little was fetched from there so far")
+    else:
+        rate = format_bytes(int(found["bytes_per_s"]))
+        emit(f"at the rate measured last ({rate}/s) that takes about {found['seconds']:.0f} s")
+    if found["free_bytes"] < missing:
+        free = format_bytes(max(0, found["free_bytes"]))
+        emit(f"the disk has room for {free} above its floor: shards make room for others")
+    emit_table(("fetched", "shard", "bytes", "first needed at sample"), _rows(found["order"]))
+
+
+def _rows(order: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    left = [one for one in order if one["missing_bytes"]]
+    for number, one in enumerate(left[:_SHOWN], 1):
+        at = one["needed_at"]
+        name = one["path"].rpartition("/")[2]
+        yield number, name, format_bytes(one["missing_bytes"]), "-" if at is None else at
+    if len(left) > _SHOWN:
+        yield "…", f"{len(left) - _SHOWN} more", "", ""
+
+
+def _needed(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> dict[str, int]:
+    """Path → the position that needs it first; empty where the order is not known yet."""
+    estimated = any(count.estimated for count in plan.counts.values())
+    if estimated or plan.knobs.reader != "indexed":
+        return {}
+    from autoloader.read.shard_feed import ShardOrder
+
+    samples = SamplePlan(plan.order, tables, chain=plan.order.chain)
+    slices = [table.slice_of for table in tables]
+    return ShardOrder(samples, plan.mixture.datasets, slices).ahead(0)

@@ -1,8 +1,5 @@
 """Writes the demo mixture: 29 real TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Not here: which datasets there are (``demo.datasets``), writing one (``demo.write``), the text of
-``mix.yaml`` (``demo.spec``).
-
 Theory of operation. TensorFlow must not enter the caller's process, so child processes
 (``demo.write``) write the datasets, which are divided among them by cost. A child reports over its
 stdout, one JSON object a line: ``{"episodes": 1}`` for progress, ``{"dataset": {...}}`` when a
@@ -34,6 +31,9 @@ and frames by the size of the primary camera's pictures (height × width):
     360×640              2,512         2
     480×640              4,876         4
     ==================  ======  ========
+
+Not here: which datasets there are (``demo.datasets``), writing one (``demo.write``), the text of
+``mix.yaml`` (``demo.build``).
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ import hashlib
 import json
 import logging
 import os
-import queue
 import shutil
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import IO, Any
 
-from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
-from autoloader.demo.spec import spec_text
+from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, VERSION, DemoDataset
 from autoloader.errors import SourceError, UsageError
 from autoloader.extras import require
 from autoloader.host.private import Waiting, locked
 from autoloader.remote.places import cache_root
+from autoloader.spec.reading import flow
 from autoloader.supervision.start import start
 
 logger = logging.getLogger(__name__)
@@ -232,11 +232,29 @@ def _run_children(
 ) -> list[dict[str, Any]]:
     """Starts the children, passes their progress on, and returns a row per dataset, in order."""
     total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
-    lines: queue.Queue[tuple[int, str | None]] = queue.Queue()
     rows: dict[str, dict[str, Any]] = {}
-    with contextlib.ExitStack() as stack:
-        children: list[tuple[subprocess.Popen[str], IO[str]]] = []
-        for number, share in enumerate(_shared_out(chosen, min(2, os.cpu_count() or 1))):
+    done, told = 0, threading.Lock()
+
+    def follow(child: subprocess.Popen[str], log: IO[str]) -> None:
+        nonlocal done
+        assert child.stdout is not None
+        with child.stdout:
+            for line in child.stdout:
+                report = json.loads(line)
+                if "dataset" in report:
+                    rows[report["dataset"]["name"]] = report["dataset"]
+                    continue
+                with told:
+                    done += report["episodes"]
+                    if progress is not None:
+                        progress(done, total)
+        if child.wait() != 0:
+            raise _child_failed(child.returncode, log)
+
+    # Children end before who follows them is waited for.
+    with ThreadPoolExecutor(thread_name_prefix="demo") as pool, contextlib.ExitStack() as stack:
+        following = []
+        for share in _shared_out(chosen, min(2, os.cpu_count() or 1)):
             log: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
             arguments = ["--into", str(directory), "--only", ",".join(one.name for one in share)]
             arguments += ["--scale", repr(float(scale)), "--seed", str(seed)]
@@ -249,41 +267,11 @@ def _run_children(
                 stderr=log,
                 text=True,
             )
-            children.append((child, log))
-            reader = threading.Thread(
-                target=_read_lines, args=(number, child, lines), name=f"demo-{number}", daemon=True
-            )
-            reader.start()
-            # Callbacks run last first: a child has ended when its reader is joined.
-            stack.callback(reader.join)
             stack.callback(_end, child)
-        done, open_pipes = 0, len(children)
-        while open_pipes:
-            number, line = lines.get()
-            if line is None:
-                open_pipes -= 1
-                child, log = children[number]
-                if child.wait() != 0:
-                    raise _child_failed(child.returncode, log)
-                continue
-            report = json.loads(line)
-            if "dataset" in report:
-                rows[report["dataset"]["name"]] = report["dataset"]
-                continue
-            done += report["episodes"]
-            if progress is not None:
-                progress(done, total)
+            following.append(pool.submit(follow, child, log))
+        for one in as_completed(following):
+            one.result()
     return [rows[one.name] for one in chosen]
-
-
-def _read_lines(
-    number: int, child: subprocess.Popen[str], lines: queue.Queue[tuple[int, str | None]]
-) -> None:
-    assert child.stdout is not None
-    with child.stdout:
-        for line in child.stdout:
-            lines.put((number, line))
-    lines.put((number, None))
 
 
 def _end(child: subprocess.Popen[str]) -> None:
@@ -315,3 +303,41 @@ def _summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "histogram_kb": {f"{edges[i]}-{edges[i + 1]}": count for i, count in enumerate(bins)},
         "datasets": list(rows),
     }
+
+
+def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:
+    """``mix.yaml`` of these datasets."""
+    lines = [
+        "# The demo mixture. Paths start at this file's folder.",
+        "schema_version: 1",
+        f"seed: {seed}",
+        'defaults: {split: {train: "train", val: "val"}}',
+        "datasets:",
+    ]
+    for one in chosen:
+        lines.append(f"  - name: {one.name}")
+        lines.append(f"    path: {one.name}/{VERSION}")
+        lines.append(f"    weight: {one.weight}")
+        if not one.has_val:
+            few = one.train_episodes(scale) < 40
+            parts = ("train[:-1]", "train[-1:]") if few else ("train[:95%]", "train[95%:]")
+            lines.append(f'    split: {{train: "{parts[0]}", val: "{parts[1]}"}}')
+        if one.second:
+            lines.append(f"    # a second camera: {one.second[0]}")
+        lines.append(f"    images: {{primary: {one.primary}}}")
+        action = one.action_fields or one.action_paths
+        lines.append(f"    action: {flow(action[0] if len(action) == 1 else list(action))}")
+        if one.state:
+            state = list(one.state)
+            lines.append(f"    state: {flow(state[0] if len(state) == 1 else state)}")
+        if one.language:
+            words = one.language
+            lines.append(
+                f"    language: {flow(words[0] if len(words) == 1 else {'any_of': list(words)})}"
+            )
+    lines += [
+        "sample: {frame_offsets: [0, 5]}",
+        "cameras: {primary: {size: [256, 256]}}",
+        "batch: {size: 48}",
+    ]
+    return "\n".join(lines) + "\n"

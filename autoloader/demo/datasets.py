@@ -1,6 +1,6 @@
 """Declares the demo mixture's 29 datasets: what real mixtures look like, in small.
 
-Not here: how frames are drawn (``demo.frames``), how files are written (``demo.write``).
+Not here: how frames are drawn (``demo.episodes``), how files are written (``demo.write``).
 
 The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
 states in one piece, in several, or absent; language per step, in the observation, in the episode's
@@ -12,8 +12,12 @@ varied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from autoloader.spec.reading import parse_yaml
 
 VERSION = "1.0.0"
 """Version directory of every demo dataset."""
@@ -124,163 +128,16 @@ class DemoDataset:
         return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
 
 
-def _jpeg(quality: int, noise: int = 6) -> Look:
-    return Look("jpeg", quality=quality, noise=noise)
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-_PNG_FULL = Look("png", noise=0)
-_PNG_RENDERED = Look("png", noise=0, bands=24)
-_PNG_FLAT = Look("png", noise=0, bands=12, detail=0.0)
-_GRIPPER_TERMS = ("action/world_vector", "action/rotation_delta")
-_RT = {"world_vector": 3, "rotation_delta": 3, "open_gripper": 1}
+def _declared() -> Iterator[DemoDataset]:
+    text = resources.files(__package__).joinpath("datasets.yaml").read_text(encoding="utf-8")
+    for entry in parse_yaml(text):
+        look = Look(**entry.pop("look", {}))
+        yield DemoDataset(look=look, **{key: _tuples(value) for key, value in entry.items()})
 
-DATASETS: tuple[DemoDataset, ...] = (
-    DemoDataset(
-        "demo_kitchen_sink", 4.0, 2500, (20, 60), (256, 256), _jpeg(92),
-        primary="observation/image_0", second=("observation/image_1", (256, 256)),
-        state={"observation/state": 7}, shards=12,
-    ),
-    DemoDataset(
-        "demo_mobile_drawers", 3.0, 2500, (20, 70), (256, 320), _jpeg(88),
-        action=_RT,
-        action_fields=(
-            *_GRIPPER_TERMS, {"path": "action/open_gripper[-1:]", "ops": [{"clip": [0, 1]}]},
-        ),
-        state={"observation/base_pose": 7}, has_val=False, shards=16,
-        language=("observation/natural_language_instruction",),
-    ),
-    DemoDataset(
-        "demo_sim_blocks", 1.0, 900, (30, 80), (128, 128), _PNG_FULL,
-        primary="observation/rgb", state={}, language=(), action={"": 4}, shards=4,
-    ),
-    DemoDataset(
-        "demo_teacup_24", 0.5, 480, (12, 28), (180, 240), _jpeg(90), episodes=24,
-        action={"": 6}, state={"observation/state": 6}, has_val=False, shards=4,
-    ),
-    DemoDataset(
-        "demo_bimanual_fold", 2.0, 1500, (60, 120), (480, 640), _jpeg(84),
-        primary="observation/cam_high", second=("observation/cam_wrist", (240, 320)),
-        action={"": 14}, state={"observation/state": 14}, shards=8, hz=50,
-    ),
-    DemoDataset(
-        "demo_table_push", 1.5, 1500, (10, 40), (360, 640), _jpeg(82),
-        primary="observation/rgb", action={"": 4},
-        state={"observation/effector_translation": 2},
-        language=("observation/instruction",), language_kind="codes", shards=12,
-    ),
-    DemoDataset(
-        "demo_play_static", 1.5, 1600, (40, 64), (200, 200), _jpeg(95),
-        primary="observation/rgb_static", second=("observation/rgb_gripper", (128, 128)),
-        state={"observation/robot_obs": 15}, states_encoding=False,
-    ),
-    DemoDataset(
-        "demo_cable_route", 0.6, 700, (15, 35), (128, 128), _jpeg(95),
-        primary="observation/top_image", depth="observation/top_depth",
-        state={"observation/robot_state": 7}, has_val=False,
-        shards=6,
-    ),
-    DemoDataset(
-        "demo_rack_dishes", 0.8, 900, (30, 60), (480, 640), _jpeg(78), state={},
-        action={"world_vector": 3, "rotation_delta": 3, "gripper_closedness_action": 0},
-        action_fields=(
-            *_GRIPPER_TERMS,
-            {"path": "action/gripper_closedness_action", "ops": [{"clip": [0, 1]}, "invert"]},
-        ),
-        shards=6,
-    ),
-    DemoDataset(
-        "demo_wild_homes", 2.5, 2000, (50, 110), (180, 320), _jpeg(88),
-        primary="observation/exterior_image_1_left",
-        second=("observation/wrist_image_left", (180, 320)),
-        third=("observation/exterior_image_2_left", (90, 160)), idles=True,
-        state={
-            "observation/cartesian_position": 6, "observation/gripper_position": 1,
-        },
-        action_dtype="float64",
-        language=("language_instruction", "language_instruction_2", "language_instruction_3"),
-        shards=8,
-    ),
-    DemoDataset(
-        "demo_sim_drawers", 0.7, 800, (25, 55), (160, 160), _PNG_RENDERED,
-        primary="observation/image_main", action={"": 8}, states_encoding=False, shards=4,
-    ),
-    DemoDataset(
-        "demo_spoon_stir", 0.4, 500, (5, 20), (128, 128), _jpeg(90),
-        state={"observation/state": 4}, action={"": 4}, has_val=False, standard_names=False,
-    ),
-    DemoDataset(
-        "demo_door_handles", 1.0, 1100, (20, 50), (224, 224), _jpeg(95),
-        language=("episode_metadata/language_instruction",),
-    ),
-    DemoDataset(
-        "demo_fruit_baskets", 1.2, 1300, (30, 70), (240, 320), _jpeg(90),
-        primary="observation/front_rgb", state={"observation/joint_pos": 7},
-    ),
-    DemoDataset(
-        "demo_tower_stack", 0.9, 900, (16, 48), (300, 300), _jpeg(88), state={},
-        action={"world_vector": 3, "rotation_delta": 3, "open_gripper": 1}, has_val=False,
-    ),
-    DemoDataset(
-        "demo_shelf_restock", 1.0, 1000, (40, 90), (360, 640), _jpeg(75),
-        primary="observation/images/scene", action={"": 10}, state={"observation/state": 10},
-        shards=6,
-    ),
-    DemoDataset(
-        "demo_screw_drive", 0.3, 500, (5, 15), (150, 150), _jpeg(90), language=(),
-        state={"observation/state": 6, "observation/force_torque": 6}, action={"": 6},
-    ),
-    DemoDataset(
-        "demo_toy_sort", 1.4, 1300, (20, 60), (256, 256), _jpeg(85),
-        primary="observation/image_0", second=("observation/image_wrist", (128, 128)),
-    ),
-    DemoDataset(
-        "demo_cloth_hang", 0.8, 800, (50, 100), (480, 640), _jpeg(80),
-        primary="observation/camera_front", action={"left": 7, "right": 7},
-        state={"observation/left_pose": 7, "observation/right_pose": 7}, has_val=False, shards=4,
-    ),
-    DemoDataset(
-        "demo_sim_kitchen", 0.5, 500, (30, 60), (240, 320), _PNG_FLAT,
-        primary="observation/agentview_rgb", action={"": 7}, shards=4,
-    ),
-    DemoDataset(
-        "demo_peg_insert", 0.4, 600, (10, 30), (128, 128), _jpeg(88, noise=10),
-        primary="observation/hand_image", state={"observation/state": 7}, language=(),
-    ),
-    DemoDataset(
-        "demo_button_press", 0.6, 600, (8, 24), (200, 200), _jpeg(85), states_encoding=False,
-        action={"": 5}, state={"observation/state": 5},
-    ),
-    DemoDataset(
-        "demo_bottle_pour", 1.1, 1000, (30, 80), (256, 320), _jpeg(92),
-        second=("observation/hand_image", (128, 128)), has_val=False,
-    ),
-    DemoDataset(
-        "demo_mug_rearrange", 0.9, 1000, (20, 45), (224, 224), _jpeg(85),
-        action={"world_vector": 3, "rotation_delta": 3, "open_gripper": 1},
-        state={"observation/ee_pose": 6, "observation/gripper": 0},
-        language=("observation/instruction",), language_kind="codes",
-    ),
-    DemoDataset(
-        "demo_hallway_drive", 0.7, 900, (20, 60), (240, 320), _jpeg(80),
-        state={"observation/position": 2, "observation/yaw": 0}, action={"": 4},
-    ),
-    DemoDataset(
-        "demo_rope_untie", 0.5, 600, (25, 55), (300, 400), _jpeg(85),
-        primary="observation/overhead", second=("observation/side", (240, 320)), has_val=False,
-        state={},
-    ),
-    DemoDataset(
-        "demo_plant_water", 0.6, 600, (15, 45), (256, 256), _jpeg(95, noise=4),
-        primary="observation/rgb_camera", action={"": 9}, state={"observation/state": 9},
-    ),
-    DemoDataset(
-        "demo_lid_open", 0.8, 700, (10, 50), (192, 256), _jpeg(90),
-        primary="observation/image_2", action={"": 8},
-    ),
-    DemoDataset(
-        "demo_workbench_tools", 1.3, 1300, (40, 120), (480, 640), _jpeg(82),
-        primary="observation/agent_image", second=("observation/hand_image", (224, 224)),
-        action={"": 12}, state={"observation/state": 12}, shards=8,
-    ),
-)  # fmt: skip
-"""The whole mixture, in the order in which ``mix.yaml`` lists it."""
+
+DATASETS: tuple[DemoDataset, ...] = tuple(_declared())
+"""The whole mixture as ``datasets.yaml`` beside this file has it, in the order of ``mix.yaml``."""

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from autoloader.clock import Clock, SystemClock
 from autoloader.doctor.findings import Fact, Finding, Machine, Seen
-from autoloader.planning.locality import StorageRates, propose_locality
-from autoloader.probes.storage import FRAME_BYTES, Rates, by_file_system, is_far, probe_reads
+from autoloader.probes.storage import (
+    FRAME_BYTES,
+    Rates,
+    by_file_system,
+    is_far,
+    probe_reads,
+    propose_locality,
+)
 
 SLOW_READ_S = 4e-3
 """A random read that takes longer is a finding: a seek of a disk, or a network."""
@@ -53,7 +59,7 @@ def storage(machine: Machine, files: Sequence[str], clock: Clock | None = None) 
 def _locality(rates: Rates) -> str:
     """The block that suits; whoever has no mixture at hand sets the window by their memory."""
     found = propose_locality(
-        StorageRates(rates.random_s, rates.in_order),
+        rates,
         reads=1,
         sample_bytes=FRAME_BYTES,
         dataset_bytes=(),

@@ -38,9 +38,8 @@ from autoloader.graph import draws, user_functions, windows
 from autoloader.graph.records import STRUCTURE, record_stream
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
-from autoloader.samples.block import Place, SampleBlock, build_samples, episode_key
+from autoloader.samples.block import Place, ReaderStart, SampleBlock, build_samples, episode_key
 from autoloader.samples.draws import PURPOSE_CAMERA, PURPOSE_LANGUAGE, choose, fold
-from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import kept_steps, told_language
 from autoloader.samples.resolve import ResolvedDataset

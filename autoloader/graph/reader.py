@@ -29,8 +29,13 @@ from autoloader.graph.records import PASSES
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.remote.faults import UnreachableError
-from autoloader.samples.block import Place, SampleBlock
-from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart, SourceInterruptedError
+from autoloader.samples.block import (
+    EmptyEpisode,
+    Place,
+    ReaderStart,
+    SampleBlock,
+    SourceInterruptedError,
+)
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.record import samples_of_record
 from autoloader.samples.resolve import ResolvedDataset
@@ -40,7 +45,7 @@ _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, Unico
 
 
 class StreamReader:
-    """Reads one dataset; see ``samples.episode_stream.EpisodeStream``.
+    """Reads one dataset; see ``samples.block.EpisodeStream``.
 
     Args:
         dataset: what to read.

@@ -29,8 +29,8 @@ from autoloader.catalog.tfrecord import walk_records
 from autoloader.graph import draws
 from autoloader.graph.tensorflow import tf
 from autoloader.knobs import ResolvedDatasetKnobs
+from autoloader.samples.block import ReaderStart
 from autoloader.samples.draws import PURPOSE_ORDER, PURPOSE_SHARDS
-from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.resolve import ResolvedDataset
 
 PASSES = 256

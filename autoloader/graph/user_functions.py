@@ -22,7 +22,7 @@ from autoloader.catalog import tensorflow_process
 from autoloader.catalog.tfrecord import MalformedRecordError
 from autoloader.graph.tensorflow import tf
 from autoloader.spec import TransformSpec
-from autoloader.transforms import transform, trial, user_function
+from autoloader.transforms import binding, transform, user_function
 from autoloader.transforms.rlds import METADATA, FunctionResultError
 from autoloader.transforms.user_function import FunctionFailedError
 
@@ -94,7 +94,7 @@ def answered(question: str, spec: Any, arguments: tuple[Any, ...]) -> Any:
     """What the process that runs TensorFlow answers to ``transforms.transform``."""
     if question == "prepare":
         return None
-    asked = trial.describe_here if question == "describe" else transform.apply_here
+    asked = binding.describe_here if question == "describe" else transform.apply_here
     try:
         return asked(TransformSpec.model_validate(spec), call_eagerly, *arguments)
     except (MalformedRecordError, FunctionFailedError, FunctionResultError) as error:

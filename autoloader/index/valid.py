@@ -30,8 +30,7 @@ from autoloader.samples.windows import valid_ranges
 from autoloader.spec import EdgesSpec
 from autoloader.spec.keep import matcher
 from autoloader.transforms.fields import is_text, texts_of
-from autoloader.transforms.keep import ALL_STEPS, RuleLoss, TextRuns, left_by_rules
-from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.keep import ALL_STEPS, Ranges, RuleLoss, TextRuns, left_by_rules
 from autoloader.transforms.rlds import Transformed, read_values
 
 MOST_LOOKED_AT = 16
@@ -104,7 +103,7 @@ def empty_texts(dataset: ResolvedDataset, index: DatasetIndex | None) -> tuple[s
         return tuple(f"{path} is empty in all {index.episodes} episodes" for path in silent)
     if dataset.remote or not speaks:
         return ()
-    from autoloader.transforms.trial import records  # an index tells more
+    from autoloader.transforms.binding import records  # an index tells more
 
     seen, rewritten = 0, dataset.transform
     for _, payload in islice(records(dataset.slices), MOST_LOOKED_AT):

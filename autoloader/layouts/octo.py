@@ -1,6 +1,6 @@
 """Octo's batch, as its version 1.5 trains on it.
 
-Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.arrays``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autoloader.errors import UsageError
-from autoloader.layouts.arrays import constant
-from autoloader.layouts.window import read_window
+from autoloader.layouts.arrays import constant, read_window
 
 
 def octo(

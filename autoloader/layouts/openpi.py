@@ -1,6 +1,6 @@
 """openpi's batch, as its model's observation is read from.
 
-Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.arrays``).
 """
 
 from __future__ import annotations

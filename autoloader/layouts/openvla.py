@@ -1,6 +1,6 @@
 """OpenVLA's batch, as its RLDS loader gives it to the tokeniser.
 
-Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.window``).
+Not here: what NumPy and torch spell differently (``layouts.arrays``), windows (``layouts.arrays``).
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autoloader.layouts.arrays import blanked, constant, like
-from autoloader.layouts.window import read_window
+from autoloader.layouts.arrays import blanked, constant, like, read_window
 
 
 def openvla(

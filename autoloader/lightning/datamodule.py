@@ -22,7 +22,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
-from autoloader.checkpoint.state import join_states, read_state
+from autoloader.checkpoint import join_states, read_state
 from autoloader.device.augmentation import augmenter
 from autoloader.errors import UsageError
 from autoloader.lightning.delivery import Delivery

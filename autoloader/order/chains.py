@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.order.episodes import DatasetTable, EpisodeCounts, Ints
-from autoloader.order.local.scatter import Locality, gather, scatter
+from autoloader.order.local import Locality, gather, scatter
 from autoloader.order.permutation import permute, unpermute
 from autoloader.samples.draws import (
     PURPOSE_CHAIN_HEAD,

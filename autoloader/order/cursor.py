@@ -22,9 +22,8 @@ from typing import Any
 
 from autoloader.errors import UsageError
 from autoloader.samples import draws
-from autoloader.samples.block import Place
+from autoloader.samples.block import Place, ReaderStart
 from autoloader.samples.draws import PURPOSE_SHARDS
-from autoloader.samples.episode_stream import ReaderStart
 from autoloader.samples.resolve import ResolvedDataset
 
 

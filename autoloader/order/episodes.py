@@ -8,7 +8,7 @@ it is follows from the windows alone, or from what ``keep`` leaves (``KeptT``), 
 ``per_episode: n`` (``DrawnT``).
 
 Where datasets have rules to ``keep``, one array of ranges holds every episode of every such dataset
-(``transforms.ranges``), so that the t of a run of samples is one binary search too. Datasets
+(``transforms.keep``), so that the t of a run of samples is one binary search too. Datasets
 without rules cost nothing there. The draws are those that ``samples.record.draw_t`` makes one
 episode at a time; a property test holds the two together.
 
@@ -36,7 +36,7 @@ from autoloader.samples.draws import (
 )
 from autoloader.samples.windows import valid_range
 from autoloader.spec import SampleSpec
-from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.keep import Ranges
 
 Ints = NDArray[np.int64]
 _COARSE = 64

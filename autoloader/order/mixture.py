@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
-from autoloader.order.legs import (
+from autoloader.order.local import LanedSequence, Locality, locality_of
+from autoloader.order.schedule import (
+    NEVER,
     Change,
     Curriculum,
+    DrawnSchedule,
     Leg,
+    Schedule,
     block_start,
     legs_of,
     shares_on_the_way,
 )
-from autoloader.order.local.blocks import locality_of
-from autoloader.order.local.lanes import LanedSequence
-from autoloader.order.local.scatter import Locality
-from autoloader.order.schedule import NEVER, DrawnSchedule, Schedule
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec import CurriculumSpec

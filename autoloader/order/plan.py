@@ -35,10 +35,11 @@ from numpy.typing import NDArray
 
 from autoloader.order.chains import ChainedSamples
 from autoloader.order.episodes import DatasetTable, DrawnT, EpisodeCounts, Ints, KeptT
-from autoloader.order.local.passes import PassOrder
+from autoloader.order.local import PassOrder
 from autoloader.order.mixture import MixtureOrder, PositionSequence
 from autoloader.samples.draws import PURPOSE_PLAN, fold
 from autoloader.samples.windows import valid_range
+from autoloader.spec import SampleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,3 +229,48 @@ class SamplePlan:
         if len(drawn):
             t[drawn] = self._draws.t(dataset[drawn], pass_[drawn], episode[drawn], place[drawn])
         return episode, t
+
+
+_BATCHES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """What a plan will decode.
+
+    Attributes:
+        chained: [D] whether the samples of a dataset's blocks share frames.
+        decodes: [D] decodes of a sample of each dataset and camera, over a pass.
+        alone: [D] the same without chaining.
+        distinct_episodes: mean number of different episodes in a batch.
+    """
+
+    chained: tuple[bool, ...]
+    decodes: tuple[float, ...]
+    alone: tuple[float, ...]
+    distinct_episodes: float
+
+
+def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable], batch: int) -> Reuse:
+    """What batches of ``batch`` samples will cost and be of; no frame is looked at.
+
+    Args:
+        order: the mixture's.
+        tables: its datasets, each with a sample at least.
+        batch: samples of a batch.
+    """
+    plan = SamplePlan(order, tables, chain=order.chain)
+    alone = [_frames(table.sample) for table in tables]
+    decodes = []
+    for table, frames, runs in zip(tables, alone, plan.runs, strict=True):
+        saved = (len(set(table.sample.frame_offsets)) - 1) * (order.block_length - 1)
+        decodes.append((table.samples * frames - runs * saved) / table.samples)
+    counts = [
+        plan.samples(start, start + batch).distinct_episodes
+        for start in range(0, _BATCHES * batch, batch)
+    ]
+    return Reuse(plan.chained, tuple(decodes), tuple(map(float, alone)), float(np.mean(counts)))
+
+
+def _frames(sample: SampleSpec) -> int:
+    return len(set(sample.frame_offsets)) + (sample.goal != "none")

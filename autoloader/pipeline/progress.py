@@ -12,9 +12,8 @@ from typing import Any, TypedDict
 
 from autoloader.errors import UsageError
 from autoloader.order.cursor import DatasetCursor
-from autoloader.order.dealing import Ranks, epoch_steps, step_samples
+from autoloader.order.dealing import Ranks, epoch_steps, part_of, step_samples
 from autoloader.order.mixture import MixtureOrder, blocks_of_stream
-from autoloader.order.parts import part_of
 from autoloader.read.mixer import MAX_DEBTS, rename_datasets
 from autoloader.ring.message import BatchMessage, PipelineStart
 from autoloader.samples.resolve import ResolvedMixture

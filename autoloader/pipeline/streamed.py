@@ -20,7 +20,7 @@ from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.read.open_mixture import CompiledMixture
 from autoloader.read.streams import StreamSource
 from autoloader.ring.message import PipelineStart
-from autoloader.samples.episode_stream import EpisodeStream
+from autoloader.samples.block import EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from autoloader.order.dealing import Ranks
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.planning.start import LoaderPlan
 from autoloader.process.ranks import Neighbours, gathered
-from autoloader.samples.location import SampleLocation, locate
+from autoloader.samples.resolve import SampleLocation, locate
 from autoloader.spec import PipelineSpec
 from autoloader.statistics import statistics_document
 from autoloader.telemetry.statistics import Statistics

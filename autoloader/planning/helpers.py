@@ -1,6 +1,6 @@
 """Whether other hosts may help a loader, and where their cluster is; nothing is started.
 
-Not here: asking them (``pipeline.helpers``), what they bring (``planning.helper_gain``).
+Not here: asking them (``pipeline.helpers``).
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from autoloader.controller.request import (
 )
 from autoloader.errors import UsageError, shown
 from autoloader.extras import require
-from autoloader.planning.kinds import kind_of
-from autoloader.planning.start import LoaderPlan, minimum_knobs
+from autoloader.planning.start import LoaderPlan, kind_of, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
 from autoloader.process.child import Child
 from autoloader.process.client import ChildPipeline

@@ -11,8 +11,7 @@ from typing import Literal
 from autoloader.catalog import files
 from autoloader.errors import SpecError
 from autoloader.index.opening import find_indexes
-from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.resolve.mixture import ResolvedMixture
+from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 STREAMED = ("gs",)
 """Schemes that TensorFlow opens by itself: data there can be streamed."""

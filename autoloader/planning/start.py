@@ -7,8 +7,13 @@ Not here: running it (``loader``, ``worker``).
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping
+import math
+import os
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,25 +25,21 @@ from autoloader.extras import require
 from autoloader.host.processors import CgroupProcessors
 from autoloader.index.counting import count_mixture
 from autoloader.knobs import STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.order.dealing import Ranks, epoch_steps
+from autoloader.order.chains import why_unchained
+from autoloader.order.dealing import Ranks, check_parts, epoch_steps
 from autoloader.order.mixture import MixtureOrder, mixture_order
-from autoloader.order.parts import check_parts
 from autoloader.pipeline.batch_call import check_call
-from autoloader.planning.disk import admit_disk_floor, disk_floor_kept
-from autoloader.planning.kinds import kind_of
-from autoloader.planning.order_notes import chain_notes, locality_notes
 from autoloader.planning.preemption import OpenLoaders
 from autoloader.planning.reader import choose_reader, reader_of_profile
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
-from autoloader.profile import ResolvedProfile, host_facts, load_profile
+from autoloader.profile import MixtureKind, ResolvedProfile, host_facts, load_profile
+from autoloader.remote.places import disk_floor_of_environment
 from autoloader.samples.counts import DatasetCount
-from autoloader.samples.resolve.mixture import ResolvedMixture
-from autoloader.samples.resolve.normalise import normalised
-from autoloader.samples.resolve.split import resolve
+from autoloader.samples.resolve import ResolvedMixture, normalised, resolve
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.statistics import file_differences, statistics_of, with_recorded_sizes
 from autoloader.telemetry.progress import told_while
-from autoloader.units import parse_floor
+from autoloader.units import format_bytes, parse_floor
 
 logger = logging.getLogger(__name__)
 
@@ -423,4 +424,162 @@ def retuned(
     if "reader" in found.changed(knobs):
         raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
     found.check(limits)
+    return found
+
+
+def kind_of(mixture: ResolvedMixture) -> MixtureKind:
+    """The mixture's kind; what its metadata does not say is left out."""
+    layout = mixture.layout
+    frames = len(layout.cameras) * layout.frames
+    shown = [height * width for height, width in layout.cameras.values()]
+    stored: list[int] = []
+    encodings: Counter[str] = Counter()
+    for dataset in mixture.datasets:
+        for features in dataset.cameras.values():
+            feature = features[0]
+            encodings[feature.encoding or "unknown"] += 1
+            height_and_width = feature.shape[:2]
+            if len(height_and_width) == 2 and None not in height_and_width:
+                stored.append(math.prod(size or 1 for size in height_and_width))
+    del encodings["unknown"]
+    return MixtureKind(
+        datasets=len(mixture.datasets),
+        batch=layout.batch_size,
+        frames=frames,
+        pixels=_mean(shown),
+        source_pixels=_mean(stored),
+        encoding=min(encodings, key=lambda one: (-encodings[one], one)) if encodings else None,
+    )
+
+
+def _mean(pixels: list[int]) -> int | None:
+    return round(sum(pixels) / len(pixels)) if pixels else None
+
+
+def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> int | None:
+    """What ``disk_floor`` says in bytes.
+
+    Args:
+        disk_floor: "50GB", or bytes; 0 keeps nothing free; ``None`` says nothing.
+        mixture: what will be read.
+
+    Raises:
+        UsageError: it is no floor, or more than the disk of the cache has; or the environment's is
+            no floor.
+    """
+    if disk_floor is None:
+        floor_bytes = disk_floor_of_environment()
+    else:
+        floor_bytes = parse_floor(disk_floor, name="disk_floor")
+    if floor_bytes == 0:
+        logger.warning("disk_floor is 0: the cache of shards may fill its disk")
+    if disk_floor is None:
+        return None
+    if not _is_cached(mixture):
+        return floor_bytes
+    from autoloader.remote.shards import FOLDER_VARIABLE, shards_folder
+
+    folder = shards_folder()
+    found = os.statvfs(folder)
+    whole = found.f_blocks * found.f_frsize
+    if floor_bytes >= whole:
+        raise UsageError(
+            f"disk_floor: {format_bytes(floor_bytes)} cannot stay free: the disk of the cache of "
+            f"shards ({folder}) has {format_bytes(whole)} in all",
+            remedy=f"lower disk_floor, or name a folder on a larger disk ({FOLDER_VARIABLE})",
+        )
+    return floor_bytes
+
+
+@contextlib.contextmanager
+def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterator[None]:
+    """As long as this lasts so much stays free, whatever is fetched of a mixture.
+
+    Args:
+        floor_bytes: of ``admit_disk_floor``.
+        mixture: what is read.
+    """
+    if not _is_cached(mixture):
+        yield
+        return
+    from autoloader.remote.shards import kept_free
+
+    with kept_free(floor_bytes):
+        yield
+
+
+def _is_cached(mixture: ResolvedMixture) -> bool:
+    """Whether shards of it come through the cache; local data goes without."""
+    return any(one.remote and one.indexable for one in mixture.datasets)
+
+
+CHAIN_BLOCK = 4
+"""Samples of a chain that is reckoned with: longer ones share hardly more."""
+
+
+def chain_notes(mixture: ResolvedMixture, reader: str, why: str) -> list[str]:
+    """What ``mixing.chain`` cannot do, for people; ``plan`` names the datasets one by one."""
+    if not mixture.spec.mixing.chain:
+        return []
+    if reader == "stream":
+        return [f"mixing.chain has no effect: the stream reader reads whole episodes ({why})"]
+    reasons = {
+        why_unchained(dataset.sample, keeps=dataset.keep is not None)
+        for dataset in mixture.datasets
+    }
+    if None in reasons:
+        return []
+    return [f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"]
+
+
+def chain_saves(mixture: ResolvedMixture) -> float:
+    """The share of decodes that chained blocks of ``CHAIN_BLOCK`` would save, 0 to 1.
+
+    An estimate, the mean over datasets; 0 where the spec chains already, or cannot.
+    """
+    spec = mixture.spec
+    lanes = 1 if spec.mixing.locality is None else spec.mixing.locality.lanes
+    if spec.mixing.chain or spec.reader == "stream" or lanes > 1:
+        return 0.0
+    saved = []
+    for one in mixture.datasets:
+        shared = why_unchained(one.sample, keeps=one.keep is not None) is None
+        frames = len(set(one.sample.frame_offsets))
+        saved.append(1 - (CHAIN_BLOCK + frames - 1) / (CHAIN_BLOCK * frames) if shared else 0.0)
+    return statistics.fmean(saved)
+
+
+def locality_notes(
+    mixture: ResolvedMixture,
+    counts: Mapping[str, DatasetCount],
+    order: MixtureOrder,
+    *,
+    reader: str,
+    why: str,
+    world_size: int,
+) -> list[str]:
+    """What ``mixing.locality`` cannot do, for people."""
+    near = order.locality
+    if near is None:
+        return []
+    if reader == "stream":
+        return [f"mixing.locality has no effect: the stream reader reads whole files ({why})"]
+    found = []
+    if near.lanes > 1 and near.lanes % world_size:
+        found.append(
+            f"mixing.locality.lanes: {near.lanes} is no multiple of {world_size} ranks: batches "
+            "are exact, but ranks read blocks of each other's lanes"
+        )
+    if near.lanes > 1:
+        small = [
+            name
+            for name, block in zip(mixture.names, near.blocks, strict=True)
+            if counts[name].samples < block * near.lanes
+        ]
+        if small:
+            found.append(
+                f"mixing.locality.lanes: {near.lanes} are more than the blocks of "
+                f"{', '.join(small[:5])}{' and others' * (len(small) > 5)}: each lane reads a part "
+                "of a block"
+            )
     return found

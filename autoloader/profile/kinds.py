@@ -5,7 +5,7 @@ what was measured carries the kind of its mixture, and a loader takes the knobs 
 Distance is counted in doublings: twice the datasets, the batch, the frames or the pixels are one
 each, another encoding is two. What one of the two kinds does not say is left out of account.
 
-Not here: reading a mixture's kind off its metadata (``planning.kinds``), profiles (``model``).
+Not here: reading a mixture's kind off its metadata (``planning.start``), profiles (``model``).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile.facts import HostFacts, ProfilePart, Size
 from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
 from autoloader.profile.text import differences, yaml_text
-from autoloader.spec.documents import parse_yaml, read_yaml_file
+from autoloader.spec.reading import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
 from autoloader.units import LEAST_FLOOR_BYTES, format_bytes, parse_floor
 

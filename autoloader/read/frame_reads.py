@@ -68,9 +68,14 @@ class Stretches:
 
 
 class NowRead:
-    """Which file each of several threads reads now; any thread may ask."""
+    """Which file each of several threads of a reader reads now; any thread may ask.
+
+    Attributes:
+        age: of the files that it reads; see ``Descriptors.age``.
+    """
 
     def __init__(self) -> None:
+        self.age = descriptors.age()
         self._paths: dict[int, str] = {}
 
     def note(self, path: str) -> None:
@@ -123,7 +128,7 @@ def read_all(
                     path, shared = files[file], None
                     if not is_remote(path):
                         now.note(path)
-                        shared = held.enter_context(descriptors.borrowed(path))
+                        shared = held.enter_context(descriptors.borrowed(path, now.age))
                 if shared is None:
                     away.setdefault(path, []).append((first, found[-1]))
                 else:

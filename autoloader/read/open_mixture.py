@@ -31,7 +31,7 @@ from autoloader.order.mixture import MixtureOrder
 from autoloader.order.next_use import NextUse
 from autoloader.order.plan import SamplePlan
 from autoloader.read.blocks import Blocks
-from autoloader.samples.episode_stream import EpisodeStream
+from autoloader.samples.block import EpisodeStream
 from autoloader.samples.resolve import ResolvedMixture
 
 

@@ -17,7 +17,7 @@ A source that is interrupted (remote files) is opened again at the cursor, after
 lost and nothing comes twice. Any other exception reaches the pipeline with its dataset and stage;
 the stream never just ends.
 
-Not here: what a source is (``samples.episode_stream``), queues (``read.queues``).
+Not here: what a source is (``samples.block``), queues (``read.queues``).
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from autoloader.order.cursor import DatasetCursor
 from autoloader.read.queues import SampleQueue
 from autoloader.read.record_counts import RecordCounts
 from autoloader.read.retry import RetryPolicy
-from autoloader.samples.block import Place, SampleBlock, stand_ins
-from autoloader.samples.episode_stream import (
+from autoloader.samples.block import (
     EmptyEpisode,
     EpisodeStream,
+    Place,
     ReaderStart,
+    SampleBlock,
     SourceInterruptedError,
+    stand_ins,
 )
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.progress import shard_words

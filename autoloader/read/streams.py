@@ -26,8 +26,7 @@ from autoloader.read.queues import SampleQueue
 from autoloader.read.record_counts import record_counts
 from autoloader.read.stream_reader import DatasetReader, opening_at_once
 from autoloader.ring.message import BatchMessage, PipelineStart
-from autoloader.samples.block import SampleBlock
-from autoloader.samples.episode_stream import EpisodeStream
+from autoloader.samples.block import EpisodeStream, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from importlib import resources
 from typing import Any
 
 from autoloader.errors import UsageError, nearest
-from autoloader.spec.documents import parse_yaml
 from autoloader.spec.fields import parse_expression
+from autoloader.spec.reading import parse_yaml
 
 STYLES = ("octo", "openvla", "oft", "openpi")
 """Projects whose conventions there are: ``oft`` is OpenVLA-OFT."""

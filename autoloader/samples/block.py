@@ -8,13 +8,14 @@ Not here: where the bytes come from (``graph``), decoding (``decode``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.knobs import ResolvedDatasetKnobs
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, fold
 from autoloader.samples.encoded import PackedPicture, VideoFrame
@@ -370,3 +371,48 @@ def different_frames(
     same = episode[:, None] * (int(raw.max(initial=0)) + 1) + raw
     _, first, number = np.unique(same.ravel(), return_index=True, return_inverse=True)
     return number.reshape(raw.shape), first
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStart:
+    """Where a reader opens: a pass, and the records of each shard already done in it.
+
+    Attributes:
+        pass_: the pass, from 0.
+        skip: records done at the front of each slice.
+    """
+
+    pass_: int
+    skip: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyEpisode:
+    """A record that gives no sample.
+
+    Attributes:
+        place: where it lies.
+        reason: why it was quarantined; ``None`` where no window fits it.
+    """
+
+    place: Place
+    reason: str | None
+
+
+class SourceInterruptedError(Exception):
+    """A source does not answer now: it is to be opened again at the cursor. Internal."""
+
+
+class EpisodeStream(Protocol):
+    """A reader of one dataset. ``open`` may be called again at any time, from any thread."""
+
+    def open(
+        self, start: ReaderStart, knobs: ResolvedDatasetKnobs
+    ) -> Iterator[SampleBlock | EmptyEpisode]:
+        """Episodes from ``start`` on, pass after pass, without end; every record exactly once.
+
+        Raises:
+            SourceError: while iterating, when the source cannot be read at all.
+            SourceInterruptedError: while iterating, when it may be read again later.
+        """
+        ...

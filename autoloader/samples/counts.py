@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.samples.windows import valid_ranges
 from autoloader.spec import SampleSpec
-from autoloader.transforms.keep import RuleLoss
-from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.keep import Ranges, RuleLoss
 
 
 @dataclass(frozen=True, slots=True)

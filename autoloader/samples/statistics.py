@@ -6,7 +6,31 @@ by dataset ``action`` and ``proprio`` (the state), each with ``mean``, ``std``, 
 ``p99`` are read as quantiles too, ``state`` as ``proprio``. Files of other tools lack some of it:
 mean and std alone are always there.
 
-Not here: computing them, files (``autoloader.statistics``), what follows from them (``scaling``).
+Normalisation as column arithmetic: (x − centre) × factor + shift, bounded or not, for all rows.
+
+Theory of operation. Every method is one affine map a column, in float32: ``q01_q99`` and
+``min_max`` bring that range to [-1, 1], ``mean_std`` gives (x − mean) / std. It is applied to the
+rows as the model would get them otherwise: after field expressions, differences and sums, before
+padding.
+
+Projects differ where a column is constant, or nearly so (``arithmetic``):
+
+| | added to std, or to the range | a constant column | one whose range is empty, not constant |
+| --- | --- | --- | --- |
+| autoloader | nothing | 0 | 0 |
+| octo | 1e-8 | range: −1; mean_std: 0 | −1 at the bound, else far off (±1 with ``clip``) |
+| openvla | 1e-8 | range: 0, outside the mask too; mean_std: 0 | as octo |
+| openpi | 1e-6 | range: −1; mean_std: 0 | as octo |
+| lerobot | std: 1e-8; a range of 0 is 1e-8 | range: −1; mean_std: 0 | as octo |
+
+Theirs map the lower bound to −1 in float32 exactly, so they are taken from there (``shift``).
+
+Invariants:
+    1. Columns outside the mask pass through, to the bit.
+    2. Padding stays zero: columns beyond the dataset's own, and rows that hold nothing.
+    3. ``tfdata.samples`` does the same arithmetic in TensorFlow, tested equal.
+
+Not here: computing them, files (``autoloader.statistics``).
 """
 
 from __future__ import annotations
@@ -15,6 +39,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoloader.errors import SpecError
+from autoloader.spec import FieldNormalizeSpec
 
 _KEYS = {
     "mean": ("mean",),
@@ -163,3 +193,109 @@ def _numbers(document: Mapping[str, Any], names: tuple[str, ...]) -> tuple[float
     if not all(map(math.isfinite, values)):
         raise ValueError(f"{names[0]} holds a number that is not finite")
     return values
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """One field's map; equal by identity.
+
+    Attributes:
+        centre, factor, shift: [width] float32.
+        active: [width] bool; the other columns pass through.
+        clip: whether the result is bounded to [-1, 1].
+    """
+
+    centre: NDArray[np.float32]
+    factor: NDArray[np.float32]
+    shift: NDArray[np.float32]
+    active: NDArray[np.bool_]
+    clip: bool
+
+    def apply(self, values: NDArray[np.float32], nothing: NDArray[np.bool_]) -> None:
+        """Normalise in place.
+
+        Args:
+            values: [n, R, W] float32, W ≥ width; the rest is padding.
+            nothing: [n, R] bool, rows that hold no value and stay zero.
+        """
+        own = values[..., : len(self.centre)]
+        scaled = (own - self.centre) * self.factor + self.shift
+        if self.clip:
+            np.clip(scaled, np.float32(-1), np.float32(1), out=scaled)
+        own[...] = np.where(self.active & ~nothing[..., None], scaled, own)
+
+
+def scaling_of(
+    how: FieldNormalizeSpec, found: FieldStatistics, width: int, *, field: str, dataset: str
+) -> Scaling:
+    """The map of one field of one dataset.
+
+    Args:
+        how: the spec's method, dims and clipping.
+        found: the dataset's statistics.
+        width: columns of the dataset's field.
+        field: "action" or "state", for messages.
+        dataset: its name, for messages.
+
+    Raises:
+        SpecError: the statistics are of another width, or lack what the method needs; dims take no
+            column, or the statistics' mask is of another width.
+    """
+    if len(found.mean) != width:
+        raise SpecError(
+            f"normalize.{field}: the statistics of dataset {dataset!r} have {len(found.mean)} "
+            f"columns, its {field} has {width}",
+            remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
+            path="normalize.statistics",
+        )
+    try:
+        mask = how.mask(width) or found.mask or (True,) * width
+    except IndexError as error:
+        raise SpecError(
+            f"normalize.{field}.dims: {how.dims!r} does not fit the {width} columns of dataset "
+            f"{dataset!r}",
+            remedy="name columns that every dataset has, counted from the front or the end",
+            path=f"normalize.{field}.dims",
+        ) from error
+    active = np.asarray(mask, dtype=np.bool_)
+    shift = np.zeros(width)
+    same = np.zeros(width, dtype=np.bool_)
+    if found.minimum is not None and found.maximum is not None:
+        same = np.asarray(found.minimum) == np.asarray(found.maximum)
+    if how.method == "mean_std":
+        centre, unit = np.asarray(found.mean), np.asarray(found.std)
+    else:
+        bounds = (found.q01, found.q99)
+        if how.method == "min_max":
+            bounds = (found.minimum, found.maximum)
+        if bounds[0] is None or bounds[1] is None:
+            raise SpecError(
+                f"normalize.{field}.method: {how.method}, but the statistics of dataset "
+                f"{dataset!r} have no {'extremes' if how.method == 'min_max' else 'quantiles'}",
+                remedy="choose a method that they have numbers for, such as mean_std, or compute "
+                "them: autoloader stats --spec SPEC --out FILE",
+                path=f"normalize.{field}.method",
+            )
+        low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
+        centre, unit = (low + high) / 2, (high - low) / 2
+        if how.arithmetic != "autoloader":
+            centre, shift = low, shift - 1
+    if how.arithmetic == "autoloader":
+        still = ~(unit > 0) | same
+    else:
+        still = same & (how.arithmetic == "openvla" and how.method != "mean_std")
+        active = active | still
+        added = np.full(width, 1e-6 if how.arithmetic == "openpi" else 1e-8)
+        if how.method != "mean_std":
+            added /= 2  # of half the range
+            if how.arithmetic == "lerobot":
+                added[unit > 0] = 0.0
+        unit = unit + added
+    factor = np.where(still, 0.0, 1.0 / np.where(still, 1.0, unit))
+    return Scaling(
+        centre.astype(np.float32),
+        factor.astype(np.float32),
+        np.where(still, 0.0, shift).astype(np.float32),
+        active,
+        how.clip,
+    )

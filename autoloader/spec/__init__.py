@@ -4,19 +4,23 @@ Not here: what lies on disk (``catalog``), which samples follow from it (``sampl
 """
 
 from autoloader.spec.augment import AugmentOp
-from autoloader.spec.delta_timestamps import DeltaTimestamps
 from autoloader.spec.fields import (
     AnyOf,
     FieldExpression,
+    FieldOp,
     FieldTerm,
     LanguageChoice,
     parse_expression,
 )
 from autoloader.spec.keep import KeepSpec, MovingSpec, RangesSpec
-from autoloader.spec.mixture.batch import BatchSpec, GivesSpec
-from autoloader.spec.mixture.curriculum import CurriculumSpec
-from autoloader.spec.mixture.locality import LocalitySpec
-from autoloader.spec.mixture.mixing import MixingSpec
+from autoloader.spec.mixture import (
+    BatchSpec,
+    CurriculumSpec,
+    GivesSpec,
+    LocalitySpec,
+    MixingSpec,
+    TransformSpec,
+)
 from autoloader.spec.model import (
     CameraSpec,
     DatasetSpec,
@@ -26,10 +30,7 @@ from autoloader.spec.model import (
     ValidationSpec,
 )
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeSpec
-from autoloader.spec.ops import FieldOp
-from autoloader.spec.sample import EdgesSpec, SampleOverride, SampleSpec
-from autoloader.spec.steps import StepsSpec
-from autoloader.spec.transform import TransformSpec
+from autoloader.spec.sample import DeltaTimestamps, EdgesSpec, SampleOverride, SampleSpec, StepsSpec
 
 __all__ = [
     "AnyOf",

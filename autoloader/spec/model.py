@@ -17,13 +17,16 @@ from autoloader.spec.augment import Augmentations
 from autoloader.spec.block import Block, wrong
 from autoloader.spec.fields import Camera, Expression, Language
 from autoloader.spec.keep import KeepSpec
-from autoloader.spec.mixture.batch import BatchSpec
-from autoloader.spec.mixture.curriculum import CurriculumSpec, Weight, Weights
-from autoloader.spec.mixture.mixing import MixingSpec
+from autoloader.spec.mixture import (
+    BatchSpec,
+    CurriculumSpec,
+    MixingSpec,
+    TransformSpec,
+    Weight,
+    Weights,
+)
 from autoloader.spec.normalise import FieldNormalizeSpec, NormalizeOverride, NormalizeSpec
-from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, merged
-from autoloader.spec.steps import StepsSpec
-from autoloader.spec.transform import TransformSpec
+from autoloader.spec.sample import SampleOverride, Samples, SampleSpec, StepsSpec, merged
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_\-]*$", max_length=100)]
 Width = Annotated[int, Field(ge=1, le=10_000)]

@@ -1,6 +1,6 @@
 """Exact statistics of every dataset's action and state: computed once, cached, shared as a file.
 
-Not here: applying them (``samples.scaling``), the layout of the file (``samples.statistics``).
+Not here: applying them (``samples.statistics``), the layout of the file (``samples.statistics``).
 """
 
 from __future__ import annotations

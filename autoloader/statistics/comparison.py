@@ -16,8 +16,7 @@ import numpy as np
 
 from autoloader.index import find_indexes
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
-from autoloader.samples.scaling import scaling_of
-from autoloader.samples.statistics import FieldStatistics
+from autoloader.samples.statistics import FieldStatistics, scaling_of
 from autoloader.spec import PipelineSpec
 from autoloader.statistics.mixture import statistics_of
 from autoloader.transforms.fields import FieldName

@@ -41,7 +41,7 @@ from autoloader.samples.counts import valid_per_episode
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.statistics import FieldStatistics, NormalizationStatistics
 from autoloader.transforms.fields import FieldName
-from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.keep import Ranges
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ Statistics are computed over the records of the spec's split ``train``, whicheve
 that validation data is normalised with the scale of the training data. A dataset without a
 ``train`` split is measured on the split that is read. ``statistics_of: recorded`` takes all splits.
 
-Not here: one dataset's numbers (``compute``), applying them (``samples.scaling``).
+Not here: one dataset's numbers (``compute``), applying them (``samples.statistics``).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 
 from autoloader.graph.tensorflow import tf
 from autoloader.graph.windows import WindowTensors
-from autoloader.samples.scaling import Scaling
+from autoloader.samples.statistics import Scaling
 from autoloader.transforms.fields import NumericField
 
 

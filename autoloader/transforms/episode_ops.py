@@ -3,7 +3,7 @@
 All of it is float32, as in the loaders that these rules come from (Octo, OpenVLA). ``x`` is [T, w]
 float32, T ≥ 1; every function gives a new array.
 
-Not here: how a spec names them (``spec.ops``), which episodes they see (``transforms.derive``).
+Not here: how a spec names them (``spec.fields``), which episodes they see (``transforms.derive``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.spec.ops import WIDTHS, FieldOp
+from autoloader.spec.fields import WIDTHS, FieldOp
 
 Rows = NDArray[np.float32]
 

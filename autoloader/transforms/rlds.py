@@ -86,7 +86,7 @@ def read_episode(
     episode: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     spans: Spans = {}
-    steps, first = -1, ""
+    counts: dict[str, int] = {}
     for path, feature in features.items():
         value = found.get(feature.key)
         rows: Any
@@ -95,9 +95,7 @@ def read_episode(
         elif value is None or value.kind == "missing":
             continue
         elif feature.key in cameras:
-            pairs = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
-            spans[cameras[feature.key]] = pairs
-            rows = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(len(pairs))
+            rows = _stand_ins(value, cameras[feature.key], spans)
         else:
             rows = _rows(payload, value, feature)
         if rows is None:
@@ -106,16 +104,29 @@ def read_episode(
             if len(rows) == 1:
                 _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
             continue
-        if steps >= 0 and len(rows) != steps:
+        counts[path] = len(rows)
+        _put(episode, path, rows)
+    return {**episode, METADATA: metadata}, _agreed(counts), spans
+
+
+def _stand_ins(value: FeatureValue, camera: int, spans: Spans) -> NDArray[np.int64]:
+    """[T] numbers that stand for the frames of a camera; where they lie goes to ``spans``."""
+    spans[camera] = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
+    return STAND_IN + camera * _CAMERA + np.arange(len(spans[camera]))
+
+
+def _agreed(counts: Mapping[str, int]) -> int:
+    """The steps of a record, of whose features each has so many."""
+    if not counts:
+        raise MalformedRecordError("it has none of the per-step features")
+    first, steps = next(iter(counts.items()))
+    for path, count in counts.items():
+        if count != steps:
             raise MalformedRecordError(
                 f"its features differ in their number of steps: {first} has {steps}, "
-                f"{path} has {len(rows)}"
+                f"{path} has {count}"
             )
-        steps, first = len(rows), path
-        _put(episode, path, rows)
-    if steps < 0:
-        raise MalformedRecordError("it has none of the per-step features")
-    return {**episode, METADATA: metadata}, steps, spans
+    return steps
 
 
 def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] | None:
@@ -223,7 +234,7 @@ def read_values(
     cameras = camera_numbers(features)
     spans: Spans = {}
     values: dict[str, Any] = {}
-    steps, first_path = -1, ""
+    counts: dict[str, int] = {}
     for path, feature in wanted.items():
         value = found.get(feature.key)
         text = feature.dtype == "string"
@@ -247,9 +258,8 @@ def read_values(
         if feature.encoding == RAGGED:
             count = len(values[feature.key])
         elif feature.key in cameras:
-            pairs = np.asarray(value.ranges, dtype=np.int64).reshape(-1, 2)
-            spans[cameras[feature.key]], count = pairs, len(pairs)
-            values[feature.key] = STAND_IN + cameras[feature.key] * _CAMERA + np.arange(count)
+            values[feature.key] = _stand_ins(value, cameras[feature.key], spans)
+            count = len(values[feature.key])
         elif text:
             values[feature.key] = [bytes(payload[first:stop]) for first, stop in value.ranges]
             count = len(value.ranges) // width
@@ -260,16 +270,9 @@ def read_values(
                 raise MalformedRecordError(f"{path} holds {len(numbers)} values")
             floating = "float" in feature.dtype
             values[feature.key] = numbers.astype(np.float32 if floating else np.int64, copy=False)
-        if not feature.per_step:
-            continue
-        if steps >= 0 and count != steps:
-            raise MalformedRecordError(
-                f"its features differ in their number of steps: {first_path} has {steps}, "
-                f"{path} has {count}"
-            )
-        steps, first_path = count, path
-    if steps < 0:
-        raise MalformedRecordError("it has none of the per-step features")
+        if feature.per_step:
+            counts[path] = count
+    steps = _agreed(counts)
     return Transformed(steps, values, np.ones(steps, dtype=np.bool_)), spans
 
 

@@ -13,18 +13,25 @@ record, A).
 A round in which other processes took part of the processors is marked, and counts only where there
 are too few quiet ones.
 
-Not here: who becomes a finalist (``ledger``), how one is measured (``trial``), what else may be
-judged than the rate (``objective``).
+What a study seeks: the highest rate, or the least memory and threads that a step is fed with.
+
+The first is for a loader that the trainer waits for. The second is what people want once the loader
+outruns the trainer: its step is known (``--step-time``, ``--trace``), every measurement takes that
+long a step, and of the settings with which the trainer waits at most 1 % of its time the cheapest
+wins.
+
+Not here: who becomes a finalist (``ledger``), how one is measured (``trial``).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoloader.bound.model import Analyst
 from autoloader.clock import Clock
 from autoloader.knobs import UNUSED_KNOBS, Knobs
 from autoloader.tune.trial import Outcome, TrialResult
@@ -105,8 +112,22 @@ class FinalsResult:
     busy_rounds: int = 0
 
 
-class Judge:
-    """Judges by the rate; see the module's text."""
+class Fastest:
+    """Seeks the most samples a second; see the module's text.
+
+    Attributes:
+        prunes: whether a running rate tells that a trial cannot win.
+    """
+
+    prunes = True
+
+    def score(self, knobs: Knobs, result: TrialResult) -> float:  # noqa: ARG002
+        """What the sampler maximises."""
+        return result.samples_per_s or 0.0
+
+    def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:
+        """Whether no setting can be told to be better than one with this result."""
+        return analyst.near(best.samples_per_s)
 
     def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
         """Whether more rounds would tell nothing new."""
@@ -163,7 +184,7 @@ def compare(
     soft_deadline_s: float,
     hard_deadline_s: float,
     clock: Clock,
-    judge: Judge | None = None,
+    objective: Fastest | None = None,
 ) -> FinalsResult:
     """Measure ``start`` and ``finalists`` in turn and judge.
 
@@ -175,9 +196,9 @@ def compare(
         soft_deadline_s: no round beyond the second begins that would likely pass this time.
         hard_deadline_s: no measurement goes on after this time.
         clock: the clock of both deadlines.
-        judge: says who has won; by default the fastest.
+        objective: says who has won.
     """
-    judge = judge or Judge()
+    judge = objective or Fastest()
     first = Contender(start, is_start=True)
     contenders = [first, *finalists]
     done = 0
@@ -238,3 +259,89 @@ def _is_decided(ratios: Sequence[float]) -> bool:
         return False
     low, high = found
     return low > 1.0 or high < 1.0 or (low > 1 - TIE_RATIO and high < 1 + TIE_RATIO)
+
+
+MOST_WAIT_RATIO = 0.01
+"""A trainer that waits this little of its time is fed."""
+
+THREAD_BYTES = 32 * 2**20
+"""What a thread counts for in memory: threads cost the trainer's own processors."""
+
+_PROCESS_THREADS = 2
+"""A decode process counts as so many threads beside those of its own."""
+
+_GIB = 2.0**30
+_UNFED = -1e6
+
+
+class LeastForStep(Fastest):
+    """Seeks the least memory and threads with which the trainer does not wait.
+
+    Of those that fed the trainer in every round the cheapest wins; else the one that waits least.
+    """
+
+    prunes = False
+
+    def score(self, knobs: Knobs, result: TrialResult) -> float:
+        waits = wait_ratio(result)
+        if waits is None or waits > MOST_WAIT_RATIO:
+            return _UNFED * (1.0 if waits is None else waits)
+        return -cost_bytes(knobs, result.peak_rss_bytes) / _GIB
+
+    def nothing_to_gain(self, best: TrialResult, analyst: Analyst) -> bool:  # noqa: ARG002
+        return False  # there may always be a cheaper one
+
+    def decided(self, start: Contender, finalists: Sequence[Contender]) -> bool:
+        return all(
+            finalist.out or len(finalist.rounds) >= _ROUNDS for finalist in (start, *finalists)
+        )
+
+    def behind(self, start: Contender, finalist: Contender) -> str:  # noqa: ARG002
+        waits = most_wait(finalist)
+        return "the trainer waits" if waits is not None and waits > MOST_WAIT_RATIO else ""
+
+    def verdict(
+        self, start: Contender, finalists: Sequence[Contender], *, rounds: int
+    ) -> FinalsResult:
+        measured = [c for c in (start, *finalists) if c.rounds and (c.is_start or not c.out)]
+        if not measured:
+            return result_of(start, start, 1.0, rounds)
+        fed = [c for c in measured if (most_wait(c) or 0.0) <= MOST_WAIT_RATIO]
+        if fed:
+            winner = min(fed, key=lambda c: (cost_bytes(c.knobs, c.peak_rss_bytes), not c.is_start))
+        else:
+            winner = min(measured, key=lambda c: (most_wait(c) or 0.0, not c.is_start))
+        ratios = winner.ratios_to(start)
+        return result_of(
+            start, winner, math.prod(ratios) ** (1 / len(ratios)) if ratios else 1.0, rounds
+        )
+
+
+_ROUNDS = 3
+
+
+def wait_ratio(result: TrialResult) -> float | None:
+    """Share of its time that the trainer waited, 0 to 1; ``None`` where it was not measured."""
+    found: Mapping[str, Any] = result.measurement or {}
+    return found.get("wait_ratio")
+
+
+def most_wait(contender: Contender) -> float | None:
+    """The most over its rounds; ``None`` before the first."""
+    found = [wait_ratio(result) for result in contender.rounds.values()]
+    return max((ratio for ratio in found if ratio is not None), default=None)
+
+
+def threads_of(knobs: Knobs) -> int:
+    """Threads that knobs ask for; what a reader does not use is left out."""
+    if knobs.reader == "stream":
+        return knobs.decode_threads + knobs.num_parallel_calls + knobs.parse_parallel_calls
+    processes = _PROCESS_THREADS * (knobs.decode_processes - 1)
+    return knobs.decode_threads + knobs.io_threads + processes
+
+
+def cost_bytes(knobs: Knobs, peak_rss_bytes: int | None) -> float:
+    """Memory at its peak, and threads as memory; infinite where the peak is not known."""
+    if peak_rss_bytes is None:
+        return math.inf
+    return peak_rss_bytes + THREAD_BYTES * threads_of(knobs)

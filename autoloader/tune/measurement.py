@@ -14,8 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +23,7 @@ from autoloader.bound.trace import Trace, TraceRecorder
 from autoloader.errors import SpecError, UsageError
 from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.process_memory import PeakSampler
-from autoloader.spec import PipelineSpec
-from autoloader.tune.progress import TrialProgress
+from autoloader.tune.trial import TrialProgress
 
 if TYPE_CHECKING:
     from autoloader.loader import AutoLoader
@@ -92,64 +89,6 @@ class Measurement:
 
 
 def measure(
-    spec_path: str | Path,
-    *,
-    profile: str | None = None,
-    sets: Mapping[str, Any] | None = None,
-    warmup: int = LEAST_WARMUP,
-    batches: int = LEAST_BATCHES,
-    step_time_s: float = 0.0,
-    controller: bool = False,
-    split: str = "train",
-    ram_floor: str | int | None = None,
-    disk_floor: str | int | None = None,
-    progress: Callable[[TrialProgress], None] | None = None,
-    settle: bool = False,
-) -> Measurement:
-    """Measure the loader that ``spec_path`` describes, with its knobs held still.
-
-    Args:
-        spec_path: a spec file.
-        profile: name or path of a host profile; ``None`` picks as ``AutoLoader`` does.
-        sets: knob values over the profile's, as text or as values.
-        warmup: batches asked for before measuring.
-        batches: batches measured.
-        step_time_s: a trainer's step, simulated by sleeping this long after each batch.
-        controller: let the controller move the knobs.
-        split: the spec's split.
-        ram_floor: headroom that must remain; ``None`` takes the profile's.
-        disk_floor: as for ``AutoLoader``.
-        progress: told every ``REPORT_BATCHES`` measured batches and at the end.
-        settle: go on with the warm-up until the rate holds still.
-
-    Raises:
-        AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
-    """
-    spec = PipelineSpec.from_yaml(spec_path)
-    from autoloader.loader import AutoLoader
-
-    open_loader = partial(
-        AutoLoader,
-        spec,
-        profile=profile,
-        ram_floor=ram_floor,
-        disk_floor=disk_floor,
-        split=split,
-        knobs=dict(sets or {}),
-        controller=controller,
-        output="numpy",
-    )
-    return measure_loader(
-        open_loader,
-        warmup=warmup,
-        batches=batches,
-        step_time_s=step_time_s,
-        progress=progress,
-        settle=settle,
-    )
-
-
-def measure_loader(
     open_loader: Callable[[], AutoLoader],
     *,
     warmup: int,
@@ -160,7 +99,21 @@ def measure_loader(
     now_s: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Measurement:
-    """Measure what ``open_loader`` makes, and close it; see ``measure``."""
+    """Measure what ``open_loader`` makes, and close it.
+
+    Args:
+        open_loader: makes the loader.
+        warmup: batches asked for before measuring.
+        batches: batches measured.
+        step_time_s: a trainer's step, simulated by sleeping this long after each batch.
+        progress: told every ``REPORT_BATCHES`` measured batches and at the end.
+        settle: go on with the warm-up until the rate holds still.
+        now_s: the clock.
+        sleep: waits.
+
+    Raises:
+        AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
+    """
     if warmup < 0 or batches < 1 or step_time_s < 0:
         raise UsageError(
             f"warmup={warmup}, batches={batches}, step_time={step_time_s} s cannot be measured",

@@ -16,30 +16,25 @@ from secrets import token_hex
 
 import platformdirs
 
-from autoloader.bound.analyst import Analyst
-from autoloader.bound.held_frames import cache_model
-from autoloader.bound.programme import Supplies
+from autoloader.bound.model import Analyst, Supplies, cache_model
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock, SystemClock
 from autoloader.errors import AutoloaderError, ProfileError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.planning.kinds import kind_of
-from autoloader.planning.order_notes import chain_saves
 from autoloader.planning.reader import choose_reader
-from autoloader.planning.start import LoaderPlan, plan_loader
+from autoloader.planning.start import LoaderPlan, chain_saves, kind_of, plan_loader
 from autoloader.probes.headroom import HeadroomProbe, HeadroomSource
 from autoloader.profile import check_name, described_host
 from autoloader.spec import PipelineSpec
+from autoloader.tune.finals import Fastest, LeastForStep
 from autoloader.tune.keep import Outcome, Place, keep_winner
+from autoloader.tune.ledger import sqlite_url
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP
-from autoloader.tune.objective import Fastest, LeastForStep
 from autoloader.tune.page import write_page
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses, least_for_step
-from autoloader.tune.storage import sqlite_url
 from autoloader.tune.study import StudyOptions, StudyWatcher, run_study
-from autoloader.tune.trial import Measurer, TrialRunner, measure_command
-from autoloader.tune.turns import HostTurns
+from autoloader.tune.trial import HostTurns, Measurer, TrialRunner, measure_command
 
 logger = logging.getLogger(__name__)
 

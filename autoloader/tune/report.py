@@ -22,9 +22,8 @@ from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.keep import Outcome as Kept
 from autoloader.tune.keep import without_passwords
 from autoloader.tune.page import Figures, Story, plain_text
-from autoloader.tune.progress import TrialProgress
 from autoloader.tune.study import StudyResult
-from autoloader.tune.trial import Outcome, TrialResult
+from autoloader.tune.trial import Outcome, TrialProgress, TrialResult
 from autoloader.units import format_bytes
 
 _REASON_LENGTH = 100

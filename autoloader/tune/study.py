@@ -26,35 +26,37 @@ from typing import Protocol
 
 import optuna
 
-from autoloader.bound.analyst import Analyst
-from autoloader.bound.programme import Supplies
+from autoloader.bound.model import Analyst, Supplies
 from autoloader.bound.trace import Trace
 from autoloader.clock import Clock
 from autoloader.knobs import Knobs
-from autoloader.tune.finals import Contender, FinalsResult, compare
+from autoloader.tune.finals import Contender, Fastest, FinalsResult, compare
 from autoloader.tune.ledger import (
     KNOWN,
     count_outcomes,
     keep_knobs,
+    kin_study,
     knobs_key,
     known_results,
     open_study,
+    opened_storage,
     pick_finalists,
     record,
-)
-from autoloader.tune.objective import Fastest, Objective
-from autoloader.tune.page.story import TrialFate, fates
-from autoloader.tune.progress import TrialProgress
-from autoloader.tune.search_space import SearchSpace
-from autoloader.tune.storage import (
-    kin_study,
-    opened_storage,
     shown_url,
     storage_errors,
     storage_url,
     there_already,
 )
-from autoloader.tune.trial import Measurer, Outcome, TrialResult, TrialWatch, start_error
+from autoloader.tune.page.story import TrialFate, fates
+from autoloader.tune.search_space import SearchSpace
+from autoloader.tune.trial import (
+    Measurer,
+    Outcome,
+    TrialProgress,
+    TrialResult,
+    TrialWatch,
+    start_error,
+)
 
 HARD_FACTOR = 1.25
 """The finals end at this many budgets, whatever is missing."""
@@ -171,7 +173,7 @@ def run_study(
     clock: Clock,
     watcher: StudyWatcher,
     analyst: Analyst | None = None,
-    objective: Objective | None = None,
+    objective: Fastest | None = None,
 ) -> StudyResult:
     """Run a study to its verdict.
 
@@ -192,9 +194,8 @@ def run_study(
         UsageError: the storage cannot be used.
     """
     url = storage_url(options.storage)
-    sought: Objective = objective or Fastest()
     analyst = analyst or Analyst(Supplies(space.limits.cpus))
-    search = _Search(space, measure, options, clock, watcher, analyst, sought)
+    search = _Search(space, measure, options, clock, watcher, analyst, objective or Fastest())
     with storage_errors(url), opened_storage(url) as storage:
         name = options.name
         if options.resume:
@@ -232,7 +233,7 @@ class _Search:
     clock: Clock
     watcher: StudyWatcher
     analyst: Analyst
-    objective: Objective
+    objective: Fastest
     began_s: float = field(init=False)
     best_samples_per_s: float = 0.0
     first: TrialResult | None = None
@@ -289,7 +290,7 @@ class _Search:
             soft_deadline_s=self.began_s + self.options.budget_s,
             hard_deadline_s=self.began_s + self.options.budget_s * HARD_FACTOR,
             clock=self.clock,
-            judge=self.objective.judge,
+            objective=self.objective,
         )
         if not verdict.start.rounds:
             verdict.start.rounds[0] = first

@@ -9,7 +9,15 @@ keeps nothing that is worth a gentle end.
 Invariants (test names echo them):
 1. ``run`` never returns or raises while the child's group lives.
 2. A child that did not report a measurement never completes a trial.
-3. The child ends when this process does, whatever ended it (``progress``).
+3. The child ends when this process does, whatever ended it.
+
+The child tells of its progress over a socket: it writes one JSON object per line; the parent never
+writes. So a read in the child returns
+only when the parent is gone, and that ends the child: no trial outlives its study, whatever killed
+it.
+
+Two tuners of one host would each measure the other's load. So a measurement
+holds the lock of a file of this user on this host; the next one waits, and says for whom.
 
 Not here: which knobs (``search_space``), what a trial's rate means to the study (``study``).
 """
@@ -24,8 +32,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -38,10 +47,10 @@ from autoloader.errors import (
     SourceError,
     UsageError,
 )
+from autoloader.host.private import Waiting, locked, own_folder, runtime_folder
 from autoloader.knobs import Knobs
 from autoloader.supervision import start
 from autoloader.supervision.supervisor import describe_end, last_lines
-from autoloader.tune.progress import ProgressLines, TrialProgress
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -412,3 +421,141 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):  # the group is gone
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialProgress:
+    """How a measurement stands.
+
+    Attributes:
+        batches: measured batches so far, warm-up not counted.
+        samples_per_s: rate since the warm-up ended.
+        cpu_s_per_sample: processor seconds spent per sample since then; ``None`` if not measured.
+    """
+
+    batches: int
+    samples_per_s: float
+    cpu_s_per_sample: float | None = None
+
+
+def end_own_group() -> None:
+    """End this process at once, with its group where it leads one."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(70)
+
+
+class ProgressWriter:
+    """The child's end, over an inherited socket.
+
+    Args:
+        descriptor: the socket's file descriptor; owned from here on.
+        parent_gone: called once, in a thread of its own, when the other end has closed.
+    """
+
+    def __init__(self, descriptor: int, parent_gone: Callable[[], None] = end_own_group) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._parent_gone = parent_gone
+        self._closed = False
+        self._watch = threading.Thread(target=self._wait_for_end, name="parent-watch", daemon=True)
+        self._watch.start()
+
+    def send(self, progress: TrialProgress) -> None:
+        """Tell the parent; a parent that is gone is the watching thread's business."""
+        line = json.dumps(asdict(progress)) + "\n"
+        try:
+            self._socket.sendall(line.encode())
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Stop watching and close; the parent may go now."""
+        self._closed = True
+        with contextlib.suppress(OSError):  # the other end closed first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._watch.join()
+        self._socket.close()
+
+    def _wait_for_end(self) -> None:
+        try:
+            while self._socket.recv(4096):
+                pass
+        except OSError:
+            pass  # a reset is an end too
+        if not self._closed:
+            self._parent_gone()
+
+
+class ProgressLines:
+    """The parent's end: turns received bytes into ``TrialProgress``; foreign lines are skipped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[TrialProgress]:
+        """The messages that ``data`` completes, in order."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        found = []
+        for line in lines:
+            try:
+                raw = json.loads(line)
+                cost = raw.get("cpu_s_per_sample")
+                found.append(
+                    TrialProgress(
+                        batches=int(raw["batches"]),
+                        samples_per_s=float(raw["samples_per_s"]),
+                        cpu_s_per_sample=None if cost is None else float(cost),
+                    )
+                )
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return found
+
+
+_LONGEST_S = 3600.0
+"""Of one measurement of another tuner, or twice of one of ours."""
+
+
+class HostTurns:
+    """Measures with ``measure``, when no other tuner of this host does.
+
+    Args:
+        measure: measures one knob set.
+        clock: for waiting.
+        lock: a file of the host; default: one in the user's runtime folder.
+    """
+
+    def __init__(self, measure: Measurer, clock: Clock, lock: Path | None = None) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._lock = lock
+
+    def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        """Measure ``knobs``; the timeout begins with the turn.
+
+        Raises:
+            UsageError: another tuner keeps the turn for too long.
+        """
+        with self._turn(timeout_s, watch):
+            return self._measure(knobs, timeout_s=timeout_s, watch=watch)
+
+    @contextlib.contextmanager
+    def _turn(self, timeout_s: float, watch: TrialWatch) -> Iterator[None]:
+        def pause(seconds: float) -> None:
+            watch(None, None)  # whoever looks on sees that time passes
+            self._clock.sleep(seconds)
+
+        waits = Waiting(
+            "a measurement",
+            max(_LONGEST_S, 2 * timeout_s),
+            say=lambda words: logger.warning("%s: one tuner of a host measures at a time", words),
+            now_s=self._clock.now_s,
+            sleep=pause,
+        )
+        with contextlib.ExitStack() as turn:
+            try:
+                lock = self._lock or own_folder(runtime_folder()) / "tune.lock"
+                turn.enter_context(locked(lock, waits))
+            except OSError as error:  # another user's, or no room: better measured than not
+                logger.warning("tuners of this host do not take turns: %s", error)
+            yield

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autoloader.bound.consumer import recorded_step_s
+from autoloader.cli.tune import recorded_step_s
 from autoloader.errors import UsageError
 from autoloader.telemetry.batch_times import BatchTimes
 

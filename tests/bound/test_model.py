@@ -6,9 +6,7 @@ import json
 
 import pytest
 
-from autoloader.bound.analyst import Analyst
-from autoloader.bound.model import bound_of, cache_steps, disk_rate
-from autoloader.bound.programme import CacheStep, Supplies
+from autoloader.bound.model import Analyst, CacheStep, Supplies, bound_of, cache_steps, disk_rate
 from autoloader.bound.trace import StageCost, Trace
 from autoloader.cache.forecast import FrameSet
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from autoloader.bound.programme import CacheStep, Costs, Resource, Supplies, solve
+from autoloader.bound.model import CacheStep, Costs, Resource, Supplies, solve
 
 GIB = 2**30
 

@@ -28,7 +28,7 @@ from autoloader.pipeline.pipeline import Pipeline
 from autoloader.ring.memory import RingMemory
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.telemetry.statistics import Statistics
-from autoloader.tune.measurement import measure_loader
+from autoloader.tune.measurement import measure
 
 FRAME = 24 * 32 * 3
 Batch = dict[str, np.ndarray]
@@ -392,7 +392,7 @@ def test_the_peak_of_a_measurement_has_the_frames_once(
     knobs = {"ring_slots": 4, "decode_threads": 2, "decode_processes": processes}
     common = {"ram_floor": "64MiB", "output": "numpy", "controller": False}
     plain, held = (
-        measure_loader(
+        measure(
             partial(AutoLoader, spec, knobs={**knobs, "cache_bytes": cache_bytes}, **common),
             warmup=120,
             batches=10,

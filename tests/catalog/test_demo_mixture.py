@@ -19,11 +19,16 @@ import numpy as np
 import psutil
 import pytest
 
-from autoloader.demo.build import demo_directory, ensure_demo
+from autoloader.demo.build import demo_directory, ensure_demo, spec_text
 from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
-from autoloader.demo.episodes import draw_demo_episode, kept_ranges, nested, value_at
-from autoloader.demo.frames import draw_episode, encode_frame
-from autoloader.demo.spec import spec_text
+from autoloader.demo.episodes import (
+    draw_demo_episode,
+    draw_episode,
+    encode_frame,
+    kept_ranges,
+    nested,
+    value_at,
+)
 from autoloader.errors import SourceError, UsageError
 from autoloader.spec import PipelineSpec
 

@@ -19,7 +19,7 @@ from autoloader import AutoLoader
 from autoloader.catalog import open_source
 from autoloader.catalog.registry import known_dataset, known_mixes, known_names, pair_offset
 from autoloader.cli.app import main
-from autoloader.cli.dataset_entries import as_they_lie, with_flags
+from autoloader.cli.written_spec import as_they_lie, with_flags
 from autoloader.errors import SourceError, SpecError
 from autoloader.recipes import recipe
 from autoloader.samples.resolve import resolve

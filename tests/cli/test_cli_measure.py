@@ -16,7 +16,7 @@ from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main
 from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Measurement
-from autoloader.tune.progress import ProgressLines, TrialProgress
+from autoloader.tune.trial import ProgressLines, TrialProgress
 
 FOUND = Measurement(
     samples_per_s=100.0,
@@ -34,12 +34,21 @@ FOUND = Measurement(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What ``measure`` was asked; nothing is measured."""
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What the loader and its measurement were asked; nothing is measured."""
     seen: dict[str, Any] = {}
+    monkeypatch.chdir(tmp_path)
+    Path("mix.yaml").write_text(
+        "datasets: [{name: a, path: a/1.0.0, images: {primary: image}, action: action}]\n"
+        "cameras: {primary: {size: [8, 8]}}\n"
+    )
 
-    def measure(spec_path: Path, **options: Any) -> Measurement:
-        seen.update(options, spec_path=spec_path)
+    def measure(open_loader: Any, **options: Any) -> Measurement:
+        seen.update(
+            options,
+            **open_loader.keywords,
+            names=tuple(one.name for one in open_loader.args[0].datasets),
+        )
         if options["progress"] is not None:
             options["progress"](TrialProgress(10, 99.0))
         return FOUND
@@ -60,9 +69,10 @@ def test_options_reach_the_measurement_in_its_units(asked: dict[str, Any]) -> No
     words += ["--ram-floor", "5GB", "--warmup", "1", "--batches", "2", "--controller", "--settle"]
     assert main(["measure", "--spec", "mix.yaml", "--profile", "p", *words]) == 0
     assert asked == {
-        "spec_path": Path("mix.yaml"),
+        "names": ("a",),
+        "output": "numpy",
         "profile": "p",
-        "sets": {"decode_threads": "4", "a.cycle_length": "2"},
+        "knobs": {"decode_threads": "4", "a.cycle_length": "2"},
         "warmup": 1,
         "batches": 2,
         "step_time_s": pytest.approx(0.12),
@@ -103,7 +113,7 @@ def test_progress_goes_to_the_descriptor_that_the_study_names(asked: dict[str, A
     ours, theirs = socket.socketpair()
     with ours:
         descriptor = theirs.detach()
-        assert main(["measure", "--spec", "m.yaml", "--progress-fd", str(descriptor)]) == 0
+        assert main(["measure", "--spec", "mix.yaml", "--progress-fd", str(descriptor)]) == 0
         assert ProgressLines().feed(ours.recv(4096)) == [TrialProgress(10, 99.0)]
         assert ours.recv(1) == b""
 

@@ -16,9 +16,18 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.cli.contact_sheet import Panel, Shown, draw_sheet, strip
-from autoloader.cli.episode_looks import TermLook, gripper_columns, look_at
-from autoloader.cli.histograms import Column, columns_of, not_binary
+from autoloader.cli.contact_sheet import (
+    Column,
+    Panel,
+    Shown,
+    TermLook,
+    columns_of,
+    draw_sheet,
+    gripper_columns,
+    look_at,
+    not_binary,
+    strip,
+)
 from autoloader.samples.resolve import resolve
 
 STEPS = 9
@@ -66,7 +75,7 @@ def sheet(written: list[Written], tmp_path_factory: pytest.TempPathFactory) -> t
     ]  # fmt: skip
     (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
     out, told = folder / "sheet.html", folder / "told.json"
-    words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out), "--frames", "2"]
+    words = ["peek", "--spec", str(folder / "mix.yaml"), "--out", str(out), "--shown-samples", "2"]
     with told.open("w") as file, pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", file)
         assert main([*words, "--samples", "18", "--ram-floor", "64MiB", "--json"]) == 0

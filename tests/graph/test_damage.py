@@ -22,7 +22,7 @@ from streams import (
 
 from autoloader.errors import PipelineError, SourceError
 from autoloader.index.counting import count_mixture
-from autoloader.samples.episode_stream import EmptyEpisode
+from autoloader.samples.block import EmptyEpisode
 
 Breaker = Callable[[Written], None]
 STEPS = 4

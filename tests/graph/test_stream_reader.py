@@ -34,9 +34,8 @@ from streams import (
 from autoloader.decode.frames import FrameDecoder
 from autoloader.graph.records import PASSES
 from autoloader.order.cursor import DatasetCursor
-from autoloader.samples.block import SampleBlock
+from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
-from autoloader.samples.episode_stream import EmptyEpisode, ReaderStart
 from autoloader.samples.resolve import ResolvedMixture
 
 LENGTHS = [[3, 1, 4], [2, 6], [5, 2, 2, 1], [7]]

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from autoloader.order.dealing import Deal, NodePart, Ranks
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.legs import Curriculum
 from autoloader.order.mixture import MixtureOrder, PositionSequence
 from autoloader.order.next_use import NextUse
 from autoloader.order.permutation import MAX_SIZE, permute, unpermute
 from autoloader.order.plan import PlannedSamples, SamplePlan
-from autoloader.order.schedule import NEVER, WINDOW
+from autoloader.order.schedule import NEVER, WINDOW, Curriculum
 from autoloader.samples.windows import rows
 from autoloader.spec import SampleSpec
 from tests.index.test_plan_chains import mixtures as chained_mixtures

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from autoloader.order.dealing import Deal, Ranks
 from autoloader.order.episodes import DatasetTable
-from autoloader.order.legs import Curriculum
-from autoloader.order.local.lanes import LanedSequence
-from autoloader.order.local.scatter import Locality, gather, scatter
+from autoloader.order.local import LanedSequence, Locality, gather, scatter
 from autoloader.order.mixture import MixtureOrder
 from autoloader.order.permutation import permute
 from autoloader.order.plan import PlannedSamples, SamplePlan
+from autoloader.order.schedule import Curriculum
 from autoloader.samples import draws
 from autoloader.spec import SampleSpec
 from tests.index.test_next_use import told_and_walked

@@ -22,7 +22,7 @@ from autoloader.order.plan import SamplePlan
 from autoloader.samples import draws
 from autoloader.samples.windows import valid_range, valid_ranges
 from autoloader.spec import SampleSpec
-from autoloader.transforms.ranges import Ranges
+from autoloader.transforms.keep import Ranges
 from tests.index.planned import listed, mixture_of
 
 

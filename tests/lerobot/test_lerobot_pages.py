@@ -14,7 +14,7 @@ from rlds_files import TEXT, image, jpeg, numbers, write_dataset
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
-from autoloader.spec.documents import parse_yaml
+from autoloader.spec.reading import parse_yaml
 
 DOCS = Path(__file__).parents[2] / "docs"
 TOP = "observation.images.top"

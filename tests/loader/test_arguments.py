@@ -14,7 +14,7 @@ from streams import spec_of
 from autoloader import AutoLoader, Batch, PipelineSpec
 from autoloader.errors import AutoloaderError, KnobError, SpecError, UsageError
 from autoloader.process.child import Child
-from autoloader.samples.location import locate
+from autoloader.samples.resolve import locate
 
 WRONG: list[Any] = [None, {}, [], True, 1.5, -1, object(), b"x"]
 TAKEN: dict[str, Callable[[Any], bool]] = {

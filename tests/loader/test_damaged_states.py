@@ -16,7 +16,7 @@ from rlds_files import Written
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
-from autoloader.checkpoint.state import sealed
+from autoloader.checkpoint import sealed
 from autoloader.errors import UsageError
 from autoloader.validation import IdleLoader
 

@@ -490,3 +490,15 @@ def test_an_exception_in_the_training_loop_ends_the_loader_with_the_with_block(
 
     with pytest.raises(ZeroDivisionError):
         train()
+
+
+def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_they_hold_now(
+    tmp_path: Path,
+) -> None:
+    before = write_dataset(tmp_path / "before", [[episode(1, 4)]])
+    after = write_dataset(tmp_path / "after", [[episode(2, 4)]])
+    with load(spec_of(before)) as first:
+        assert set(next(iter(first))["state"][:, 0, 0]) == {1}
+        after.files[0].replace(before.files[0])
+        with load(spec_of(before)) as second:
+            assert set(next(iter(second))["state"][:, 0, 0]) == {2}

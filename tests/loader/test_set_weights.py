@@ -18,7 +18,7 @@ from rlds_files import Written
 from streams import dataset_of, every_strategy, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states, validation_loaders
-from autoloader.checkpoint.state import sealed
+from autoloader.checkpoint import sealed
 from autoloader.cli.app import main
 from autoloader.errors import SpecError, UsageError
 from autoloader.validation import IdleLoader, validation_specs

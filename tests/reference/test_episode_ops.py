@@ -21,8 +21,8 @@ from autoloader.errors import SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec import PipelineSpec
-from autoloader.spec.ops import FieldOp
-from autoloader.transforms import episode_ops, trial
+from autoloader.spec.fields import FieldOp
+from autoloader.transforms import binding, episode_ops
 
 SHARDS = [[5, 1, 9], [2, 7], [12]]
 SUCCESS = {0: True, 1: True, 2: False, 3: True, 4: True, 5: True}
@@ -456,8 +456,8 @@ def test_only_the_first_process_of_a_host_looks_at_what_ops_take(
 ) -> None:
     declared = dataset_of(data.written, action={"path": "relative", "ops": ["rel2abs", "invert"]})
     mixture_of(declared)
-    monkeypatch.setattr(trial.checks, "_known", {})  # as in another process
-    monkeypatch.setattr(trial, "_check_first_episodes", None)  # nothing is looked at again
+    monkeypatch.setattr(binding.checks, "_known", {})  # as in another process
+    monkeypatch.setattr(binding, "_check_first_episodes", None)  # nothing is looked at again
     mixture_of(declared)
     with pytest.raises(TypeError):
         mixture_of({**declared, "steps": {"drop_first": 1}})

@@ -23,8 +23,8 @@ from autoloader.catalog import tensorflow_process
 from autoloader.errors import SourceError, SpecError
 from autoloader.index import count_indexed, open_dataset_index
 from autoloader.index.counting import count_mixture
+from autoloader.samples.block import EmptyEpisode
 from autoloader.samples.counts import DatasetCount
-from autoloader.samples.episode_stream import EmptyEpisode
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.statistics import dataset_statistics
 from autoloader.statistics.cache import statistics_key

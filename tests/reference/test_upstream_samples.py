@@ -25,7 +25,7 @@ from autoloader.cli.app import main
 from autoloader.planning.start import plan_loader
 from autoloader.recipes import recipe
 from autoloader.spec import PipelineSpec
-from autoloader.spec.documents import parse_yaml
+from autoloader.spec.reading import parse_yaml
 from autoloader.statistics import read_statistics
 
 UPSTREAM = Path(__file__).parents[2].parent / "shared/upstream"

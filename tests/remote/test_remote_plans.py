@@ -14,8 +14,7 @@ from autoloader.controller.admission import admit_start, price_start
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
 from autoloader.index import open_dataset_index
 from autoloader.knobs import Knobs
-from autoloader.order.dealing import Ranks
-from autoloader.order.parts import mixture_part
+from autoloader.order.dealing import Ranks, mixture_part
 from autoloader.planning.start import LoaderPlan, plan_loader
 from autoloader.remote import places
 from autoloader.remote.requests import IN_FLIGHT_BYTES

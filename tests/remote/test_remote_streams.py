@@ -16,8 +16,7 @@ from streams import Running, episodes_of_pass, every_sample, mixture_of
 
 from autoloader.errors import SourceError
 from autoloader.read import retry as patience
-from autoloader.samples.block import SampleBlock
-from autoloader.samples.episode_stream import EmptyEpisode
+from autoloader.samples.block import EmptyEpisode, SampleBlock
 
 Asked = cloud_storage.Asked
 KNOBS = {"cycle_length": 2, "decode_threads": 1}

@@ -21,9 +21,8 @@ from autoloader.index.opening import open_indexes
 from autoloader.order.cursor import DatasetCursor
 from autoloader.read import frame_reads
 from autoloader.read.frame_reads import NowRead, Stretches, read_all
-from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.block import EmptyEpisode, EpisodeStream, Place, SampleBlock
 from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
-from autoloader.samples.episode_stream import EmptyEpisode, EpisodeStream
 from autoloader.samples.resolve import ResolvedDataset
 
 SHARDS = 3

@@ -15,7 +15,7 @@ from rlds_files import episode, jpeg, write_dataset
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.planning.locality import StorageRates, propose_locality
+from autoloader.probes.storage import Rates, propose_locality
 from autoloader.read import blocks
 from bench.shown_files import NotMountedError, why_not
 
@@ -109,7 +109,7 @@ def test_a_block_makes_up_for_its_seek_and_windows_fit_into_memory(
     random_s: float, left: int, wanted: str | None
 ) -> None:
     found = propose_locality(
-        StorageRates(random_s, 200e6),
+        Rates(random_s, 200e6),
         reads=2,
         sample_bytes=20_000,
         dataset_bytes=[10**12, 10**12, 5 * 2**20],

@@ -18,8 +18,7 @@ from autoloader.errors import SourceError, UsageError
 from autoloader.host import private
 from autoloader.host.private import Waiting, locked, open_own, own_folder, runtime_folder
 from autoloader.knobs import Knobs
-from autoloader.tune.trial import Outcome, TrialResult
-from autoloader.tune.turns import HostTurns
+from autoloader.tune.trial import HostTurns, Outcome, TrialResult
 
 HOLDS = """
 path = sys.argv[1]

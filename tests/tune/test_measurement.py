@@ -17,9 +17,9 @@ from autoloader.tune.measurement import (
     REPORT_BATCHES,
     WINDOW_BATCHES,
     Measurement,
-    measure_loader,
+    measure,
 )
-from autoloader.tune.progress import TrialProgress
+from autoloader.tune.trial import TrialProgress
 
 
 class FakeLoader:
@@ -93,7 +93,7 @@ def test_a_warm_up_goes_on_until_two_windows_pass_equally_fast() -> None:
             made.append(Uneven(clock, wait_s=0.0))
             return made[0]
 
-        measure_loader(
+        measure(
             open_loader, warmup=4, batches=10, settle=True, now_s=clock.now_s, sleep=clock.sleep
         )
         return int(made[0].asked)
@@ -119,7 +119,7 @@ def measured(
         made.append(FakeLoader(clock, **(loader_options or {})))
         return made[0]
 
-    found = measure_loader(
+    found = measure(
         open_loader,
         warmup=warmup,
         batches=batches,
@@ -202,7 +202,7 @@ def test_a_loader_that_fails_is_closed_and_its_error_is_seen() -> None:
     clock = ManualClock()
     loader = FakeLoader(clock, breaks_at=5)
     with pytest.raises(PipelineError, match="torn"):
-        measure_loader(lambda: loader, warmup=1, batches=20, now_s=clock.now_s, sleep=clock.sleep)
+        measure(lambda: loader, warmup=1, batches=20, now_s=clock.now_s, sleep=clock.sleep)
     assert loader.closed
 
 

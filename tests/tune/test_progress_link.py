@@ -14,7 +14,7 @@ from dataclasses import asdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.tune.progress import ProgressLines, ProgressWriter, TrialProgress
+from autoloader.tune.trial import ProgressLines, ProgressWriter, TrialProgress
 
 messages = st.lists(
     st.builds(
@@ -71,7 +71,7 @@ def test_a_child_ends_with_its_whole_group_when_the_parent_is_killed() -> None:
     seen, held = os.pipe()
     child = (
         "import sys, time\n"
-        "from autoloader.tune.progress import ProgressWriter\n"
+        "from autoloader.tune.trial import ProgressWriter\n"
         "ProgressWriter(int(sys.argv[1]))\n"
         "print('up', flush=True)\n"
         "time.sleep(600)\n"

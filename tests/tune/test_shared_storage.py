@@ -18,7 +18,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autoloader.tune.storage import (
+from autoloader.tune.ledger import (
     kin_study,
     opened_storage,
     queue_lost_trials,
@@ -92,7 +92,7 @@ def server() -> Iterator[str]:
 DIES = """
 import signal, sys
 import optuna, warnings
-from autoloader.tune.storage import opened_storage
+from autoloader.tune.ledger import opened_storage
 warnings.simplefilter("ignore")
 def objective(trial):
     trial.suggest_int("decode_threads", 1, 64)

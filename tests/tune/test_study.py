@@ -15,14 +15,11 @@ from doubles import ManualClock
 from autoloader.bound.trace import StageCost, Trace
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.knobs import KnobLimits, Knobs
-from autoloader.tune.finals import Contender
-from autoloader.tune.ledger import TolerantPruner, knobs_key
-from autoloader.tune.objective import LeastForStep, Objective
-from autoloader.tune.progress import TrialProgress
+from autoloader.tune.finals import Contender, Fastest, LeastForStep
+from autoloader.tune.ledger import TolerantPruner, knobs_key, sqlite_url, storage_url
 from autoloader.tune.search_space import SearchSpace, guesses
-from autoloader.tune.storage import sqlite_url, storage_url
 from autoloader.tune.study import StudyOptions, StudyResult, run_study
-from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
+from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
 START = Knobs.build({"decode_threads": 1})
@@ -106,7 +103,7 @@ def study(
     name: str = "s",
     start: Knobs = START,
     with_guess: bool = True,
-    objective: Objective | None = None,
+    objective: Fastest | None = None,
     floor_bytes: int | None = None,
 ) -> StudyResult:
     space = SearchSpace.around(start, LIMITS)

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from autoloader.knobs import Knobs
-from autoloader.tune.progress import TrialProgress
 from autoloader.tune.trial import (
     Outcome,
+    TrialProgress,
     TrialResult,
     TrialRunner,
     knob_arguments,

@@ -22,9 +22,8 @@ from autoloader.tune import offline
 from autoloader.tune.finals import changed_knobs
 from autoloader.tune.keep import kept_knobs
 from autoloader.tune.offline import TuneOptions, tune
-from autoloader.tune.progress import TrialProgress
 from autoloader.tune.report import LiveWatcher, TuneReport
-from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
+from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ import pytest
 from doubles import ManualClock
 
 from autoloader.knobs import Knobs
-from autoloader.tune.trial import Outcome, TrialResult, TrialWatch
-from autoloader.tune.turns import HostTurns
+from autoloader.tune.trial import HostTurns, Outcome, TrialResult, TrialWatch
 
 
 def test_measurements_of_one_host_take_turns(tmp_path: Path) -> None:

@@ -1,0 +1,652 @@
+"""Resolves a spec against the datasets on disk: checks and binds all that a reader needs.
+
+The way goes down once: which datasets take part in a split (``find_sources``), each of them opened
+and bound (``bind_dataset``), the layout of their batches (``resolve``). ``transforms`` has a binder
+for what rewrites episodes, and one for each part of a sample.
+
+Not here: opening files for data (``graph``, ``index``), sample counts (``samples.counts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from autoloader.catalog import (
+    Feature,
+    ShardSlice,
+    VersionDirectory,
+    check_source,
+    files,
+    locate_version,
+    open_source,
+)
+from autoloader.catalog.directories import INFO_FILE
+from autoloader.catalog.metadata import FEATURES_FILE
+from autoloader.errors import SpecError, UsageError
+from autoloader.remote.places import has_client
+from autoloader.samples.draws import dataset_key
+from autoloader.samples.features import forms_of
+from autoloader.samples.layout import BatchLayout
+from autoloader.samples.statistics import NormalizationStatistics, Scaling, scaling_of
+from autoloader.spec import DatasetSpec, DeltaTimestamps, PipelineSpec, SampleSpec
+from autoloader.telemetry.progress import doing, told
+from autoloader.transforms.binding import bind_episodes
+from autoloader.transforms.cameras import bind_cameras, framed
+from autoloader.transforms.fields import FieldName, NumericField, bind_numbers, find_feature
+from autoloader.transforms.keep import Keep
+from autoloader.transforms.language import Words, bind_language
+from autoloader.transforms.transform import Transform
+from autoloader.units import MIB
+
+REMOTE_RECORD_BYTES = 8 * MIB
+"""What a record of remote data counts as where its metadata does not say how large it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedDataset:
+    """One dataset of one split, its fields bound to real features.
+
+    Attributes:
+        name, index: its name, and its place in ``dataset_names``.
+        weight: as the spec says; relative.
+        directory: what lies on disk.
+        slices: records of the split, by shard; a provenance's ``shard`` counts these.
+        key: start of all its keyed draws.
+        sample: what a sample holds.
+        stride: every how many frames.
+        cameras: canonical camera → the features one is drawn from; missing cameras are absent.
+        action, state: bound numeric fields, or ``None``.
+        language: the features one is drawn from; empty where there is none.
+        words: how their texts become a sample's.
+        scaling: "action" and "state" → how they are normalised; absent ones are not.
+        keep: rules that leave some t out, or ``None``.
+        transform: what rewrites each episode first, or ``None``.
+        held: name in the batch → what else samples hold.
+        present: camera → the flag that says whether it is there.
+        turn: (k, n): of each episode's samples every n-th is taken, from the k-th on
+            (``order.dealing``).
+        reversed: cameras whose first and last channels change places.
+        files_are: which copy of the dataset its files were taken for, and why; "" where nothing
+            hangs on it.
+        by_row: whether frames are taken by the numbers of rows, whatever times say.
+        num_samples: of a pass, where the spec says it; else ``None``. An index counts by itself.
+    """
+
+    name: str
+    index: int
+    weight: float
+    directory: VersionDirectory
+    slices: tuple[ShardSlice, ...]
+    key: int
+    sample: SampleSpec
+    stride: int
+    cameras: Mapping[str, tuple[Feature, ...]]
+    action: NumericField | None
+    state: NumericField | None
+    language: tuple[Feature, ...]
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)
+    keep: Keep | None = field(default=None, compare=False)
+    transform: Transform | None = field(default=None, compare=False)
+    held: Mapping[str, Feature] = field(default_factory=dict)
+    present: Mapping[str, Feature] = field(default_factory=dict)
+    turn: tuple[int, int] = (0, 1)
+    reversed: frozenset[str] = frozenset()
+    files_are: str = ""
+    by_row: bool = False
+    num_samples: int | None = None
+    words: Words = field(default_factory=Words)
+
+    @property
+    def remote(self) -> bool:
+        """Whether its files lie where only a client reaches them."""
+        return files.is_remote(self.directory.path)
+
+    @property
+    def indexable(self) -> bool:
+        """Whether its files can be read by index: they are local, or a client gives ranges."""
+        return not self.remote or has_client(self.directory.path)
+
+    @property
+    def streamable(self) -> bool:
+        """Whether its files can be read as a stream; else by index alone."""
+        return self.directory.streamable
+
+    @property
+    def records(self) -> int:
+        """Episodes of the split."""
+        return sum(piece.stop - piece.start for piece in self.slices)
+
+    @property
+    def features(self) -> Mapping[str, Feature]:
+        """The features that its fields name: the files', or those that its transform gives."""
+        return self.directory.features if self.transform is None else self.transform.features
+
+    def bound(self, name: FieldName) -> NumericField | None:
+        """``action`` or ``state``."""
+        return self.action if name == "action" else self.state
+
+    def numeric_features(self) -> dict[str, Feature]:
+        """Every feature that ``action`` and ``state`` read, by the path used in their terms."""
+        found = {}
+        for bound in (self.action, self.state):
+            for term in bound.terms if bound else ():
+                if term.path is not None:
+                    found[term.path] = find_feature(
+                        self.features, term.path, field="", dataset=self.name
+                    )
+        return found
+
+    @property
+    def record_bytes(self) -> int:
+        """Mean bytes of a record, from file sizes: the same wherever the files lie.
+
+        Of remote data that no client gives ranges of, what the metadata says.
+
+        Raises:
+            SourceError: a remote file cannot be asked for.
+        """
+        files_of = {piece.path for piece in self.slices if piece.stop > piece.start}
+        if self.remote and not self.indexable:
+            told = self.directory.record_bytes
+            of = [told[piece.split] for piece in self.slices if piece.split in told]
+            return max([*of, 0]) or REMOTE_RECORD_BYTES
+        if self.remote:
+            from autoloader.remote.answers import sizes_of  # local data goes without
+
+            try:
+                sizes = sizes_of(sorted(files_of))
+            except OSError as error:
+                path = str(error.filename or self.directory.path)
+                raise files.unreadable(error, path, dataset=self.name) from error
+        else:
+            sizes = [Path(path).stat().st_size for path in files_of if Path(path).exists()]
+        return sum(sizes) // max(1, self.records)
+
+
+BLOCK_SLACK = 1.125
+"""Blocks have so many samples, not bytes: some are larger, and all have their windows' edges."""
+LEAST_BLOCK_BYTES = 64 * MIB
+REMOTE_BUFFER_BYTES = 16 * MIB
+"""What TensorFlow's remote files read at once (``graph.tensorflow``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureSizes:
+    """What the memory of a mixture's pipeline hangs on beside its knobs.
+
+    Attributes:
+        record_bytes: mean bytes of a record (an episode), by dataset.
+        batch_bytes: bytes of one ring slot.
+        buffer_bytes: what each open file holds beside, by dataset; absent is nothing.
+        block_bytes: what the blocks of ``mixing.locality`` take at most; 0 without it.
+        request_bytes: what requests to stores that are under way take at most; 0 of local data.
+        picture_bytes: of the largest picture as it is declared, decoded; 0 where none says.
+    """
+
+    record_bytes: dict[str, int]
+    batch_bytes: int
+    buffer_bytes: Mapping[str, int] = field(default_factory=dict)
+    block_bytes: int = 0
+    request_bytes: int = 0
+    picture_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedMixture:
+    """A spec for one split, ready to be read; ``statistics`` where it is normalised."""
+
+    spec: PipelineSpec
+    split: str
+    datasets: tuple[ResolvedDataset, ...]
+    layout: BatchLayout
+    statistics: Mapping[str, NormalizationStatistics] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON can hold it; see ``split.resolve_plain``."""
+        found = self.statistics
+        return {
+            "spec": self.spec.model_dump(mode="json"),
+            "split": self.split,
+            "statistics": found and {name: one.plain() for name, one in found.items()},
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Dataset names, by dataset index."""
+        return tuple(dataset.name for dataset in self.datasets)
+
+    @property
+    def shards(self) -> dict[str, int]:
+        """Shards of each dataset's split."""
+        return {dataset.name: len(dataset.slices) for dataset in self.datasets}
+
+    @property
+    def sizes(self) -> MixtureSizes:
+        """What its memory hangs on; asks the file system."""
+        return MixtureSizes(
+            {one.name: one.record_bytes for one in self.datasets},
+            self.layout.slot_bytes,
+            {one.name: REMOTE_BUFFER_BYTES for one in self.datasets if one.remote},
+            self._block_bytes(),
+            self._request_bytes(),
+            self._picture_bytes(),
+        )
+
+    def _picture_bytes(self) -> int:
+        pictures = [
+            feature.shape
+            for dataset in self.datasets
+            for features in dataset.cameras.values()
+            for feature in features
+            if feature.kind == "image"
+        ]
+        return max((prod(size or 0 for size in shape) for shape in pictures), default=0)
+
+    def _request_bytes(self) -> int:
+        if not any(one.remote for one in self.datasets):
+            return 0
+        from autoloader.remote.requests import IN_FLIGHT_BYTES
+
+        return IN_FLIGHT_BYTES
+
+    def _block_bytes(self) -> int:
+        """Two windows of each dataset: the one in use, and the one that is read meanwhile.
+
+        At least what the runs that are read ahead show, where windows are small.
+        """
+        near = self.spec.mixing.locality
+        if near is None:
+            return 0
+        window = (near.window + 1) * near.block
+        wholes = [one.record_bytes * one.records for one in self.datasets]
+        pairs = sum(2 * min(window, whole + near.block) for whole in wholes)
+        return max(LEAST_BLOCK_BYTES, int(BLOCK_SLACK * pairs))
+
+
+def normalised(
+    mixture: ResolvedMixture, statistics: Mapping[str, NormalizationStatistics]
+) -> ResolvedMixture:
+    """The mixture with ``spec.normalize`` applied to every dataset.
+
+    Raises:
+        SpecError: a dataset has no statistics, or they do not fit it.
+    """
+    fitted = dict(statistics)
+    for dataset in mixture.datasets:
+        if dataset.name in fitted:
+            widths = [bound.width if bound else 0 for bound in (dataset.action, dataset.state)]
+            fitted[dataset.name] = fitted[dataset.name].fitted(*widths)
+    datasets = tuple(
+        replace(dataset, scaling=_scaling(mixture.spec, dataset, fitted))
+        for dataset in mixture.datasets
+    )
+    return replace(mixture, datasets=datasets, statistics=fitted)
+
+
+def _scaling(
+    spec: PipelineSpec, dataset: ResolvedDataset, statistics: Mapping[str, NormalizationStatistics]
+) -> dict[str, Scaling]:
+    scaling = {}
+    for key, bound in (("action", dataset.action), ("state", dataset.state)):
+        how = spec.normalize_of(dataset.name, key)
+        if how is None or bound is None:
+            continue
+        found = getattr(statistics.get(dataset.name), key, None)
+        if found is None:
+            raise SpecError(
+                f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
+                remedy="compute them for this spec: autoloader stats --spec SPEC --out FILE",
+                path="normalize.statistics",
+            )
+        scaling[key] = scaling_of(how, found, bound.width, field=key, dataset=dataset.name)
+    return scaling
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSource:
+    """A dataset that takes part in a split; nothing is open yet.
+
+    Attributes:
+        spec: the mixture.
+        declared: the dataset.
+        split: which split.
+        expression: the records that the split takes of it.
+    """
+
+    spec: PipelineSpec
+    declared: DatasetSpec
+    split: str
+    expression: str
+
+    @property
+    def where(self) -> str:
+        """Its path in the spec."""
+        return f"datasets[{self.declared.name}]"
+
+    @property
+    def remote(self) -> bool:
+        """Whether its files lie where only a client reaches them."""
+        return files.is_remote(self.declared.path or self.declared.data_dir or "")
+
+    def path(self) -> str:
+        """Its directory; of remote data this may ask the store.
+
+        Raises:
+            SourceError: there is none of that name.
+            SpecError: a name that is none of TFDS.
+        """
+        name = self.declared.name
+        if self.declared.path is not None:
+            return self.declared.path
+        return locate_version(self.declared.tfds or "", self.declared.data_dir or "", dataset=name)
+
+    def metadata_files(self) -> list[str]:
+        """Files of a remote dataset that opening it reads, where the spec names its directory."""
+        if not self.remote or self.declared.path is None:
+            return []
+        return [files.join(self.declared.path, name) for name in (INFO_FILE, FEATURES_FILE)]
+
+    def open(self) -> tuple[VersionDirectory, tuple[ShardSlice, ...]]:
+        """What lies there, and the records of the split, by shard.
+
+        Raises:
+            SourceError: its directory is missing or broken.
+            SpecError: the expression names a split that is not there.
+        """
+        directory = open_source(self.path(), dataset=self.declared.name)
+        directory = framed(directory, self.declared, self.spec.cameras)
+        if self.declared.episodes is not None:
+            directory = self._of_episodes(directory, self.declared.episodes)
+        slices = directory.resolve(self.expression, field=f"{self.where}.split.{self.split}")
+        return directory, slices
+
+    def _of_episodes(self, directory: VersionDirectory, numbers: Sequence[int]) -> VersionDirectory:
+        where = f"{self.where}.episodes"
+        if not directory.numbered:
+            raise SpecError(
+                f"{where}: {directory.path} is no LeRobot dataset, whose episodes have numbers",
+                remedy="leave it out, and cut the split: train[:90%]",
+                path=where,
+            )
+        known = set(directory.episode_numbers)
+        lost = sorted(set(numbers) - known)
+        if lost or not numbers:
+            told = f"there is no episode {lost[0]}" if lost else "it is empty"
+            raise SpecError(
+                f"{where}: {told}; {directory.path} has {len(known)} episodes, "
+                f"{min(known, default=0)} to {max(known, default=0)}",
+                remedy="name episodes that its list has",
+                path=where,
+            )
+        return directory.with_episodes(numbers)
+
+
+def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
+    """The datasets of a split, in the order of the spec; costs next to nothing.
+
+    Raises:
+        SourceError: a local dataset's directory is missing, or is no dataset.
+        SpecError: a dataset does not say what it gives to the split, or none takes part.
+    """
+    found = []
+    for declared in spec.datasets:
+        if split not in declared.split:
+            raise SpecError(
+                f"datasets[{declared.name}].split: has no {split!r}",
+                remedy=f"add {split}: EXPRESSION, or {split}: null to leave the dataset out; "
+                f"known: {', '.join(sorted(declared.split))}",
+                path=f"datasets[{declared.name}].split",
+            )
+        expression = declared.split[split]
+        if expression is not None:
+            found.append(DatasetSource(spec, declared, split, expression))
+    if not found:
+        raise SpecError(
+            f"no dataset takes part in split {split!r}",
+            remedy=f"give at least one dataset a split expression for {split!r}",
+            path="datasets",
+        )
+    for source in found:
+        if not source.remote:
+            check_source(source.path(), dataset=source.declared.name)
+    return tuple(found)
+
+
+def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
+    """A dataset of a split, bound.
+
+    Reads no data, but one episode of a dataset that has a transform, to try it.
+
+    Args:
+        source: the dataset.
+        index: its place in ``dataset_names``.
+
+    Raises:
+        SourceError: its directory is missing or broken.
+        SpecError: a split, feature or rule that cannot be.
+    """
+    declared = source.declared
+    where = source.where
+    if not declared.images and declared.action is None and declared.state is None:
+        raise SpecError(
+            f"{where}: takes neither images nor action nor state",
+            remedy="name at least one field of the dataset",
+            path=where,
+        )
+    name = declared.name
+    key = dataset_key(source.spec.seed, name)
+    directory, slices = source.open()
+    by_row = declared.timestamps == "ignore"
+    if by_row and not directory.numbered:
+        raise SpecError(
+            f"{where}.timestamps: ignore, and {directory.path} is no LeRobot dataset",
+            remedy="leave it out: nothing else has times of rows",
+            path=f"{where}.timestamps",
+        )
+    sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
+    episodes = bind_episodes(declared, directory, slices, where=where)
+    features = episodes.features
+    mixture = source.spec.cameras
+    cameras = bind_cameras(declared, mixture, features, directory.features, where=where)
+    numbers = bind_numbers(episodes.fields, sample, features, where=where, dataset=name)
+    language = bind_language(declared, features, directory, where=where)
+    held = {
+        own: find_feature(features, path, field=f"{where}.features.{own}", dataset=name)
+        for own, path in declared.features.items()
+    }
+    named = (*language.features, *held.values(), *(language.keep.features if language.keep else ()))
+    pictures = [one.key for choices in cameras.cameras.values() for one in choices]
+    directory.check_first(slices, pictures, named)
+    return ResolvedDataset(
+        name=name,
+        index=index,
+        weight=declared.weight,
+        directory=directory,
+        slices=slices,
+        key=key,
+        sample=sample,
+        stride=declared.stride,
+        cameras=cameras.cameras,
+        action=numbers.get("action"),
+        state=numbers.get("state"),
+        language=language.features,
+        words=language.words,
+        keep=language.keep,
+        transform=episodes.transform,
+        held=held,
+        present=cameras.present,
+        reversed=cameras.reversed,
+        files_are=cameras.files_are,
+        by_row=by_row,
+        num_samples=declared.num_samples,
+    )
+
+
+def resolve(
+    spec: PipelineSpec, split: str = "train", *, once_found: Callable[[], object] | None = None
+) -> ResolvedMixture:
+    """Open every dataset's metadata and bind the spec's fields to it.
+
+    Reads no data, but one episode of a dataset that has a transform, to try it.
+
+    Nothing is normalised yet: see ``normalised``.
+
+    Args:
+        spec: the mixture.
+        split: which of its splits.
+        once_found: called when the local datasets are known to be there, before any is opened:
+            what takes long can begin meanwhile.
+
+    Raises:
+        SourceError: a dataset's directory is missing or broken.
+        SpecError: a split, feature or width that cannot be.
+    """
+    bound = []
+    with told("reading metadata"):
+        sources = find_sources(spec, split)
+        if once_found is not None:
+            once_found()
+        files.ask_ahead([path for source in sources for path in source.metadata_files()])
+        for index, source in enumerate(sources):
+            doing(f"dataset {source.declared.name} ({index + 1} of {len(sources)})")
+            bound.append(bind_dataset(source, index))
+    datasets = tuple(bound)
+    first = datasets[0].sample
+    layout = BatchLayout(
+        batch_size=spec.batch.size,
+        cameras={name: camera.size for name, camera in spec.cameras.items()},
+        frames=first.frames,
+        action_rows=first.action_rows,
+        action_width=_width_of(spec, datasets, "action"),
+        state_rows=len(first.state_offsets),
+        state_width=_width_of(spec, datasets, "state"),
+        action_steps=first.action_steps,
+        called={k: (g.dtype, g.shape) for k, g in spec.batch.gives.items() if g.dtype != "text"},
+        depth={name: camera.depth for name, camera in spec.cameras.items() if camera.depth},
+        features=forms_of([(dataset.name, dataset.held) for dataset in datasets]),
+    )
+    return ResolvedMixture(spec, split, datasets, layout)
+
+
+def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
+    """The mixture that another process resolved, from ``ResolvedMixture.plain``.
+
+    Raises:
+        SourceError, SpecError: the files are no longer as they were there.
+    """
+    mixture = resolve(PipelineSpec.model_validate(plain["spec"]), plain["split"])
+    if (known := plain["statistics"]) is None:
+        return mixture
+    found = {name: NormalizationStatistics.from_plain(one) for name, one in known.items()}
+    return normalised(mixture, found)
+
+
+def _width_of(spec: PipelineSpec, datasets: Sequence[ResolvedDataset], name: FieldName) -> int:
+    """Columns of ``action`` or ``state`` in a batch: the widest dataset's, or ``pad_to``.
+
+    Raises:
+        SpecError: a dataset has more columns than ``pad_to`` says.
+    """
+    widths = {dataset.name: bound.width for dataset in datasets if (bound := dataset.bound(name))}
+    widest = max(widths.values(), default=0)
+    fixed = spec.pad_to.get(name)
+    if fixed is None:
+        return widest
+    if widest > fixed:
+        dataset = next(one for one, width in widths.items() if width == widest)
+        raise SpecError(
+            f"pad_to.{name}: {fixed}, but dataset {dataset!r} has {widest} columns",
+            remedy=f"set pad_to.{name} to at least {widest}",
+            path=f"pad_to.{name}",
+        )
+    return fixed
+
+
+_LARGEST_DIFFERENCE = 1e-6
+
+
+def sample_in_frames(
+    sample: SampleSpec, declared: DatasetSpec, directory: VersionDirectory
+) -> SampleSpec:
+    """``sample`` with all offsets in (strided) frames.
+
+    Args:
+        sample: the dataset's.
+        declared: the dataset.
+        directory: what lies on disk.
+
+    Raises:
+        SpecError: its frame rate is not known, or not what the spec says; or a time lies beside
+            its frames.
+    """
+    fps, where = _fps(declared, directory), f"datasets[{declared.name}]"
+    if not sample.delta_timestamps:
+        return sample
+    if fps is None:
+        raise SpecError(
+            f"{where}.sample.delta_timestamps: RLDS datasets do not say how many frames a second "
+            "they have",
+            remedy="set fps for this dataset, or write offsets in frames: frame_offsets, "
+            "state_offsets, action_start and action_horizon",
+            path=f"{where}.fps",
+        )
+    rate = fps / (declared.stride * declared.steps.every)
+    found = sample.delta_timestamps.in_frames(rate, where)
+    return sample.model_copy(update={**found, "delta_timestamps": DeltaTimestamps()})
+
+
+def _fps(declared: DatasetSpec, directory: VersionDirectory) -> float | None:
+    told = directory.fps
+    if told is None:
+        return declared.fps
+    if declared.fps is not None and abs(declared.fps - told) > _LARGEST_DIFFERENCE * told:
+        field = f"datasets[{declared.name}].fps"
+        raise SpecError(
+            f"{field}: {declared.fps:g}, and meta/info.json says {told:g}",
+            remedy="leave fps out for a LeRobot dataset, or mend the one that is wrong",
+            path=field,
+        )
+    return told
+
+
+@dataclass(frozen=True, slots=True)
+class SampleLocation:
+    """Where a sample lies on disk.
+
+    Attributes:
+        dataset: its name.
+        path: the TFRecord file.
+        record: the episode's number in that file.
+        t: in (strided) frames of the episode.
+        step: the episode's step that t is, before the stride.
+        pass_: in which pass of the dataset it came.
+    """
+
+    dataset: str
+    path: str
+    record: int
+    t: int
+    step: int
+    pass_: int
+
+
+def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
+    """The place of one row of ``batch["provenance"]``.
+
+    Raises:
+        UsageError: it is no such row, or of another mixture.
+    """
+    try:
+        index, pass_, shard, record, t = (int(number) for number in provenance)
+        dataset = dict(enumerate(mixture.datasets))[index]
+        path = dict(enumerate(dataset.slices))[shard].path
+    except (TypeError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"provenance {provenance!r:.200} names no sample of this loader",
+            remedy='give one row of its batch["provenance"]: dataset, pass, shard, episode, t',
+        ) from error
+    return SampleLocation(dataset.name, path, record, t, t * dataset.stride, pass_)

@@ -1,0 +1,242 @@
+"""What a spec says of the mixture as a whole: ``batch``, ``weights`` as a schedule, ``mixing``.
+
+    batch:
+      size: 48
+      call: my_lab.text:tokens          # fn(batch, **kwargs) -> {name: values}, NumPy in and out
+      kwargs: {length: 32}
+      gives: {input_ids: {dtype: int32, shape: [32]}, prompt: {dtype: text}}
+
+Not here: calling it (``pipeline.batch_call``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    ByteSize,
+    Discriminator,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from autoloader.errors import shown
+from autoloader.spec.block import Block, wrong
+from autoloader.spec.sample import Samples
+
+_Rows = Annotated[int, Field(ge=1, le=1_000_000)]
+OWN_KEYS = frozenset(
+    ("images", "frame_mask", "frame_offset", "action", "action_mask", "state", "state_mask",
+     "language", "features", "feature_mask", "dataset_index", "provenance")
+)  # fmt: skip
+"""What a batch holds by itself; a function adds to it."""
+
+
+class GivesSpec(Block):
+    """What a function gives for each sample of a batch under one name."""
+
+    dtype: Literal["bool", "uint8", "int32", "int64", "float32", "text"] = Field(
+        description="type of its numbers, or text: a list of B texts"
+    )
+    shape: tuple[_Rows, ...] = Field((), description="of a sample: [B, *shape]")
+
+    @model_validator(mode="after")
+    def _text_has_no_shape(self) -> GivesSpec:
+        if self.dtype == "text" and self.shape:
+            raise wrong("text with a shape", "leave shape out: a sample has one text")
+        return self
+
+
+class BatchSpec(Block):
+    """Batches, per rank."""
+
+    size: int = Field(48, ge=1, le=65_536, description="samples per batch and rank")
+    drop_last: bool = Field(True, description="carry an epoch's remainder into the next one")
+    call: str | None = Field(
+        None, description="module:function over each finished batch: fn(batch, **kwargs) -> dict"
+    )
+    kwargs: Mapping[str, JsonValue] = Field(
+        default_factory=dict, description="keyword arguments of the function"
+    )
+    gives: Mapping[str, GivesSpec] = Field(
+        default_factory=dict, description="name in the batch → what the function gives"
+    )
+
+    @field_validator("call", mode="before")
+    @classmethod
+    def _can_be_imported_elsewhere(cls, call: Any) -> Any:
+        return importable(call)
+
+    @model_validator(mode="after")
+    def _call_and_gives_belong_together(self) -> BatchSpec:
+        if (self.call is None) != (not self.gives):
+            raise wrong(
+                f"call: {self.call!r} is given without gives"
+                if self.call
+                else f"gives: {', '.join(self.gives)} without a call",
+                "name the function, and what it gives: {input_ids: {dtype: int32, shape: [32]}}",
+            )
+        for name in self.gives:
+            if name in OWN_KEYS or not name.isidentifier():
+                raise wrong(
+                    f"gives names {name!r}, which is no name for it",
+                    "take a name that the batch does not hold already: letters, digits and _",
+                )
+        return self
+
+
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class CurriculumSpec(Block):
+    """Shares that move evenly from one mixture to another."""
+
+    from_: Mapping[str, Weight] = Field(
+        default_factory=dict,
+        alias="from",
+        description="dataset → weight at the first sample; one left out has its own `weight`",
+    )
+    to: Mapping[str, Weight] = Field(
+        min_length=1,
+        description="dataset → weight at the end and ever after; one left out has its own `weight`",
+    )
+    over: Samples = Field(description="samples, over all ranks, in which the shares move")
+    kind: Literal["explicit", "natural_scaled"] = Field(
+        "explicit", description="shares from weight, or from weight × sample count"
+    )
+
+    @model_serializer(mode="wrap")
+    def _by_its_word(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        return {"from" if key == "from_" else key: value for key, value in plain.items()}
+
+
+def _form(raw: Any) -> str:
+    return "[schedule]" if isinstance(raw, (Mapping, CurriculumSpec)) else "[name]"
+
+
+Weights = Annotated[
+    Annotated[Literal["explicit", "natural", "natural_scaled"], Tag("[name]")]
+    | Annotated[CurriculumSpec, Tag("[schedule]")],
+    Discriminator(_form),
+]
+
+
+LEAST_BLOCK_BYTES = 2**16
+MOST_BLOCK_BYTES = 2**30
+
+
+class LocalitySpec(Block):
+    """Blocks that are read as a whole, and how many of them samples are shuffled among."""
+
+    block: Annotated[ByteSize, Field(ge=LEAST_BLOCK_BYTES, le=MOST_BLOCK_BYTES)] = Field(
+        ByteSize(8 * 2**20), description="bytes of a block of a dataset, which is read at once"
+    )
+    window: int = Field(
+        64,
+        ge=1,
+        le=65_536,
+        description="blocks of a dataset, over all lanes, among which samples are shuffled",
+    )
+    lanes: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="parts of every dataset that batches take turns in; a multiple of the ranks: "
+        "no node reads another one's blocks",
+    )
+
+
+class MixingSpec(Block):
+    """How the datasets' samples are put in one order."""
+
+    strategy: Literal["python", "sample", "choose"] = Field(
+        "python",
+        description="turns of the datasets. python, choose: evenly, by weight, and choose never "
+        "owes one; sample: drawn by weight",
+    )
+    block_length: int = Field(1, ge=1, le=4096, description="samples in a row from one dataset")
+    on_stall: Literal["auto", "wait", "owe"] = Field(
+        "auto", description="a dataset that is not ready: wait for it, or owe it its share"
+    )
+    epoch: Literal["auto", "pass", "forever"] | Samples = Field(
+        "auto",
+        description="pass: until every dataset has done one pass; N samples; forever; auto: "
+        "pass with natural weights, else all valid samples",
+    )
+    chain: bool = Field(
+        False, description="samples of a block share frames, decoded once (indexed reader)"
+    )
+    locality: LocalitySpec | None = Field(
+        None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
+    )
+
+    @property
+    def waits(self) -> bool:
+        """Whether a dataset that is not ready is waited for, so that no order hangs on timing."""
+        return self.strategy == "choose" or self.on_stall == "wait"
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> MixingSpec:
+        if self.strategy == "choose" and self.on_stall == "owe":
+            raise wrong(
+                "strategy: choose with on_stall: owe: choose waits for a dataset that is not ready",
+                "set mixing.strategy: python, or leave on_stall out",
+            )
+        if self.chain and self.block_length == 1:
+            raise wrong(
+                "chain: true with blocks of one sample, which has nothing to share frames with",
+                "set mixing.block_length: 4 (or another above 1), or leave chain out",
+            )
+        if self.chain and self.locality is not None and self.locality.lanes > 1:
+            raise wrong(
+                "chain: true with locality.lanes above 1, whose batches would cut runs apart",
+                "leave locality.lanes out, or chain",
+            )
+        return self
+
+
+_CALL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_MOVE = "move it to a file that can be imported, and name it as my_lab.oxe:bridge"
+
+
+def importable(call: Any) -> Any:
+    """The name of a function as it is; refuses what another process could not import."""
+    if callable(call):
+        name = getattr(call, "__qualname__", type(call).__name__)
+        raise wrong(f"{name} is a function, and the loader's child needs its name", _MOVE)
+    if isinstance(call, str):
+        if "lambda" in call:
+            raise wrong(f"{shown(call)} is a lambda, which has no name to import", _MOVE)
+        if call.partition(":")[0] == "__main__":
+            raise wrong(f"{shown(call)} is in the script that runs, which no child imports", _MOVE)
+        if not _CALL.fullmatch(call):
+            raise wrong(f"{shown(call)} is no module:function", "write it as my_lab.oxe:bridge")
+    return call
+
+
+class TransformSpec(Block):
+    """One episode in, one out, or ``None`` to drop it."""
+
+    call: str = Field(description="module:function; fn(episode, **kwargs) -> episode | None")
+    framework: Literal["numpy", "tensorflow"] = Field(
+        "numpy", description="what its arrays are: NumPy's, or TensorFlow's eager tensors"
+    )
+    kwargs: Mapping[str, JsonValue] = Field(
+        default_factory=dict, description="keyword arguments of the function"
+    )
+    version: int = Field(
+        1, ge=0, description="raise it where the function changes and its module does not"
+    )
+
+    @field_validator("call", mode="before")
+    @classmethod
+    def _can_be_imported_elsewhere(cls, call: Any) -> Any:
+        return importable(call)
