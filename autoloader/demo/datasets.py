@@ -1,6 +1,6 @@
 """Declares the demo mixture's 29 datasets: what real mixtures look like, in small.
 
-Not here: how frames are drawn (``demo.episodes``), how files are written (``demo.write``).
+Not here: how frames are drawn (``demo.write``), how files are written (``demo.write``).
 
 The features follow what Open X-Embodiment mixtures hold: flat and nested actions of 4 to 14 dims,
 states in one piece, in several, or absent; language per step, in the observation, in the episode's

@@ -5,28 +5,29 @@ several kinds of mixtures: its own, and those of its ``entries``; ``Profile.for_
 nearest. ``Profile.fit`` holds it against the host that is about to use it: what the host cannot
 give is clamped, and every clamp is said.
 
-Not here: where profiles lie (``lookup``), how they are kept (``keeping``), their text (``text``),
+Not here: where profiles lie (``lookup``), how they are kept (``keeping``),
 what this machine is (``facts``), which combinations of knobs are legal (``knobs``).
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from ruamel.yaml import YAML
 
-from autoloader.errors import AutoloaderError, ProfileError, nearest
+from autoloader.errors import AutoloaderError, ProfileError, UsageError, nearest
 from autoloader.knobs import KnobLimits, Knobs
 from autoloader.profile.facts import HostFacts, ProfilePart, Size
 from autoloader.profile.kinds import FAR_DOUBLINGS, MixtureKind
-from autoloader.profile.text import differences, yaml_text
 from autoloader.spec.reading import parse_yaml, read_yaml_file
 from autoloader.spec.regular_files import DocumentError
-from autoloader.units import LEAST_FLOOR_BYTES, format_bytes, parse_floor
+from autoloader.units import GIB, LEAST_FLOOR_BYTES, format_bytes, parse_bytes, parse_floor
 
 DEFAULT_PROFILE = "local_dev"
 """The shipped profile for a host that no saved one matches."""
@@ -385,3 +386,75 @@ def _as_profile_error(error: ValidationError, origin: str) -> ProfileError:
         f"{origin}: {where}: {first['input']!r} is not allowed: {' '.join(message.split())}",
         remedy=f"`autoloader schema profile` says what {where} may be",
     )
+
+
+_SIZE_FIELDS = {
+    "memory_bytes",
+    "cgroup_limit_bytes",
+    "storage_read_bytes_per_s",
+    "ram_floor",
+    "bytes",
+}
+
+
+def yaml_text(name: str, plain: Mapping[str, Any]) -> str:
+    """A profile's file: a head for people, then ``plain`` in its order, sections apart."""
+    head = (
+        f"# Host profile {name!r} of autoloader. Sizes are exact: GiB is 2^30 bytes, "
+        "GB is 10^9.\n"
+        "# Every field is explained by `autoloader schema profile`.\n"
+    )
+    shown = {key: _with_sizes(value) for key, value in plain.items()}
+    scalars = {k: v for k, v in shown.items() if not isinstance(v, (dict, list))}
+    sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
+    return "\n".join([head + _dump(scalars), *map(_dump, sections)])
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Fields that differ, as ``(field, in a, in b)`` in a's order; ``None``: not there."""
+    left, right = dict(_flat(a)), dict(_flat(b))
+    keys = [*left, *(key for key in right if key not in left)]
+    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _with_sizes(section: Any) -> Any:
+    if not isinstance(section, Mapping):
+        return section
+    return {
+        key: _size_text(value) if key in _SIZE_FIELDS else value for key, value in section.items()
+    }
+
+
+def _size_text(count: int) -> str | int:
+    """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
+    short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
+    decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
+    long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
+    return next((text for text in (*short, *decimal, *long) if _exact(text, count)), count)
+
+
+def _exact(text: str, count: int) -> bool:
+    try:
+        return parse_bytes(text) == count
+    except UsageError:
+        return False
+
+
+def _dump(mapping: Mapping[str, Any]) -> str:
+    yaml = YAML()
+    yaml.width = 100
+    yaml.allow_unicode = True
+    stream = io.StringIO()
+    yaml.dump(dict(mapping), stream)
+    return stream.getvalue()
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for place, one in enumerate(value):
+                yield from _flat(one, f"{prefix}{key}[{place}].")
+        else:
+            yield f"{prefix}{key}", value

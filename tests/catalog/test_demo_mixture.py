@@ -21,7 +21,7 @@ import pytest
 
 from autoloader.demo.build import demo_directory, ensure_demo, spec_text
 from autoloader.demo.datasets import DATASETS, SIZE_BINS_KB, DemoDataset
-from autoloader.demo.episodes import (
+from autoloader.demo.write import (
     draw_demo_episode,
     draw_episode,
     encode_frame,
