@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 
 from autoloader.batch import AugmentableBatch, Batch, assemble, wrapper
-from autoloader.decode.activity import HelperActivity
+from autoloader.decode.activity import DatasetActivity
 from autoloader.extras import needs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
@@ -46,10 +46,7 @@ from autoloader.telemetry.lines import run_name
 from autoloader.telemetry.meter import ConsumerMeter
 from autoloader.telemetry.progress import Patience, doing
 from autoloader.telemetry.statistics import (
-    CacheStatistics,
     ControllerStatistics,
-    DatasetStatistics,
-    HelperStatistics,
     RingStatistics,
     Statistics,
 )
@@ -57,12 +54,6 @@ from autoloader.telemetry.statistics import (
 if TYPE_CHECKING:
     from autoloader.actuation.in_thread import ThreadPipeline
     from autoloader.device.transfer import Transfer
-
-
-def _helpers(seen: HelperActivity, slots: int) -> HelperStatistics | None:
-    if not (slots or seen.batches):
-        return None
-    return HelperStatistics(**dataclasses.asdict(seen))
 
 
 def _repeated(tree: Any) -> Any:
@@ -474,15 +465,15 @@ class Delivery:
     ) -> Statistics:
         """A snapshot of the loader whose batches these are; see ``telemetry.Statistics``."""
         activity, meter, progress = pipeline.activity(), self.meter, self.progress
+        helpers = activity.helpers
         datasets = {
-            name: DatasetStatistics(
-                weight=shares[index],
-                share=progress.share(index),
+            name: activity.datasets.get(name, DatasetActivity()).told(
+                shares[index],
+                progress.share(index),
+                samples=progress.taken[index],
                 non_finite=progress.non_finite[index],
-                **(own.as_statistics() if own else {}),
             )
             for index, name in enumerate(self._mixture.names)
-            for own in [activity.datasets.get(name)]
         }
         return Statistics(
             samples=meter.samples,
@@ -497,13 +488,12 @@ class Delivery:
             ring=RingStatistics(
                 slots=activity.ring_slots,
                 filled=activity.ring_filled,
-                occupancy_ratio=activity.ring_filled / activity.ring_slots,
                 copies=self.lender.copies,
                 allocated_bytes=self.memory.allocated_bytes(),
                 stuck=activity.ring_stuck,
             ),
-            cache=CacheStatistics(**activity.cache.as_statistics()),
-            helpers=_helpers(activity.helpers, pipeline.knobs.helper_slots),
+            cache=activity.cache.told(),
+            helpers=helpers if pipeline.knobs.helper_slots or helpers.batches else None,
             datasets=datasets,
             knobs=pipeline.knobs.flat(),
             state=pipeline.state if controlled else None,

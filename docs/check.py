@@ -111,7 +111,7 @@ def metrics_table(_: str) -> Iterator[tuple[str, ...]]:
     for metric in METRICS:
         label = f"/{metric.label.upper()}" if metric.label else ""
         counter = ", counter" if metric.kind == "counter" else ""
-        only = "" if metric.told is not None else " (Prometheus and record only)"
+        only = "" if metric.told else " (Prometheus and record only)"
         yield (
             f"`{metric.name}{label}`",
             metric.unit + counter,

@@ -29,15 +29,17 @@ from autoloader.process.setup import PipelineSetup
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
-    DatasetMoment,
     LatelyMoment,
     MemoryMoment,
     Move,
-    RingMoment,
     Snapshot,
     StageMoment,
 )
-from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+from autoloader.telemetry.statistics import (
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+)
 
 _KEPT_MOVES = 12
 _KEPT_MOMENTS = 60
@@ -145,7 +147,6 @@ class Moments:
 
     def _taken(self, seen: Observation, activity: PipelineActivity) -> Snapshot:
         stages = self._stages(seen)
-        cache = activity.cache
         waits = _value(seen.wait_ratio)
         self._waits.append(None if waits is None or seen.parked else round(waits, 4))
         self._headrooms.append(_bytes(seen.headroom_bytes))
@@ -167,10 +168,13 @@ class Moments:
                 loader_bytes=_bytes(seen.loader_bytes),
                 pressure_percent=_value(seen.pressure_percent),
             ),
-            ring=RingMoment(
-                activity.ring_slots, activity.ring_filled, self._memory.allocated_bytes()
+            ring=RingStatistics(
+                activity.ring_slots,
+                activity.ring_filled,
+                self._memory.allocated_bytes(),
+                stuck=activity.ring_stuck,
             ),
-            cache=CacheStatistics(**cache.as_statistics()),
+            cache=activity.cache.told(),
             stages=stages,
             datasets=self._datasets(activity),
             moves=moves,
@@ -207,18 +211,11 @@ class Moments:
             found.append(StageMoment(one.stage, one.dataset, one.workers, service, busy, bound))
         return tuple(found)
 
-    def _datasets(self, activity: PipelineActivity) -> dict[str, DatasetMoment]:
+    def _datasets(self, activity: PipelineActivity) -> dict[str, DatasetStatistics]:
         mixed = sum(one.taken for one in activity.datasets.values())
         return {
-            name: DatasetMoment(
-                weight=self._weights[name],
-                share=own.taken / mixed if mixed else None,
-                samples=own.taken,
-                queue=own.queue,
-                stalls=own.stalls,
-                quarantined=own.quarantined,
-                generations=own.generations,
-                interruptions=own.interruptions,
+            name: own.told(
+                self._weights[name], own.taken / mixed if mixed else None, samples=own.taken
             )
             for name, own in activity.datasets.items()
         }

@@ -34,9 +34,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +46,7 @@ from autoloader.cache.slab import BLACK, FrameSlab, machine_bytes
 from autoloader.errors import PipelineError
 from autoloader.host.threads import LoaderThread
 from autoloader.order.schedule import NEVER
+from autoloader.telemetry.statistics import CacheStatistics
 
 logger = logging.getLogger(__name__)
 
@@ -100,17 +100,21 @@ class CacheCounts:
     private: bool = False
     stuck: int = 0
 
-    def as_statistics(self) -> dict[str, Any]:
-        """What people are told of it (``telemetry.CacheStatistics``)."""
+    def told(self) -> CacheStatistics:
+        """What people are told of it."""
         shown = self.hits + self.misses
-        told = asdict(self)
-        for name in ("burden", "late_bytes", "allocated_bytes", "private"):
-            del told[name]
-        return {
-            **told,
-            "hit_ratio": self.hits / shown if shown else None,
-            "threshold": self.burden,
-        }
+        return CacheStatistics(
+            self.budget_bytes,
+            self.held_bytes,
+            self.slots,
+            self.hits,
+            self.misses,
+            self.hits / shown if shown else None,
+            self.burden,
+            self.from_disk,
+            self.private_bytes,
+            self.stuck,
+        )
 
 
 class FrameTable:

@@ -20,7 +20,8 @@ from rich.text import Text
 from autoloader.controller.states import STATE_MEANING, State
 from autoloader.errors import printable
 from autoloader.knobs import UNUSED_KNOBS
-from autoloader.telemetry.snapshot import DatasetMoment, Move, Snapshot, StageMoment
+from autoloader.telemetry.snapshot import Move, Snapshot, StageMoment
+from autoloader.telemetry.statistics import DatasetStatistics
 from autoloader.telemetry.verdict import (
     LITTLE_RATIO,
     changes_words,
@@ -281,7 +282,7 @@ def _ranks(group: Sequence[Snapshot], most: int) -> list[Text]:
     return found
 
 
-def _datasets(datasets: Mapping[str, DatasetMoment], room: int) -> list[Text]:
+def _datasets(datasets: Mapping[str, DatasetStatistics], room: int) -> list[Text]:
     """Datasets, those in trouble first, in so many lines."""
     if room < 2:
         return []
@@ -306,7 +307,7 @@ def _datasets(datasets: Mapping[str, DatasetMoment], room: int) -> list[Text]:
     return found
 
 
-def _trouble(one: DatasetMoment) -> tuple[bool, float, float]:
+def _trouble(one: DatasetStatistics) -> tuple[bool, float, float]:
     bad = bool(one.stalls or one.quarantined or one.interruptions)
     return bad, one.quarantined + one.stalls, one.weight
 

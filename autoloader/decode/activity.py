@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoloader.cache.table import CacheCounts
+from autoloader.telemetry.statistics import DatasetStatistics, HelperStatistics
 
 
 @dataclass(slots=True)
@@ -44,13 +45,10 @@ class DatasetActivity:
     interruptions: int = 0
     awaits: str = ""
 
-    def as_statistics(self) -> dict[str, Any]:
-        """What the trainer is told of it (``telemetry.DatasetStatistics``)."""
-        names = (
-            *("queue", "stalls", "quarantined", "generations", "interruptions"),
-            *("decode_s", "decoded"),
-        )
-        return {name: getattr(self, name) for name in names}
+    def told(self, weight: float, share: float | None, **own: int) -> DatasetStatistics:
+        """What people are told of it; ``own`` is what only the teller knows."""
+        names = DatasetStatistics.__dataclass_fields__.keys() & self.__dataclass_fields__.keys()
+        return DatasetStatistics(weight, share, **{n: getattr(self, n) for n in names}, **own)
 
     def plus(self, other: DatasetActivity) -> DatasetActivity:
         """What two batch builders have done for the same dataset."""
@@ -64,28 +62,6 @@ class DatasetActivity:
             awaits=self.awaits or other.awaits,
             **summed,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class HelperActivity:
-    """What helpers on other hosts are doing.
-
-    Attributes:
-        present: helpers that work; those that are on their way do not count.
-        possible: for how many the cluster has processors; 0: not known.
-        batches: that they have filled.
-        compared, different: batches that were filled twice to be compared, and that differed.
-        late: batches that were filled here because an answer did not come in time.
-        again: these, and those whose helper was lost.
-    """
-
-    present: int = 0
-    possible: int = 0
-    batches: int = 0
-    compared: int = 0
-    different: int = 0
-    late: int = 0
-    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +145,7 @@ class PipelineActivity:
     cache: CacheCounts = field(default_factory=CacheCounts)
     call_s: float = 0.0
     calls: int = 0
-    helpers: HelperActivity = field(default_factory=HelperActivity)
+    helpers: HelperStatistics = field(default_factory=HelperStatistics)
     ring_stuck: int = 0
 
     @classmethod
@@ -177,7 +153,7 @@ class PipelineActivity:
         """From ``dataclasses.asdict``."""
         datasets = {name: DatasetActivity(**own) for name, own in plain["datasets"].items()}
         cache = CacheCounts(**plain["cache"])
-        helpers = HelperActivity(**plain["helpers"])
+        helpers = HelperStatistics(**plain["helpers"])
         return cls(**{**plain, "datasets": datasets, "cache": cache, "helpers": helpers})
 
     @property

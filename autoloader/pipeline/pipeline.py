@@ -46,7 +46,7 @@ from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.slab import private_bytes
 from autoloader.cache.table import CacheCounts, FrameCosts
 from autoloader.clock import Clock
-from autoloader.decode.activity import BuilderActivity, HelperActivity, PipelineActivity
+from autoloader.decode.activity import BuilderActivity, PipelineActivity
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.quarantine import BadRecord, Quarantine
 from autoloader.decode.source import SampleSource
@@ -58,6 +58,7 @@ from autoloader.ring.memory import RingMemory
 from autoloader.ring.message import BatchMessage
 from autoloader.ring.slots import SlotPool
 from autoloader.samples.resolve import ResolvedMixture
+from autoloader.telemetry.statistics import HelperStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
@@ -589,7 +590,7 @@ class Pipeline:
             ),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
-            helpers=HelperActivity(**counts),
+            helpers=HelperStatistics(**counts),
         )
 
     def _builder_activity(self) -> BuilderActivity:

@@ -144,6 +144,11 @@ class DeliveryProgress:
         )
         return other
 
+    @property
+    def taken(self) -> Sequence[int]:
+        """[D] samples of each dataset that were handed out."""
+        return self._taken
+
     def share(self, dataset: int) -> float | None:
         """A dataset's share of what was handed out."""
         every = sum(self._taken)

@@ -65,7 +65,7 @@ class PipelineMetrics(Collector):
             family = kind(metric.exported_name, about, labels=names)
             for one in snapshots:
                 common = [str(one.rank), one.split, str(one.pipeline)]
-                for name, value in labelled(metric.seen(one)):
+                for name, value in labelled(metric.read(one)):
                     family.add_metric([*common, *([name] if metric.label else [])], float(value))
             if family.samples:
                 yield family

@@ -9,12 +9,12 @@ Not here: where they go (``exporter``, ``lightning.monitor``), measuring (``actu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from autoloader.telemetry.snapshot import Snapshot, StageMoment
+from autoloader.telemetry.snapshot import Snapshot
 from autoloader.telemetry.statistics import Statistics
 
 Number = float | int | None
@@ -31,8 +31,7 @@ class Metric:
         unit: of the value.
         meaning: what it is.
         advice: what to do about it.
-        seen: reads it from a moment of a run.
-        told: reads it from ``AutoLoader.statistics``; ``None``: only the loader's child knows it.
+        path: of its field in ``Snapshot``, such as "consumer.wait_ratio".
         kind: "counter" where it only grows; it begins again with a child that was started again.
         label: what its values are told apart by: "dataset", "stage" or "knob"; "": there is one.
         worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": it says
@@ -43,8 +42,7 @@ class Metric:
     unit: str
     meaning: str
     advice: str
-    seen: Callable[[Snapshot], Values]
-    told: Callable[[Statistics], Values] | None = None
+    path: str
     kind: Literal["gauge", "counter"] = "gauge"
     label: str = ""
     worst: Literal["", "highest", "lowest"] = ""
@@ -54,46 +52,32 @@ class Metric:
         """In Prometheus text."""
         return f"autoloader_{self.name}" + ("_total" if self.kind == "counter" else "")
 
+    @property
+    def told(self) -> bool:
+        """Whether ``AutoLoader.statistics`` has it; else only the loader's child knows it."""
+        return hasattr(Statistics, _flat_path(self.path)[0])
 
-def _of_datasets(field: str) -> dict[str, Any]:
-    def seen(moment: Snapshot) -> Values:
-        return {name: getattr(one, field) for name, one in moment.datasets.items()}
-
-    def told(statistics: Statistics) -> Values:
-        return {name: getattr(one, field) for name, one in statistics.datasets.items()}
-
-    return {"seen": seen, "told": told, "label": "dataset"}
-
-
-def _of_stages(read: Callable[[StageMoment], Number]) -> dict[str, Any]:
-    return {
-        "seen": lambda moment: {one.name: read(one) for one in moment.stages},
-        "label": "stage",
-    }
-
-
-def _of_controller(field: str) -> dict[str, Any]:
-    def read(one: Snapshot | Statistics) -> Values:
-        control = one.control if isinstance(one, Snapshot) else one.controller
-        return None if control is None else int(getattr(control, field))
-
-    return {"seen": read, "told": read, "kind": "counter"}
+    def read(self, one: Snapshot | Statistics) -> Values:
+        """Its value in a moment of a run, or in what a loader tells."""
+        *places, field = (
+            self.path.split(".") if isinstance(one, Snapshot) else _flat_path(self.path)
+        )
+        whole: Any = one
+        for place in places:
+            whole = getattr(whole, place)
+        if isinstance(whole, Mapping):
+            return {name: getattr(part, field) for name, part in whole.items()}
+        if isinstance(whole, tuple):
+            return {part.name: getattr(part, field) for part in whole}
+        value = None if whole is None else getattr(whole, field)
+        if isinstance(value, Mapping):
+            return {name: one for name, one in value.items() if type(one) in (int, float)}
+        return {value or "unknown": 1} if isinstance(value, str) else value
 
 
-def _of_cache(field: str) -> dict[str, Any]:
-    def read(one: Snapshot | Statistics) -> Values:
-        found: Number = None if one.cache is None else getattr(one.cache, field)
-        return found
-
-    return {"seen": read, "told": read}
-
-
-def _numbers(knobs: Mapping[str, Any]) -> Mapping[str, Number]:
-    return {
-        knob: value
-        for knob, value in knobs.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
+def _flat_path(path: str) -> list[str]:
+    """The way to a field in ``Statistics``, which has no parts for consumer and memory."""
+    return path.removeprefix("consumer.").removeprefix("memory.").split(".")
 
 
 METRICS: tuple[Metric, ...] = (
@@ -102,8 +86,7 @@ METRICS: tuple[Metric, ...] = (
         "of 1",
         "share of its time that training waits for data, over the last seconds",
         "above 0.01 training waits: `limited_by` says for what",
-        lambda moment: moment.consumer.wait_ratio,
-        lambda told: told.wait_ratio,
+        "consumer.wait_ratio",
         worst="highest",
     ),
     Metric(
@@ -111,8 +94,7 @@ METRICS: tuple[Metric, ...] = (
         "samples/s",
         "samples that training takes in a second, of this rank",
         "compare it with `bound_per_s`, and with a run with `replay_one_batch`",
-        lambda moment: moment.consumer.samples_per_s,
-        lambda told: told.samples_per_s,
+        "consumer.samples_per_s",
         worst="lowest",
     ),
     Metric(
@@ -121,7 +103,7 @@ METRICS: tuple[Metric, ...] = (
         "what the loader's slowest stage could give",
         "near `samples_per_s` the loader is the bottleneck; the stage with the least "
         "`stage_bound_per_s` is the one to widen",
-        lambda moment: moment.bound_per_s,
+        "bound_per_s",
     ),
     Metric(
         "limited_by",
@@ -129,7 +111,7 @@ METRICS: tuple[Metric, ...] = (
         "what a faster run would need first, as the label: training, gpu, memory, or a stage",
         "training, gpu: the loader is fast enough; memory: see `headroom_bytes`; a stage: give it "
         "processors or a faster disk",
-        lambda moment: {moment.limited_by or "unknown": 1},
+        "limited_by",
         label="limit",
     ),
     Metric(
@@ -137,8 +119,7 @@ METRICS: tuple[Metric, ...] = (
         "batches",
         "batches that training has taken",
         "where it stands still and `waiting_s` grows, the loader hangs: look at its log",
-        lambda moment: moment.consumer.batches,
-        lambda told: told.batches,
+        "consumer.batches",
         kind="counter",
     ),
     Metric(
@@ -146,22 +127,21 @@ METRICS: tuple[Metric, ...] = (
         "s",
         "for how long training has waited for the batch that it wants now; 0: it does not wait",
         "above 60: look at `dataset_stalls` and at the storage",
-        lambda moment: moment.consumer.waiting_s,
+        "consumer.waiting_s",
     ),
     Metric(
         "step_s",
         "s",
         "training's time from one batch to the next",
         "of several ranks, the slowest holds up all",
-        lambda moment: moment.consumer.step_s,
+        "consumer.step_s",
     ),
     Metric(
         "headroom_bytes",
         "bytes",
         "memory that the machine, or the cgroup that binds, can still give",
         "below `ram_floor_bytes` the loader shrinks; where that lasts, find who takes the memory",
-        lambda moment: moment.memory.headroom_bytes,
-        lambda told: told.headroom_bytes,
+        "memory.headroom_bytes",
         worst="lowest",
     ),
     Metric(
@@ -169,7 +149,7 @@ METRICS: tuple[Metric, ...] = (
         "bytes",
         "memory that must stay free",
         "alert on headroom below it for more than a minute",
-        lambda moment: moment.memory.floor_bytes,
+        "memory.floor_bytes",
     ),
     Metric(
         "loader_bytes",
@@ -177,53 +157,49 @@ METRICS: tuple[Metric, ...] = (
         "memory that the loader's processes hold, without the ring; ranks that share a child each "
         "say what it holds for all",
         "where it grows without end while knobs stand still, report it",
-        lambda moment: moment.memory.loader_bytes,
-        lambda told: told.loader_bytes,
+        "memory.loader_bytes",
     ),
     Metric(
         "pressure_percent",
         "%",
         "PSI `memory some avg10`: share of time that processes stood still for memory",
         "above 10 the machine is short of memory, whatever is free",
-        lambda moment: moment.memory.pressure_percent,
+        "memory.pressure_percent",
     ),
     Metric(
         "gpu_busy_ratio",
         "of 1",
         "load of the trainer's GPU",
         "low with a high `wait_ratio`: the loader costs you GPU time; low without: the step does",
-        lambda moment: moment.gpu_busy_ratio,
+        "gpu_busy_ratio",
     ),
     Metric(
         "idle_cpus",
         "processors",
         "processors that nobody used",
         "near 0 with a high `wait_ratio`: more processors, or less to decode, is what helps",
-        lambda moment: moment.idle_cpus,
+        "idle_cpus",
     ),
     Metric(
         "ring_slots",
         "batches",
         "batches that the ring can hold",
         "the controller moves it; few on purpose where memory is short",
-        lambda moment: moment.ring.slots,
-        lambda told: told.ring.slots,
+        "ring.slots",
     ),
     Metric(
         "ring_filled",
         "batches",
         "batches that are ready",
         "0 for long: training waits",
-        lambda moment: moment.ring.filled,
-        lambda told: told.ring.filled,
+        "ring.filled",
     ),
     Metric(
         "ring_occupancy_ratio",
         "of 1",
         "ready batches / slots",
         "near 1 training is the bottleneck, near 0 the loader",
-        lambda moment: moment.ring.occupancy_ratio,
-        lambda told: told.ring.occupancy_ratio,
+        "ring.occupancy_ratio",
         worst="lowest",
     ),
     Metric(
@@ -231,29 +207,28 @@ METRICS: tuple[Metric, ...] = (
         "bytes",
         "memory that the ring holds",
         "it is `ring_slots` × a batch, and what training keeps of batches",
-        lambda moment: moment.ring.allocated_bytes,
-        lambda told: told.ring.allocated_bytes,
+        "ring.allocated_bytes",
     ),
     Metric(
         "cache_hit_ratio",
         "of 1",
         "frames shown from the cache, of all frames",
         "low with memory to spare: raise `cache_bytes`, or leave it to the controller (`auto`)",
-        **_of_cache("hit_ratio"),
+        path="cache.hit_ratio",
     ),
     Metric(
         "cache_held_bytes",
         "bytes",
         "decoded frames that are held",
         "surplus: it goes first when memory is short",
-        **_of_cache("held_bytes"),
+        path="cache.held_bytes",
     ),
     Metric(
         "cache_budget_bytes",
         "bytes",
         "what the cache may hold",
         "see the knob `cache_bytes`",
-        **_of_cache("budget_bytes"),
+        path="cache.budget_bytes",
     ),
     Metric(
         "cache_hits",
@@ -261,7 +236,7 @@ METRICS: tuple[Metric, ...] = (
         "frames shown from the cache",
         "see `cache_hit_ratio`",
         kind="counter",
-        **_of_cache("hits"),
+        path="cache.hits",
     ),
     Metric(
         "cache_misses",
@@ -269,15 +244,14 @@ METRICS: tuple[Metric, ...] = (
         "frames that were decoded instead",
         "see `cache_hit_ratio`",
         kind="counter",
-        **_of_cache("misses"),
+        path="cache.misses",
     ),
     Metric(
         "restarts",
         "times",
         "times the loader's child was started again",
         "any: its log and `autoloader doctor` say why (mostly the kernel, for memory)",
-        lambda moment: moment.restarts,
-        lambda told: told.restarts,
+        "restarts",
         kind="counter",
     ),
     Metric(
@@ -285,77 +259,88 @@ METRICS: tuple[Metric, ...] = (
         "times",
         "decisions of the controller, about one a second",
         "where it stands still the controller does: look for its fault in the log",
-        **_of_controller("decisions"),
+        path="control.decisions",
+        kind="counter",
     ),
     Metric(
         "changes",
         "times",
         "changes of knobs by the controller's policy",
         "many without end: `autoloader report` shows what it goes back and forth between",
-        **_of_controller("changes"),
+        path="control.changes",
+        kind="counter",
     ),
     Metric(
         "taken_back",
         "times",
         "changes that did not pay and were taken back",
         "a few are how it learns",
-        **_of_controller("taken_back"),
+        path="control.taken_back",
+        kind="counter",
     ),
     Metric(
         "refused",
         "times",
         "changes for which there was no room any more",
         "many: memory is what limits; see `headroom_bytes`",
-        **_of_controller("refused"),
+        path="control.refused",
+        kind="counter",
     ),
     Metric(
         "drops",
         "times",
         "rounds in which the reflex dropped buffers",
         "any: the RAM floor was crossed, by this loader or by a neighbour",
-        **_of_controller("drops"),
+        path="control.drops",
+        kind="counter",
     ),
     Metric(
         "stage_bound_per_s",
         "samples/s",
         "what a stage could give",
         "the least is what limits the loader",
-        **_of_stages(lambda stage: stage.bound_per_s),
+        path="stages.bound_per_s",
+        label="stage",
     ),
     Metric(
         "stage_service_s",
         "s",
         "work of one worker of a stage for one sample",
         "for decode: smaller images; for read: nearer data",
-        **_of_stages(lambda stage: stage.service_s),
+        path="stages.service_s",
+        label="stage",
     ),
     Metric(
         "stage_busy_ratio",
         "of 1",
         "share of its workers' time that a stage works",
         "near 1 it needs more workers, and processors for them",
-        **_of_stages(lambda stage: stage.busy_ratio),
+        path="stages.busy_ratio",
+        label="stage",
     ),
     Metric(
         "dataset_share",
         "of 1",
         "share of a dataset in the samples so far",
         "far from `dataset_weight` for long: its stream is too slow, see `dataset_queue`",
-        **_of_datasets("share"),
+        path="datasets.share",
+        label="dataset",
     ),
     Metric(
         "dataset_weight",
         "of 1",
         "share that a dataset should have",
         "set by the spec",
-        **_of_datasets("weight"),
+        path="datasets.weight",
+        label="dataset",
     ),
     Metric(
         "dataset_queue",
         "samples",
         "samples of a dataset that wait to be decoded",
         "at 0 for long its stream is too slow: raise `cycle_length` or `stream_prefetch` for it",
-        **_of_datasets("queue"),
+        path="datasets.queue",
+        label="dataset",
     ),
     Metric(
         "dataset_stalls",
@@ -363,7 +348,8 @@ METRICS: tuple[Metric, ...] = (
         "times that the mixture waited 5 s for a dataset",
         "any: look at its storage",
         kind="counter",
-        **_of_datasets("stalls"),
+        path="datasets.stalls",
+        label="dataset",
     ),
     Metric(
         "dataset_quarantined",
@@ -371,7 +357,8 @@ METRICS: tuple[Metric, ...] = (
         "bad records of a dataset that were left out",
         "`loader.quarantined()` and `autoloader report` name them",
         kind="counter",
-        **_of_datasets("quarantined"),
+        path="datasets.quarantined",
+        label="dataset",
     ),
     Metric(
         "dataset_interruptions",
@@ -379,15 +366,15 @@ METRICS: tuple[Metric, ...] = (
         "times that a dataset's remote files broke off and were opened again",
         "many: look at the network",
         kind="counter",
-        **_of_datasets("interruptions"),
+        path="datasets.interruptions",
+        label="dataset",
     ),
     Metric(
         "knob",
         "as the knob's",
         "a knob's value in force, of those that are numbers",
         "see docs/reference/knobs.md",
-        lambda moment: _numbers(moment.knobs),
-        lambda told: _numbers(told.knobs),
+        "knobs",
         label="knob",
     ),
 )
@@ -407,8 +394,8 @@ def flat(statistics: Statistics) -> dict[str, float]:
     return {
         f"{metric.name}/{name}" if metric.label else metric.name: value
         for metric in METRICS
-        if metric.told is not None
-        for name, value in labelled(metric.told(statistics))
+        if metric.told
+        for name, value in labelled(metric.read(statistics))
     }
 
 
@@ -418,7 +405,7 @@ COMPARED = tuple(metric for metric in METRICS if metric.worst)
 
 def compared(moment: Snapshot) -> dict[str, float]:
     """What of a rank's moment is compared with other ranks, by name."""
-    return {metric.name: value for metric in COMPARED for _, value in labelled(metric.seen(moment))}
+    return {metric.name: value for metric in COMPARED for _, value in labelled(metric.read(moment))}
 
 
 def over_ranks(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -16,17 +16,24 @@ Not here: taking it (``actuation.moments``), where it lies for others (``telemet
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from autoloader.errors import UsageError
-from autoloader.telemetry.statistics import CacheStatistics, ControllerStatistics
+from autoloader.telemetry.statistics import (
+    CacheStatistics,
+    ControllerStatistics,
+    DatasetStatistics,
+    RingStatistics,
+)
 
 SCHEMA_VERSION = 1
-_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +78,6 @@ class MemoryMoment:
 
 
 @dataclass(frozen=True, slots=True)
-class RingMoment:
-    """The batch ring; see ``telemetry.RingStatistics``."""
-
-    slots: int = 0
-    filled: int = 0
-    allocated_bytes: int = 0
-
-    @property
-    def occupancy_ratio(self) -> float:
-        """Near 1 the consumer is the bottleneck, near 0 the loader."""
-        return self.filled / self.slots if self.slots else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class StageMoment:
     """One stage, or one dataset's part of it.
 
@@ -109,34 +102,6 @@ class StageMoment:
     def name(self) -> str:
         """Stage and dataset, as in ``limited_by``."""
         return f"{self.stage}:{self.dataset}" if self.dataset else self.stage
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetMoment:
-    """One dataset; see ``telemetry.DatasetStatistics``.
-
-    Attributes:
-        weight: its share by the spec, of 1.
-        share: its share of the samples mixed so far; ``None`` before any.
-        samples: of it that were mixed so far.
-        queue: encoded samples waiting.
-        stalls: times the mixture waited 5 s for it.
-        quarantined: its bad records.
-        generations: times its stream was opened.
-        interruptions: times its remote files broke off and were opened again.
-        decode_s, decoded: seconds that decode threads worked on its samples, and such samples.
-    """
-
-    weight: float
-    share: float | None = None
-    samples: int = 0
-    queue: int = 0
-    stalls: int = 0
-    quarantined: int = 0
-    generations: int = 0
-    interruptions: int = 0
-    decode_s: float = 0.0
-    decoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +194,10 @@ class Snapshot:
     why: str = ""
     consumer: ConsumerMoment = field(default_factory=ConsumerMoment)
     memory: MemoryMoment = field(default_factory=MemoryMoment)
-    ring: RingMoment = field(default_factory=RingMoment)
+    ring: RingStatistics = field(default_factory=RingStatistics)
     cache: CacheStatistics | None = None
     stages: tuple[StageMoment, ...] = ()
-    datasets: Mapping[str, DatasetMoment] = field(default_factory=dict)
+    datasets: Mapping[str, DatasetStatistics] = field(default_factory=dict)
     knobs: Mapping[str, Any] = field(default_factory=dict)
     control: ControllerStatistics | None = None
     moves: tuple[Move, ...] = ()
@@ -266,44 +231,27 @@ class Snapshot:
         Raises:
             UsageError: it is no snapshot.
         """
-        try:
-            moment = _read(cls, plain)
-            return replace(
-                moment,
-                consumer=_read(ConsumerMoment, plain.get("consumer") or {}),
-                memory=_read(MemoryMoment, plain.get("memory") or {}),
-                ring=_read(RingMoment, plain.get("ring") or {}),
-                cache=_read(CacheStatistics, plain["cache"]) if plain.get("cache") else None,
-                control=(
-                    _read(ControllerStatistics, plain["control"]) if plain.get("control") else None
-                ),
-                stages=tuple(_read(StageMoment, one) for one in plain.get("stages") or ()),
-                datasets={
-                    name: _read(DatasetMoment, one)
-                    for name, one in (plain.get("datasets") or {}).items()
-                },
-                moves=tuple(_move(one) for one in plain.get("moves") or ()),
-                lately=LatelyMoment(
-                    **{name: tuple(row) for name, row in (plain.get("lately") or {}).items()}
-                ),
-            )
-        except (TypeError, AttributeError, ValueError, KeyError) as error:
-            raise UsageError(
-                f"not a snapshot of a run: {error}",
-                remedy="read what a loader of this library wrote",
-            ) from error
+        return _read(_reader().validate_python, plain)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Snapshot:
         """From ``to_json``; raises as ``from_dict`` does."""
-        try:
-            plain = json.loads(text)
-        except ValueError as error:
-            raise UsageError(
-                f"not a snapshot of a run: {error}",
-                remedy="read what a loader of this library wrote",
-            ) from error
-        return cls.from_dict(plain)
+        return _read(_reader().validate_json, text)
+
+
+@functools.cache
+def _reader() -> TypeAdapter[Snapshot]:
+    """Made when a snapshot is read, not with the import."""
+    return TypeAdapter(Snapshot)
+
+
+def _read(read: Callable[[Any], Snapshot], found: Any) -> Snapshot:
+    try:
+        return read(found)
+    except ValueError as error:
+        raise UsageError(
+            f"not a snapshot of a run: {error}", remedy="read what a loader of this library wrote"
+        ) from error
 
 
 def encoded(values: Mapping[str, Any]) -> str:
@@ -329,22 +277,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__"):
         return {name: _finite(one) for name, one in _fields(value).items()}
     return value
-
-
-def _read(kind: type[_Kind], plain: Mapping[str, Any]) -> _Kind:
-    """One dataclass from what is there of its fields."""
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    given = {name: plain[name] for name in known if name in plain}
-    missing = [
-        one.name
-        for one in known.values()
-        if one.name not in given and one.default is MISSING and one.default_factory is MISSING
-    ]
-    if missing:
-        raise ValueError(f"{kind.__name__} without {', '.join(missing)}")
-    return kind(**given)
-
-
-def _move(plain: Mapping[str, Any]) -> Move:
-    changes = {knob: (before, after) for knob, (before, after) in plain["changes"].items()}
-    return replace(_read(Move, plain), changes=changes)

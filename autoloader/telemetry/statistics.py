@@ -18,7 +18,8 @@ class DatasetStatistics:
 
     Attributes:
         weight: its share by the spec, of 1.
-        share: its share of the samples delivered so far.
+        share: its share of the samples so far; ``None`` before any.
+        samples: of it so far: delivered by the loader, or mixed in its child.
         queue: encoded samples waiting; at 0 for long, its stream is too slow (raise
             ``cycle_length`` or ``stream_prefetch`` for it).
         stalls: times the mixture waited 5 s for it; look at its storage.
@@ -26,7 +27,8 @@ class DatasetStatistics:
         generations: times its stream was opened since the pipeline began: one, and one more with
             each change of a stream knob.
         non_finite: its samples whose action or state held NaN or an infinite value, since the
-            loader was made; any: look at its records, and set ``errors.non_finite``.
+            loader was made; any: look at its records, and set ``errors.non_finite``. ``None``: the
+            loader's child does not know.
         interruptions: times its remote files did not answer and it went on where it stopped; many
             of them: look at the network.
         decode_s, decoded: seconds that decode threads worked on its samples, and such samples,
@@ -34,15 +36,16 @@ class DatasetStatistics:
     """
 
     weight: float
-    share: float | None
+    share: float | None = None
+    samples: int = 0
     queue: int = 0
     stalls: int = 0
     quarantined: int = 0
     generations: int = 0
-    non_finite: int = 0
     interruptions: int = 0
     decode_s: float = 0.0
     decoded: int = 0
+    non_finite: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,24 @@ class RingStatistics:
     Attributes:
         slots: batches it can hold.
         filled: batches ready for the consumer.
-        occupancy_ratio: filled / slots; near 1 the consumer is the bottleneck, near 0 the loader.
-        copies: batches handed out as copies because the consumer keeps too many.
         allocated_bytes: pages the kernel holds for it.
+        copies: batches handed out as copies because the consumer keeps too many; ``None``: the
+            loader's child does not know.
         stuck: slots out of use, beside the others, because a thread that was told to end still
             writes to them (``isolation="thread"``; a child is started anew instead). Any for long:
             a picture takes long to decode, or the file system does not answer.
     """
 
-    slots: int
-    filled: int
-    occupancy_ratio: float
-    copies: int
-    allocated_bytes: int
+    slots: int = 0
+    filled: int = 0
+    allocated_bytes: int = 0
+    copies: int | None = None
     stuck: int = 0
+
+    @property
+    def occupancy_ratio(self) -> float:
+        """Ready batches / slots; near 1 the consumer is the bottleneck, near 0 the loader."""
+        return self.filled / self.slots if self.slots else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +122,13 @@ class HelperStatistics:
         again: these, and those whose helper was lost.
     """
 
-    present: int
-    possible: int
-    batches: int
-    compared: int
-    different: int
-    late: int
-    again: int
+    present: int = 0
+    possible: int = 0
+    batches: int = 0
+    compared: int = 0
+    different: int = 0
+    late: int = 0
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +208,13 @@ class Statistics:
     restarts: int
     worker_pids: tuple[int, ...]
 
+    @property
+    def control(self) -> ControllerStatistics | None:
+        """``controller``, as a snapshot calls it."""
+        return self.controller
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return asdict(self)
+        plain = asdict(self)
+        plain["ring"]["occupancy_ratio"] = self.ring.occupancy_ratio
+        return plain

@@ -19,7 +19,7 @@ from streams import spec_of
 from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, flat, labelled, over_ranks
-from autoloader.telemetry.snapshot import ConsumerMoment, DatasetMoment, Snapshot
+from autoloader.telemetry.snapshot import ConsumerMoment, DatasetStatistics, Snapshot
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -41,7 +41,7 @@ def a_moment(**changed: object) -> Snapshot:
         limited_by="decode",
         bound_per_s=2000.0,
         consumer=ConsumerMoment(100, 500.0, 0.25),
-        datasets={'a "b"\\c\nd': DatasetMoment(0.5, 0.49, 3200, queue=12, stalls=3)},
+        datasets={'a "b"\\c\nd': DatasetStatistics(0.5, 0.49, 3200, queue=12, stalls=3)},
         knobs={"ring_slots": 8, "reader": "indexed"},
     )
     return replace(plain, **changed)  # type: ignore[arg-type]
@@ -207,7 +207,7 @@ def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
     assert told["dataset_share/a"] == 1.0
     assert told["knob/ring_slots"] >= 4
     assert told["headroom_bytes"] > 0
-    names = {metric.name for metric in METRICS if metric.told is not None}
+    names = {metric.name for metric in METRICS if metric.told}
     assert {name.partition("/")[0] for name in told} <= names
     assert not any(name.endswith(("/worst", "/mean")) for name in told)
 
@@ -232,9 +232,9 @@ def test_values_of_a_moment_and_of_statistics_have_the_same_labels(written: Writ
     with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
         next(iter(loader))
         statistics = loader.statistics()
-    moment = a_moment(datasets={"a": DatasetMoment(1.0, 1.0)}, knobs=dict(statistics.knobs))
+    moment = a_moment(datasets={"a": DatasetStatistics(1.0, 1.0)}, knobs=dict(statistics.knobs))
     for metric in METRICS:
-        if metric.told is not None and metric.label:
-            told = {name for name, _ in labelled(metric.told(statistics))}
-            assert told == {name for name, _ in labelled(metric.seen(moment))}
+        if metric.told and metric.label:
+            told = {name for name, _ in labelled(metric.read(statistics))}
+            assert told == {name for name, _ in labelled(metric.read(moment))}
     assert flat(statistics)["batches"] == 1

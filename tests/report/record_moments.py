@@ -7,9 +7,9 @@ from typing import Any
 
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
-    DatasetMoment,
+    DatasetStatistics,
     MemoryMoment,
-    RingMoment,
+    RingStatistics,
     Snapshot,
     StageMoment,
 )
@@ -38,12 +38,12 @@ def a_moment(after_s: float = 100.0, **changed: Any) -> Snapshot:
         why="the consumer waits for nothing",
         consumer=ConsumerMoment(int(10 * after_s), 480.0, 0.25, 0.0, 0.1, 0.0),
         memory=MemoryMoment(8 * GIB, 5 * GIB, GIB // 4, 2 * GIB, 0.0),
-        ring=RingMoment(8, 2, 2**20),
+        ring=RingStatistics(8, 2, 2**20),
         cache=CacheStatistics(GIB, GIB // 2, 10, 30, 70, 0.3, None),
         stages=(StageMoment("decode", "", 2, 0.002, 0.9, 960.0),),
         datasets={
-            "bridge": DatasetMoment(0.75, 0.74, 3200, queue=12),
-            "fractal": DatasetMoment(0.25, 0.26, 1100, queue=3, stalls=2),
+            "bridge": DatasetStatistics(0.75, 0.74, 3200, queue=12),
+            "fractal": DatasetStatistics(0.25, 0.26, 1100, queue=3, stalls=2),
         },
         knobs={"ring_slots": 8, "decode_threads": 2},
         control=ControllerStatistics(decisions=100, changes=1),

@@ -7,10 +7,10 @@ from typing import Any
 
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
-    DatasetMoment,
+    DatasetStatistics,
     MemoryMoment,
     Move,
-    RingMoment,
+    RingStatistics,
     Snapshot,
     StageMoment,
 )
@@ -35,10 +35,10 @@ def a_moment(**changed: Any) -> Snapshot:
         "why": "decode is short",
         "consumer": ConsumerMoment(100, samples_per_s=500.0, wait_ratio=0.25, step_s=0.064),
         "memory": MemoryMoment(headroom_bytes=3 * GIB, floor_bytes=5 * GIB),
-        "ring": RingMoment(slots=8, filled=2, allocated_bytes=2**20),
+        "ring": RingStatistics(slots=8, filled=2, allocated_bytes=2**20),
         "cache": CacheStatistics(0, 0, 0, 0, 0, None, None),
         "stages": (StageMoment("decode", "", 4, 0.002, 0.9, 2000.0),),
-        "datasets": {"bridge": DatasetMoment(0.5, 0.49, 3200, queue=12)},
+        "datasets": {"bridge": DatasetStatistics(0.5, 0.49, 3200, queue=12)},
         "knobs": {"ring_slots": 8, "decode_threads": 4, "bridge.cycle_length": 2},
         "control": ControllerStatistics(decisions=100, changes=1),
         "moves": (Move(1_700_000_050.0, "policy", "decode is short", {"decode_threads": (2, 4)}),),

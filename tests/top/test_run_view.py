@@ -10,11 +10,11 @@ from moments import GIB, a_moment
 from autoloader.cli.run_view import Frame, draw_list, draw_run
 from autoloader.telemetry.snapshot import (
     ConsumerMoment,
-    DatasetMoment,
+    DatasetStatistics,
     LatelyMoment,
     MemoryMoment,
     Move,
-    RingMoment,
+    RingStatistics,
     Snapshot,
 )
 from autoloader.telemetry.statistics import CacheStatistics
@@ -30,8 +30,8 @@ def lines_of(*group: Snapshot, frame: Frame = FRAME) -> list[str]:
 
 def a_crowd() -> Snapshot:
     """29 datasets, one of which is in trouble."""
-    datasets = {f"set_{n:02}": DatasetMoment(1 / 29, 1 / 29, 100, queue=5) for n in range(29)}
-    datasets["set_17"] = DatasetMoment(1 / 29, 0.01, 30, stalls=2, quarantined=4)
+    datasets = {f"set_{n:02}": DatasetStatistics(1 / 29, 1 / 29, 100, queue=5) for n in range(29)}
+    datasets["set_17"] = DatasetStatistics(1 / 29, 0.01, 30, stalls=2, quarantined=4)
     moves = tuple(
         Move(NOW - n, "policy", "decode is short", {"io_threads": (n, 1)}) for n in (9, 8)
     )
@@ -90,7 +90,7 @@ def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
 
 
 def test_names_that_a_terminal_would_obey_are_shown_and_not_obeyed() -> None:
-    wicked = a_moment(datasets={"a\x1b[2Jb": DatasetMoment(1.0)}, script="t\x07.py")
+    wicked = a_moment(datasets={"a\x1b[2Jb": DatasetStatistics(1.0)}, script="t\x07.py")
     assert not any(character < " " for line in lines_of(wicked) for character in line)
 
 
@@ -172,7 +172,7 @@ def test_training_that_takes_nothing_is_told_as_such() -> None:
 
 
 def test_a_ring_that_was_just_made_smaller_is_not_fuller_than_full() -> None:
-    lines = lines_of(a_moment(ring=RingMoment(slots=4, filled=6, allocated_bytes=2**20)))
+    lines = lines_of(a_moment(ring=RingStatistics(slots=4, filled=6, allocated_bytes=2**20)))
     assert any("6 batches ready, 4 from now on, 1.0 MiB" in line for line in lines)
 
 
