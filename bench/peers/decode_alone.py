@@ -10,8 +10,7 @@ Not here: decoding a frame (``bench.peers.pictures``).
 from __future__ import annotations
 
 import itertools
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,67 +19,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.mixture import Mixture, read_mixture
+from bench.peers.copy_alone import Frames, RowsInThreads
 from bench.peers.pictures import decode_into
 from bench.records import parse_example, read_records
 
 POOL_SAMPLES = 3000
 """Samples held; their encoded frames are several times what caches hold."""
 
-SLOTS = 4
 
-
-class DecodeAlone:
+class DecodeAlone(RowsInThreads):
     """The contender; settings: ``threads`` (default 2), ``frame_offsets`` (the mixture's)."""
 
     def __init__(self, spec: Path, settings: Mapping[str, Any]) -> None:
-        self._threads = settings.get("threads", 2)
         mixture = read_mixture(spec)
         offsets = tuple(settings.get("frame_offsets", mixture.frame_offsets))
-        self._mixture = replace(mixture, frame_offsets=offsets)
-        self.datasets = len(self._mixture.datasets)
-        self._index, self._pairs = _pool(self._mixture)
-        height, width = self._mixture.size
-        frames = len(self._mixture.frame_offsets)
-        shape = (self._mixture.batch, frames, height, width, 3)
-        self._slots = [np.zeros(shape, np.uint8) for _ in range(SLOTS)]
-        self._done = 0
-        self._changed = threading.Condition()
-        self._closed = False
+        mixture = replace(mixture, frame_offsets=offsets)
+        self._index, self._pairs = _pool(mixture)
+        shape = (mixture.batch, len(offsets), *mixture.size, 3)
+        super().__init__(settings.get("threads", 2), shape, len(mixture.datasets))
 
-    def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        numbers = itertools.count()
-        for _ in range(self._threads):
-            threading.Thread(target=self._work, args=(numbers,), daemon=True).start()
-        batch = self._mixture.batch
-        for number in itertools.count():
-            with self._changed:
-                while self._done < (number + 1) * batch:
-                    self._changed.wait()
-            rows = np.arange(number * batch, (number + 1) * batch) % len(self._pairs)
-            yield {"images": self._slots[number % SLOTS], "dataset_index": self._index[rows]}
+    def _fill(self, out: Frames, number: int, scratch: Frames) -> Frames:
+        decoded: dict[int, int] = {}
+        for f, frame in enumerate(self._pairs[number % len(self._pairs)]):
+            if id(frame) in decoded:
+                out[f] = out[decoded[id(frame)]]
+                continue
+            scratch = decode_into(frame, out[f], scratch)
+            decoded[id(frame)] = f
+        return scratch
 
-    def close(self) -> None:
-        """Ends the threads."""
-        self._closed = True
-
-    def _work(self, numbers: Iterator[int]) -> None:
-        batch, scratch = self._mixture.batch, np.empty(0, np.uint8)
-        for number in numbers:
-            if self._closed:
-                return
-            frames = self._pairs[number % len(self._pairs)]
-            out = self._slots[number // batch % SLOTS][number % batch]
-            decoded: dict[int, int] = {}
-            for f, frame in enumerate(frames):
-                if id(frame) in decoded:
-                    out[f] = out[decoded[id(frame)]]
-                    continue
-                scratch = decode_into(frame, out[f], scratch)
-                decoded[id(frame)] = f
-            with self._changed:
-                self._done += 1
-                if self._done % batch == 0:
-                    self._changed.notify()
+    def _datasets_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._index[rows % len(self._pairs)]
 
 
 def _pool(mixture: Mixture) -> tuple[NDArray[np.int64], list[list[bytes]]]:
