@@ -20,6 +20,7 @@ import numpy as np
 import simplejpeg
 
 from autoloader import AutoLoader
+from bench.control.trainer import endless
 from bench.data import ensure_data
 from bench.endurance.claims import HELD, Circumstances, Claim
 from bench.mixture import read_mixture
@@ -46,7 +47,7 @@ def _held_per_frame() -> tuple[float, float]:
     spec = ensure_data("tiny")
     knobs = {"reader": "indexed", "decode_threads": 1}
     with AutoLoader(spec, **HELD, knobs=knobs) as opened:
-        batches = (batch for _ in itertools.count() for batch in opened)
+        batches = endless(opened)
         for _ in range(WARM_BATCHES):
             next(batches)
         child, frames = opened.statistics().worker_pids[0], 0

@@ -5,10 +5,10 @@ Not here: the same counts held against a baseline (``bench.gate``).
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
+import psutil
 
 from autoloader import AutoLoader
+from bench.control.trainer import endless
 from bench.data import ensure_data
 from bench.endurance.claims import HELD, Circumstances, Claim
 
@@ -32,19 +32,15 @@ def work(_: Circumstances) -> list[Claim]:
 def _asked(name: str) -> tuple[float, float, float]:
     """(decodes, read calls, bytes read) per sample."""
     with AutoLoader(ensure_data(name), **HELD, knobs={"reader": "indexed"}) as loader:
-        batches = (batch for _ in itertools.count() for batch in loader)
+        batches = endless(loader)
         for _ in range(20):
             next(batches)
-        before = _io(loader.statistics().worker_pids[0])
+        child = psutil.Process(loader.statistics().worker_pids[0])
+        before = child.io_counters()
         samples = 0
         for _ in range(BATCHES):
             samples += len(next(batches)["dataset_index"])
-        after = _io(loader.statistics().worker_pids[0])
+        after = child.io_counters()
         decodes = loader.statistics().decodes_per_sample or 0.0
-    calls, read = ((after[key] - before[key]) / samples for key in ("syscr", "rchar"))
-    return decodes, calls, read
-
-
-def _io(pid: int) -> dict[str, int]:
-    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-    return {key: int(value) for key, _, value in (line.partition(": ") for line in lines)}
+    calls = (after.read_count - before.read_count) / samples
+    return decodes, calls, (after.read_chars - before.read_chars) / samples

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from autoloader.remote.requests import IN_FLIGHT_BYTES
 from autoloader.remote.shards import ShardCache
-from bench.remote.server import FileServer, serve
+from bench.remote.server import serve
 
 BYTES_PER_S = 12e6
 """Of the link: so that a shard takes long enough to be killed in."""
@@ -103,7 +103,8 @@ def kill_fetchers(
             for one in running:
                 one.wait()
             _harvest(cache, original, found)
-        _count(server, nbytes, found)
+        found.sent_bytes = server.sent
+        found.most_bytes = (found.wholes + 1) * nbytes + found.kills * IN_FLIGHT_BYTES
     return found
 
 
@@ -113,12 +114,6 @@ def _harvest(cache: Path, original: Path, found: Killed) -> None:
         found.wholes += 1
         found.wrong += shard.read_bytes() != original.read_bytes()
         shard.unlink()
-
-
-def _count(server: FileServer, nbytes: int, found: Killed) -> None:
-    found.sent_bytes = server.sent
-    cut_off = found.kills * IN_FLIGHT_BYTES
-    found.most_bytes = (found.wholes + 1) * nbytes + cut_off
 
 
 def _fetcher(address: str, original: Path, cache: Path) -> subprocess.Popen[bytes]:
