@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.paired import Estimate, estimate, paired_ratios, spread
+from bench.peers import LIMITS
 from bench.scenario import FigureSpec, Scenario
 from bench.shares import share_errors
 
@@ -146,3 +147,32 @@ def met(spec: FigureSpec, value: float) -> bool | None:
     return (spec.at_least is None or value >= spec.at_least) and (
         spec.at_most is None or value <= spec.at_most
     )
+
+
+def limit_shares(kinds: Mapping[str, str], turns: Turns) -> dict[str, dict[str, float]]:
+    """Contender → short name of a limit → share of it, 1 being all of it.
+
+    Shares are taken round by round, as all ratios are, and their median is told. They stand beside
+    every throughput figure, so that it says how much is left to gain.
+
+    Args:
+        kinds: contender → its kind; the first of a limit's kind is that limit.
+        turns: contender → what each of its turns gave, in the order of the rounds.
+    """
+    rates = {
+        name: [float(turn["samples_per_s"]) for turn in own]
+        for name, own in turns.items()
+        if own and "samples_per_s" in own[0]
+    }
+    limits: dict[str, str] = {}
+    for name in rates:
+        if kinds.get(name) in LIMITS:
+            limits.setdefault(LIMITS[kinds[name]], name)
+    return {
+        name: {
+            short: statistics.median(paired_ratios(own, rates[limit]))
+            for short, limit in limits.items()
+            if len(own) == len(rates[limit])
+        }
+        for name, own in rates.items()
+    }

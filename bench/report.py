@@ -39,7 +39,7 @@ from autoloader.pictures.charts import (
     standalone,
 )
 from autoloader.pictures.pages import render
-from bench.limits import limit_shares
+from bench.figures import limit_shares
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs/explanation/benchmarks.md"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench.limits import limit_shares
+from bench.figures import limit_shares
 from bench.peers import KINDS, LIMITS
 from bench.report import show
 from bench.scenario import Scenario, load_scenarios
