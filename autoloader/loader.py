@@ -249,7 +249,7 @@ class AutoLoader(PlannedLoader):
         self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
     ) -> Iteration:
         """An iteration with a function of the user's; see ``delivery.Iteration``."""
-        return Iteration(self._awaited, change, after_end=after_end)
+        return Iteration(self.awaited, change, after_end=after_end)
 
     def __getitem__(self, index: Any) -> NoReturn:
         """Refuse to be a torch ``DataLoader``'s dataset, which is asked for items by number."""
@@ -290,8 +290,15 @@ class AutoLoader(PlannedLoader):
             self._call(self._delivery.count)
         return self._delivery.progress
 
-    def _awaited(self, after: int) -> InHand:
-        """Wait for the first batch behind a number, or the end of the epoch; it stays in hand."""
+    def shown(self) -> InHand | None:
+        """The oldest batch that a trainer was shown; whoever deletes its ``batch`` has it."""
+        return self._delivery.shown()
+
+    def awaited(self, after: int) -> InHand:
+        """Wait for the first batch behind a number, or the end of the epoch; it stays in hand.
+
+        For iterators of trainers; see ``delivery.Iteration``.
+        """
         self._check_open()
         delivery, background = self._delivery, self._background
         asked_s = time.monotonic()
@@ -478,20 +485,17 @@ class AutoLoader(PlannedLoader):
             self._started = False
             self._start()
 
-    def _park(self) -> None:
-        """Stop reading for now (another loader is in use); the ring keeps what it has."""
-        self._change(self._stand)
+    def park(self, parked: bool = True) -> None:
+        """Stop reading for now (another loader is in use), or go on; the ring keeps what it has."""
+        self._change(self._stand, parked)
 
-    def _stand(self) -> None:
+    def _stand(self, parked: bool) -> None:
         self._delivery.count()
-        self._pipeline.park(True)
-        self._delivery.meter.pause()
+        self._pipeline.park(parked)
+        if parked:
+            self._delivery.meter.pause()
 
-    def _unpark(self) -> None:
-        """Go on after ``_park``; nothing is rebuilt."""
-        self._change(self._pipeline.park, False)
-
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Fill the ring, while another loader is in use, and then wait for the first ``next``."""
         self._change(self._fill)
 
@@ -499,10 +503,10 @@ class AutoLoader(PlannedLoader):
         self._pipeline.prepare()
         self._start()
 
-    def _suspend(self) -> None:
-        """Let go of ring, buffers and streams until the next batch is asked for, or ``_prepare``.
+    def suspend(self) -> None:
+        """Let go of ring, buffers and streams until the next batch is asked for, or ``prepare``.
 
-        The place is kept. Unlike ``_park`` it costs a start. Batches handed out stay valid; their
+        The place is kept. Unlike ``park`` it costs a start. Batches handed out stay valid; their
         memory goes back with the next call.
         """
         self._change(self._let_go)

@@ -114,7 +114,7 @@ def _widths(mixture: ResolvedMixture) -> Mapping[str, int]:
 
 
 class IdleLoader(AutoLoader):
-    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``_prepare``."""
+    """An ``AutoLoader`` that reads nothing before its first batch is asked for, or ``prepare``."""
 
     _starts_at_once = False
 

@@ -97,11 +97,11 @@ class LoaderMonitor(Callback):
         statistics = loader.statistics()
         step = trainer.global_step
         moved = self._moved(statistics)
-        everywhere = loader._spans_nodes and distributed.is_available()  # noqa: SLF001 internal
+        everywhere = loader.spans_nodes and distributed.is_available()
         everywhere = everywhere and distributed.is_initialized()
         metrics = {
             f"{self._prefix}{name}": value
-            for name, value in loader._metrics_of(statistics, all_ranks=everywhere).items()  # noqa: SLF001
+            for name, value in loader.metrics(statistics, all_ranks=everywhere).items()
             if _worth_a_line(name, value)
             and (not name.startswith("knob/") or name.removeprefix("knob/") in moved)
         }

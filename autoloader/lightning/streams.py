@@ -115,7 +115,7 @@ class TrainStream:
     def awaited(self, after: int) -> InHand:
         """The next batch, as ``AutoLoader`` puts it in hand; reading goes on for it."""
         self.unpark()
-        one = self.loader._awaited(after)  # noqa: SLF001 internal to the package
+        one = self.loader.awaited(after)
         if not (self._training or one.ends):
             self._on_training()
             self._training = True
@@ -127,7 +127,7 @@ class TrainStream:
 
     def fetched(self) -> InHand | None:
         """The oldest batch that was fetched; who hands it to the training step deletes it."""
-        return self.loader._delivery.shown()  # noqa: SLF001 internal to the package
+        return self.loader.shown()
 
     def state(self) -> dict[str, Any]:
         """Where the training step is, to the batch."""
@@ -148,12 +148,12 @@ class TrainStream:
         self._training = False
         if not self._parked:
             self._parked = True
-            self.loader._park()  # noqa: SLF001 internal to the package
+            self.loader.park()
 
     def unpark(self) -> None:
         """Go on."""
         if self._parked:
-            self.loader._unpark()  # noqa: SLF001 internal to the package
+            self.loader.park(False)
             self._parked = False
 
 
@@ -226,7 +226,7 @@ class ValidationStream:
 
     def awaited(self, after: int) -> InHand:
         """The next batch, as ``AutoLoader`` puts it in hand."""
-        return self.loader._awaited(after)  # noqa: SLF001 internal to the package
+        return self.loader.awaited(after)
 
     def changed(self, batch: Batch, consumer: Consumer) -> Any:
         """A batch as its consumer gets it."""
@@ -239,11 +239,11 @@ class ValidationStream:
     def prepare(self) -> None:
         """Have the first batches ready for the next validation, while training goes on."""
         self._rewind()
-        self.loader._prepare()  # noqa: SLF001 internal to the package
+        self.loader.prepare()
 
     def release(self) -> None:
         """Hold no memory until it is this stream's turn."""
-        self.loader._suspend()  # noqa: SLF001 internal to the package
+        self.loader.suspend()
         self._rewind()
 
     def _rewind(self) -> None:

@@ -74,13 +74,21 @@ class PlannedLoader(OfOneProcess):
     def statistics(self) -> Statistics:
         """See ``AutoLoader.statistics``."""
 
-    def metrics(self, *, all_ranks: bool = False) -> dict[str, float]:
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether there are ranks on other nodes than this one."""
+        return self.world_size > self._neighbours.local_world_size
+
+    def metrics(
+        self, statistics: Statistics | None = None, *, all_ranks: bool = False
+    ) -> dict[str, float]:
         """What any logger takes, by name: ``wait_ratio``, ``dataset_share/bridge``.
 
         Of several ranks also the worst and the mean (``wait_ratio/worst``).
         docs/reference/metrics.md says what each means; what is not measured is not there.
 
         Args:
+            statistics: the snapshot; default: one of now.
             all_ranks: worst and mean are over all ranks of all nodes, not of this node alone.
                 ``torch.distributed`` gathers four numbers, so every rank must call it, at the same
                 step.
@@ -88,16 +96,9 @@ class PlannedLoader(OfOneProcess):
         Raises:
             UsageError: ``all_ranks`` where ``torch.distributed`` is not initialised.
         """
-        return self._metrics_of(self.statistics(), all_ranks=all_ranks)
-
-    @property
-    def _spans_nodes(self) -> bool:
-        return self.world_size > self._neighbours.local_world_size
-
-    def _metrics_of(self, statistics: Statistics, *, all_ranks: bool) -> dict[str, float]:
         from autoloader.telemetry.metrics import COMPARED, compared, flat, over_ranks
 
-        own = flat(statistics)
+        own = flat(self.statistics() if statistics is None else statistics)
         if self.world_size == 1:
             return own
         if all_ranks:

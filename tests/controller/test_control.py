@@ -127,12 +127,12 @@ def test_parking_and_the_gate_do_not_open_for_each_other(
         seen: list[bool] = []
         controlled.pipeline.park = seen.append  # type: ignore[method-assign]
         take(iter(loader), 1)
-        loader._park()
+        loader.park()
         loop.react_once()
         assert seen[-1] is True
         loop.govern_once()
         assert loader.statistics().state == State.PARKED.value
-        loader._unpark()
+        loader.park(False)
         assert seen[-1] is False
 
 
@@ -146,9 +146,9 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
         decided = []
         for second in range(12):
             if second == 4:
-                loader._park()
+                loader.park()
             if second == 9:
-                loader._unpark()
+                loader.park(False)
             controlled.govern(float(second), 0)
             decided.append(controlled.counted()["decisions"])
         assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
@@ -306,7 +306,7 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         rooms = [each.observe(0.0, 0).room_bytes or 0 for each in (first, second)]
         assert min(rooms) > 0
         assert sum(rooms) <= left
-        two._park()
+        two.park()
         assert second.observe(0.0, 0).room_bytes == 0
         assert rooms[0] < (first.observe(0.0, 0).room_bytes or 0) <= left
     with load(written) as alone:

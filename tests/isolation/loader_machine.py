@@ -364,7 +364,7 @@ class LoaderMachine(RuleBasedStateMachine):
         for loader in self.loaders:
             getattr(loader, f"_{how}")()
             if how == "park":
-                loader._unpark()
+                loader.park(False)
         self.tally.events[how] += 1
         self._read(after)
 

@@ -77,8 +77,8 @@ def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: s
         assert loader.statistics().starts == 0
         batches = iter(loader)
         found = [places(next(batches))]
-        loader._suspend()
-        loader._suspend()
+        loader.suspend()
+        loader.suspend()
         assert loader.statistics().ring.filled == 0
         found.append(places(next(batches)))
         assert loader.statistics().starts == 2

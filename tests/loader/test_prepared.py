@@ -104,14 +104,14 @@ def fork(loader: AutoLoader) -> None:
 
 
 def rest(loader: AutoLoader) -> None:
-    loader._park()
-    loader._unpark()
+    loader.park()
+    loader.park(False)
 
 
 EVENTS: dict[str, Callable[[AutoLoader], object]] = {
     "kill": kill,
     "load_state_dict": go_back,
-    "suspend": AutoLoader._suspend,
+    "suspend": AutoLoader.suspend,
     "park": rest,
     "retune": lambda loader: loader.retune({"ring_slots": 4}),
     "shrink": lambda loader: loader._pipeline.shrink_to_minimum(),  # type: ignore[union-attr]

@@ -86,7 +86,7 @@ def test_ctrl_c_while_a_batch_is_awaited_leaves_it_to_the_following_next(
             batches, got = iter(found), []
             while len(got) < 6:
                 got.append(places(next(batches)))
-                found._suspend()  # the next one has to be awaited
+                found.suspend()  # the next one has to be awaited
                 signal.setitimer(signal.ITIMER_REAL, 0.005)
                 with pytest.raises(TimeoutError):
                     got.append(places(next(batches)))
@@ -100,7 +100,7 @@ def test_ctrl_c_while_a_batch_is_awaited_leaves_it_to_the_following_next(
 def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpec) -> None:
     found = opened(spec, "process")
     next(iter(found))
-    found._suspend()
+    found.suspend()
     (pid,) = found._pipeline.pids
     os.kill(pid, signal.SIGSTOP)
     took: list[float] = []
