@@ -36,7 +36,7 @@ from autoloader.extras import needs
 from autoloader.order.dealing import Ranks
 from autoloader.order.mixture import MixtureOrder
 from autoloader.pipeline.progress import DeliveryProgress
-from autoloader.process.client import ChildPipeline
+from autoloader.process.child import ChildPipeline
 from autoloader.process.control_page import ControlPage
 from autoloader.ring.memory import Lender, RingMemory
 from autoloader.ring.message import BatchMessage, PipelineStart, texts_of

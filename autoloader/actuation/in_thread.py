@@ -1,4 +1,4 @@
-"""A pipeline that runs in the trainer's process, with the face of ``process.client.ChildPipeline``.
+"""A pipeline that runs in the trainer's process, with the face of ``process.child.ChildPipeline``.
 
 For debugging: TensorFlow, where it is needed, and torch share a process.
 
@@ -41,7 +41,7 @@ class ThreadPipeline:
     def __init__(self, setup: PipelineSetup, headroom: HeadroomSource, number: int) -> None:
         self._setup = setup
         self.lock = threading.RLock()
-        """See ``process.client.ChildPipeline.lock``; nobody else has it here."""
+        """See ``process.child.ChildPipeline.lock``; nobody else has it here."""
         self.number = self._number = number
         self._compiled = CompiledMixture()
         self._control = Control(headroom)

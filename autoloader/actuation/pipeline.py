@@ -1,6 +1,7 @@
-"""Puts a running pipeline under control: applies what the policy decides and what the reflex does.
+"""Opens a pipeline and puts it under control: applies what policy and reflex decide.
 
-Used in the loader's child, and in the trainer's process with ``isolation="thread"``.
+Used in the loader's child, and in the trainer's process with ``isolation="thread"``. The
+parts of a pipeline (TensorFlow among them) are imported only where they are needed.
 
 Before a pipeline opens or takes more memory, what that costs is held against a fresh reading and
 promised to it in the budget that all pipelines of the process share.
@@ -26,6 +27,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autoloader.actuation.observer import Observer, Probes
+from autoloader.cache.disk import FramesOnDisk
 from autoloader.controller.admission import price_change
 from autoloader.controller.budget import Opening, PipelineSizes, SharedBudget, admit_opening
 from autoloader.controller.decisions import DecisionLog
@@ -37,15 +39,17 @@ from autoloader.controller.reflex import Action, ReflexLimits, ReflexState, is_c
 from autoloader.controller.states import ControllerState, State
 from autoloader.controller.surplus import lowered_cache, missing_bytes
 from autoloader.controller.verification import Verdict
+from autoloader.errors import UsageError
 from autoloader.knobs import Knobs
-from autoloader.pipeline.launch import open_pipeline
+from autoloader.order.dealing import Deal, NodePart
 from autoloader.probes.headroom import HeadroomSource, headroom_or_none
-from autoloader.process.setup import PipelineSetup
+from autoloader.process.setup import HelperRequest, PipelineSetup
 from autoloader.read.open_mixture import CompiledMixture
+from autoloader.ring.message import PipelineStart
 
 if TYPE_CHECKING:
     from autoloader.actuation.moments import Moments
-    from autoloader.pipeline.pipeline import Pipeline
+    from autoloader.pipeline.pipeline import MixtureReader, Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,80 @@ _PARKED_EVERY_S = 1.5
 """A parked pipeline is looked at every second time: nothing of it moves."""
 _TRIM_COST_RATIO = 0.005
 """Handing memory back walks the whole heap: the first time at once, then no more of a core."""
+
+
+def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
+    """The pipeline for a rank's part of a mixture; not yet started.
+
+    ``compiled`` holds what earlier pipelines over the same mixture were made of, and is added to.
+
+    Raises:
+        SourceError: TensorFlow is needed and cannot be imported.
+        UsageError: the place where it begins was saved under another reader.
+    """
+    mixture, order, start = setup.mixture, setup.order, setup.position()
+    deal = Deal.of(
+        order,
+        mixture.spec.batch,
+        setup.ranks,
+        base=start.position,
+        in_epoch=start.in_epoch,
+        first_number=start.first_number,
+    )
+    room = setup.control.frames_on_disk
+    disk = None if room is None else FramesOnDisk(room, mixture.layout.colour_bytes)
+    reader: MixtureReader
+    if setup.knobs.reader == "indexed":
+        from autoloader.pipeline.indexed import IndexedReader
+
+        _check_reader(start)
+        reader = IndexedReader(
+            mixture,
+            order,
+            ranks_here=setup.ranks_here,
+            compiled=compiled,
+            on_disk=room if disk else None,
+            node=NodePart.of(deal, setup.ranks_here),
+            helpers=_helpers(setup),
+            disk_floor_bytes=setup.control.disk_floor_bytes,
+        )
+    else:
+        from autoloader.pipeline.streamed import StreamsReader, opener
+
+        world_size = setup.ranks.world_size
+        reader = StreamsReader(mixture, order, opener(mixture, compiled), start, world_size)
+    from autoloader.pipeline.pipeline import Pipeline
+
+    with contextlib.ExitStack() as kept:
+        if any(one.remote for one in mixture.datasets):
+            from autoloader.remote.shards import kept_free  # local data goes without
+
+            kept.enter_context(kept_free(setup.control.disk_floor_bytes))
+        pipeline = Pipeline(
+            mixture,
+            reader,
+            setup.knobs,
+            setup.memory,
+            deal=deal,
+            held=sorted(setup.lent()),
+            stuck=setup.stuck,
+            disk=disk or None,
+        )
+        pipeline.at_close = kept.pop_all().close
+    return pipeline
+
+
+def _helpers(setup: PipelineSetup) -> HelperRequest | None:
+    asked = setup.control
+    return HelperRequest(asked.helpers, asked.limits.ram_floor_bytes) if asked.helpers else None
+
+
+def _check_reader(start: PipelineStart) -> None:
+    if start.mixer is not None and "position" not in start.mixer:
+        raise UsageError(
+            "the saved state is of the stream reader, this loader reads by index",
+            remedy="resume with the reader that the state was saved with: reader: stream",
+        )
 
 
 class ControlledPipeline:
@@ -97,9 +175,7 @@ class ControlledPipeline:
         self._observer = observer
         self._told = told
         self._restart = restart
-        self._applying = threading.RLock()
-        self._gate = threading.Lock()
-        self._lately = threading.Lock()
+        self._lock = threading.RLock()
         self._made: Moments | None = None
         self._parked = False
         self._admit = True
@@ -136,7 +212,7 @@ class ControlledPipeline:
     @property
     def _moments(self) -> Moments:
         """Made when there is something to say: its classes cost milliseconds that batches want."""
-        with self._lately:
+        with self._lock:
             if self._made is None:
                 from autoloader.actuation.moments import Moments
                 from autoloader.actuation.sinks import open_sinks
@@ -150,7 +226,7 @@ class ControlledPipeline:
         self._budget.leave(self._share)
         if self._log is not None:
             self._log.close()
-        with self._lately:
+        with self._lock:
             if self._made is not None:
                 self._made.close()
 
@@ -158,14 +234,14 @@ class ControlledPipeline:
 
     def park(self, parked: bool) -> None:
         """The trainer uses another loader (True), or this one."""
-        with self._gate:
+        with self._lock:
             self._parked = parked
             self._share.in_use = not parked
             self._set_gate()
 
     def retune(self, knobs: Knobs) -> None:
         """A person's wish; it stands until the policy finds better."""
-        with self._applying:
+        with self._lock:
             prices, shards = self._observer.prices, self._limits.knobs.shards
             before = self.pipeline.knobs
             self._budget.take(self._share, price_change(before, knobs, shards, prices))
@@ -199,7 +275,7 @@ class ControlledPipeline:
             limits=limits,
         )
         self._reflex = reaction.state
-        with self._gate:
+        with self._lock:
             self._admit = reaction.admit
             self._set_gate()
         if self._log is not None and (
@@ -219,7 +295,7 @@ class ControlledPipeline:
         before = self.pipeline.knobs
         if not missing or not before.cache_bytes:
             return 0
-        with self._applying:
+        with self._lock:
             held, before = self.pipeline.frames_held().allocated_bytes, self.pipeline.knobs
             self.pipeline.retune(lowered_cache(before, held, missing))
             self._tell()
@@ -231,7 +307,7 @@ class ControlledPipeline:
 
     def _drop(self, at_s: float, headroom_bytes: int | None) -> None:
         self._counted["drops"] += 1
-        with self._applying:
+        with self._lock:
             before = self.pipeline.knobs
             least = self._limits.least(before)
             if least != before:
@@ -253,7 +329,7 @@ class ControlledPipeline:
         self._moments.moved(by, why, after, before)
 
     def _set_gate(self) -> None:
-        """Under the gate's lock; the pipeline's threads are woken where something changes only."""
+        """Under the lock; the pipeline's threads are woken where something changes only."""
         closed = self._parked or not self._admit
         if closed != self._closed:
             self.pipeline.park(closed)
@@ -301,7 +377,7 @@ class ControlledPipeline:
 
     def observe(self, at_s: float, growth_bytes: int) -> Observation:
         """What is known now."""
-        with self._applying:
+        with self._lock:
             knobs = self.pipeline.knobs
             activity = self._activity = self.pipeline.activity()
             settled = self.pipeline.settled
@@ -323,7 +399,7 @@ class ControlledPipeline:
     def _apply(self, seen: Observation, answer: Decision) -> None:
         """Apply a decision, unless the world has changed since it was made."""
         assert answer.knobs is not None
-        with self._applying:
+        with self._lock:
             if self.pipeline.knobs != seen.knobs:
                 return
             price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)

@@ -1,6 +1,6 @@
 """Opens the pipeline that was planned: in the loader's child, or in this process for debugging.
 
-Not here: the plan (``planning.start``), the two kinds (``process.client`` and
+Not here: the plan (``planning.start``), the two kinds (``process.child`` and
 ``actuation.in_thread``).
 """
 
@@ -25,8 +25,7 @@ from autoloader.errors import UsageError, shown
 from autoloader.extras import require
 from autoloader.planning.start import LoaderPlan, kind_of, minimum_knobs
 from autoloader.probes.headroom import HeadroomSource
-from autoloader.process.child import Child
-from autoloader.process.client import ChildPipeline
+from autoloader.process.child import Child, ChildPipeline
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
 from autoloader.remote.places import cache_root

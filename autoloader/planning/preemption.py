@@ -21,7 +21,7 @@ import logging
 from collections.abc import Sequence
 
 from autoloader.clock import Clock, SystemClock
-from autoloader.process.child import Child, Preemptible
+from autoloader.process.child import Child, ChildPipeline
 from autoloader.units import format_bytes
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class OpenLoaders:
         clock: to wait by.
     """
 
-    def __init__(self, loaders: Sequence[Preemptible] = (), clock: Clock | None = None) -> None:
+    def __init__(self, loaders: Sequence[ChildPipeline] = (), clock: Clock | None = None) -> None:
         self._loaders = loaders
         self._clock = clock or SystemClock()
 
@@ -57,7 +57,7 @@ class OpenLoaders:
 
     def preempt(self, missing_bytes: int) -> None:
         """Shrink the largest ones, until ``missing_bytes`` are free or all have shrunk."""
-        shrinking: list[Preemptible] = []
+        shrinking: list[ChildPipeline] = []
         for one in sorted(self._loaders, key=lambda one: -one.spare_bytes()):
             spare = one.spare_bytes()
             if missing_bytes <= 0 or spare <= 0:

@@ -1,6 +1,6 @@
 """What a loader's pipeline is opened with, in whichever process it runs.
 
-Not here: opening it (``pipeline.launch``), governing it (``actuation.pipeline``).
+Not here: opening and governing it (``actuation.pipeline``).
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def test_before_its_first_batch_the_child_imports_what_that_batch_needs(small_mi
         import autoloader.worker
         from autoloader.knobs import Knobs
         from autoloader.ring.message import PipelineStart
-        from autoloader.pipeline.launch import open_pipeline
+        from autoloader.actuation.pipeline import open_pipeline
         from autoloader.order.dealing import Ranks
         from autoloader.process.setup import PipelineSetup
         from autoloader.read.open_mixture import CompiledMixture
