@@ -31,7 +31,6 @@ EXTRA_OF: Mapping[str, str] = {
     "jax": "jax",
     "ray": "ray",
     "botocore": "remote",
-    "fsspec": "remote",
     "gcsfs": "remote",
     "huggingface_hub": "remote",
 }

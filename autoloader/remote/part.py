@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import is_at, read_whole
-from autoloader.host.private import open_or_begin, open_own
+from autoloader.host.private import Waiting, open_or_begin, open_own
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,9 @@ _FLOCK = struct.Struct("hhqqixxxx")
 _THERE = 1
 _IN_USE = 2**40
 """A byte behind the map, on which whoever has the part open holds a shared lock."""
+
+_OPENED_WITHIN_S = 300.0
+"""Whoever opens a part holds the lock of its map; after a crash of the machine that takes long."""
 
 
 class DamagedError(OSError):
@@ -316,10 +319,20 @@ def discard_unused(folder: Path, key: str) -> bool:
 
 
 def _opened_alone(path: Path) -> int:
-    """The file of a map, made where it is missing, that nobody else opens before it is unlocked."""
+    """The file of a map, made where it is missing, that nobody else opens before it is unlocked.
+
+    Raises:
+        UsageError: another process has had it locked for ``_OPENED_WITHIN_S``.
+    """
+    waits = Waiting(f"the shard of {path}", _OPENED_WITHIN_S, say=logger.debug)
     while True:
         file = open_or_begin(path)
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            waits("the process that has it locked")
+            continue
         if is_at(path, file):
             return file
         os.close(file)  # it was discarded before we had it

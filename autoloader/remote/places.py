@@ -26,7 +26,6 @@ PACKAGES: Mapping[str, str] = {
     "hf": "huggingface_hub",
     "https": "http",
     "http": "http",
-    "memory": "fsspec",
 }
 """Scheme → the package that opens it."""
 

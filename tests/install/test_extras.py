@@ -46,7 +46,7 @@ def test_each_extra_alone_is_enough_for_its_uses_and_brings_no_others(
     there = modules_of(extra) if extra else set()
     of_others = {name for name in FRAMEWORKS - there if name.replace("_", "-") in packages}
     # TFDS requires the first as well, torch the others.
-    assert of_others <= {"pyarrow", "jinja2", "fsspec"}, "nothing else is pulled in"
+    assert of_others <= {"pyarrow", "jinja2"}, "nothing else is pulled in"
     python = make_view(tmp_path / "environment", packages)
     (tmp_path / "run").mkdir()
     check(ran(python, data, tmp_path / "run", lerobot=lerobot, core=not extra), there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -17,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 
 from autoloader.errors import SpecError, UsageError
@@ -571,24 +571,16 @@ def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
     assert json.loads(json.dumps(cloud.plain()))["size"] == 5
 
 
-def test_any_client_of_fsspec_is_read_and_compared_before_a_shard_is_published(
-    far: FileServer, cache: ShardCache, tmp_path: Path
+def test_a_map_that_another_process_keeps_locked_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = fsspec.filesystem("memory")
-    content = random.Random(5).randbytes(SIZE)
-    address = f"memory://{tmp_path.name}/shard"
-    there.pipe_file(address, content)
-    assert store.store.listing(address.rpartition("/")[0])["shard"] is not None
-    assert read(cache, address, 100, 300) == content[100:300]
-    assert cache.shard(address).fetch_whole().read_bytes() == content
-    other = ShardCache(tmp_path / "other", floor_bytes=0)
-    read(other, address, 0, 10)
-    there.pipe_file(address, content + b"more")
-    with pytest.raises(ChangedError):
-        other.shard(address).fetch_whole()
-    there.rm(f"memory://{tmp_path.name}", recursive=True)
-    with pytest.raises(FileNotFoundError):
-        store.store.now(address)
+    monkeypatch.setattr("autoloader.remote.part._OPENED_WITHIN_S", 0.1)
+    ShardPart(tmp_path, "k", 100).close()
+    with (tmp_path / "k.map").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match=r"shard of .*k\.map has waited"):
+            ShardPart(tmp_path, "k", 100)
+    ShardPart(tmp_path, "k", 100).close()
 
 
 def test_on_a_network_file_system_each_machine_has_a_folder_of_its_own(

@@ -4,8 +4,7 @@ Theory of operation. Credentials and addresses of a scheme are found by the mean
 (``gcsfs``, ``botocore``, ``huggingface_hub``, ``~/.netrc``), none of whose caches is used. The
 request is made here (``remote.clients.connections``): so one request is one request, a version is
 pinned (the generation, ``If-Match``), ``Retry-After`` is seen, an answer's length and version are
-checked, and its bytes go where they are wanted without a copy between. Schemes for which this
-package knows no requests are asked through their fsspec client. Any thread may ask.
+checked, and its bytes go where they are wanted without a copy between. Any thread may ask.
 
 Invariants:
     1. What is read is all bytes that were asked for, of the version that was, or an ``OSError``.
@@ -80,7 +79,7 @@ _CLIENTS: Mapping[str, tuple[str, str]] = {
     "https": ("web", "WebClient"),
     "s3": ("s3", "S3Client"),
 }
-"""Scheme → module and class; any other is ``by_fsspec``'s."""
+"""Scheme → module and class."""
 
 _clients: dict[tuple[int, str], Client] = {}
 _lock = threading.Lock()
@@ -102,7 +101,7 @@ def client_of(path: str) -> Client:
     key = (os.getpid(), f"{scheme}://{host}")
     with _lock:
         if key not in _clients:
-            module, name = _CLIENTS.get(scheme, ("by_fsspec", "FsspecClient"))
+            module, name = _CLIENTS[scheme]
             with needs(f"{scheme}://", extra="remote"):
                 kind = getattr(importlib.import_module(f"{__package__}.{module}"), name)
                 _clients[key] = cast("Client", kind(scheme))
