@@ -11,7 +11,7 @@ A record is parsed in place: only windows of ``WINDOW_BYTES`` around the headers
 read, and the payloads of images are jumped over. Broken records are passed over.
 
 For remote files every header is a round trip, so their estimate is kept in the user's cache
-directory, under the paths, the numbers of records and the features.
+directory, under the paths, their versions, the numbers of records and the features.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from autoloader.catalog.files import (
     is_remote,
     opened_anywhere,
     pread,
+    remote_version,
     source_bytes,
     unreadable,
 )
@@ -74,7 +75,7 @@ def mean_frames(
     if not slices or not is_remote(slices[0].path):
         return _mean(slices, countable, PROBE_RECORDS, dataset)
     key = (
-        [(part.path, part.start, part.stop) for part in slices],
+        [(part.path, remote_version(part.path), part.start, part.stop) for part in slices],
         [(feature.key, _step_values(feature)) for feature in countable],
     )
     known = _cache.load(key)

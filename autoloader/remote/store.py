@@ -120,6 +120,10 @@ class Store:
         _keep(path, {"": identity})
         return identity
 
+    def listed(self, path: str) -> RemoteIdentity | None:
+        """As ``identity``, where one listing tells it of a whole directory; else ``None``."""
+        return self.identity(path) if client_of(path).lists else None
+
     def now(self, path: str) -> RemoteIdentity:
         """What a file is at this moment. Raises OSError as ``identity``."""
         client = client_of(path)

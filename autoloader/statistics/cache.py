@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 
 from autoloader.catalog.cache import JsonCache
+from autoloader.catalog.files import remote_version
 from autoloader.index.shard_formats import format_of
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -43,8 +44,7 @@ def statistics_key(dataset: ResolvedDataset, declared: DatasetSpec, of: Statisti
     files = {}
     format_, schema = format_of(dataset), RecordSchema.of(dataset)
     for path in sorted({piece.path for piece in dataset.slices}):
-        # A remote version is not written again; asking for each file takes minutes.
-        files[path] = (0, 0) if dataset.remote else format_.identity(path, schema)
+        files[path] = remote_version(path) if dataset.remote else format_.identity(path, schema)
     said = declared.model_dump(mode="json")
     windowed = of == "samples" or is_of_samples(dataset, "action")
     window = dataset.sample if windowed else None

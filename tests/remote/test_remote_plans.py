@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rlds_files import episode, write_dataset
 from streams import every_sample, mixture_of, spec_of
 
+from autoloader.catalog.lengths import mean_frames
 from autoloader.controller.admission import admit_start, price_start
 from autoloader.errors import AutoloaderError, BudgetInfeasibleError, SourceError, SpecError
 from autoloader.index import open_dataset_index
 from autoloader.knobs import Knobs
 from autoloader.order.dealing import Ranks, mixture_part
 from autoloader.planning.start import LoaderPlan, plan_loader
-from autoloader.remote import places
+from autoloader.remote import places, store
 from autoloader.remote.requests import IN_FLIGHT_BYTES
 from autoloader.samples.resolve import MixtureSizes, resolve
 from autoloader.statistics import statistics_of
+from autoloader.statistics.cache import statistics_key
 
 NORMALIZE = {"action": {"method": "mean_std"}}
 
@@ -106,6 +110,23 @@ def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_pa
     before = len(here.storage.of("media", ".tfrecord"))
     assert statistics_of(spec) == found
     assert len(here.storage.of("media", ".tfrecord")) == before
+
+
+def test_what_is_kept_of_remote_data_is_not_that_of_data_written_over_it(
+    here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LISTED_FOR_S", 0.0)
+    bucket = here.small.path.parents[1]
+    keys, frames = [], []
+    for steps in (5, 9):
+        written = write_dataset(bucket, [[episode(e, steps) for e in range(4)]], name="again")
+        spec = spec_of(here.dataset(written), normalize=NORMALIZE)
+        (dataset,) = resolve(spec).datasets
+        keys.append(statistics_key(dataset, spec.datasets[0], "steps"))
+        frames.append(mean_frames(dataset.slices, dataset.directory.features))
+        shutil.rmtree(written.path)
+    assert keys[0] != keys[1]
+    assert frames == [5, 9]
 
 
 def refused(*datasets: Any, **top: Any) -> AutoloaderError:
