@@ -159,17 +159,6 @@ def test_a_missing_shard_file_is_named_when_its_split_is_used(tmp_path: Path) ->
         found.resolve("train")
 
 
-def test_a_path_that_does_not_exist_names_dataset_path_and_nearest_neighbour(
-    tmp_path: Path,
-) -> None:
-    write(tmp_path / "kitchen/1.0.0", split("train", 1))
-    missing = tmp_path / "kitchn/1.0.0"
-    with pytest.raises(SourceError, match=r"dataset mine: .*kitchn/1.0.0 does not exist") as caught:
-        open_version(missing, dataset="mine")
-    assert "'kitchen'" in caught.value.remedy
-    assert caught.value.dataset == "mine"
-
-
 def test_the_parent_of_one_version_points_to_it(tmp_path: Path) -> None:
     path = write(tmp_path / "data/kitchen/1.0.0", split("train", 1))
     for above in (path.parent, path.parent.parent):
@@ -185,12 +174,6 @@ def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
         open_version(tmp_path / "kitchen", dataset="mine")
     assert "1.0.0" in caught.value.remedy
     assert "1.10.0" in caught.value.remedy
-
-
-def test_a_file_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
-    with pytest.raises(SourceError, match="is a file"):
-        open_version(path / "features.json", dataset="mine")
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "riegeli", "parquet"])

@@ -188,22 +188,6 @@ def test_the_cache_directory_depends_on_what_is_asked_for() -> None:
     assert demo_directory() == demo_directory(datasets=29, scale=1, seed=0)
 
 
-@pytest.mark.parametrize("wrong", [{"datasets": 0}, {"datasets": 30}, {"scale": 0}, {"seed": -1}])
-def test_arguments_out_of_range_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        ensure_demo(tmp_path / "demo", **wrong)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UsageError, match="not empty"):
-        ensure_demo(tmp_path / "demo", datasets=1, scale=0.001)
-    assert (tmp_path / "demo" / "thesis.tex").read_text() == "years of work"
-    assert [path.name for path in tmp_path.iterdir()] == ["demo"]
-
-
 def test_a_process_that_fails_is_named_with_its_reason_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

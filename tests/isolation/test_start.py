@@ -58,41 +58,6 @@ def test_a_refused_start_has_ended_its_child_when_it_says_so(
     assert Child._current == {}
 
 
-@pytest.mark.parametrize(
-    ("broken", "error"),
-    [
-        ({"path": "/nowhere/1.0.0"}, SourceError),
-        ({"path": "/"}, SourceError),
-        ({"path": None, "tfds": "none_of_these", "data_dir": "/"}, SourceError),
-        ({"speed": 3}, SpecError),
-    ],
-)
-def test_what_is_not_where_the_spec_says_is_told_before_any_process_starts(
-    broken: dict[str, Any],
-    error: type[Exception],
-    small_spec: PipelineSpec,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = small_spec.model_dump(mode="json")
-    plain["datasets"][0].update(broken)
-    file = tmp_path / "mix.yaml"
-    file.write_text(json.dumps(plain))
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a process is started")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
-    with pytest.raises(error):
-        AutoLoader(file, ram_floor="1GB")
-
-
-def test_a_spec_that_is_not_there_leaves_no_child(tmp_path: Path) -> None:
-    with pytest.raises(SpecError):
-        AutoLoader(tmp_path / "mix.yaml")
-    assert loader_children() == []
-
-
 def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(
     small_spec: PipelineSpec,
 ) -> None:

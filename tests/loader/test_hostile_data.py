@@ -109,14 +109,6 @@ def test_whole_numbers_in_the_place_of_floats_are_quarantined_by_both_readers(
     assert "stored as int64, not as float" in bad.reason
 
 
-@pytest.mark.parametrize("columns", ["action[5:900]", "action[:3]", "action[-3:]"])
-def test_a_slice_beyond_the_columns_there_are_is_refused(columns: str, tmp_path: Path) -> None:
-    written = build(tmp_path)
-    with pytest.raises(SpecError, match="2") as caught:
-        resolve(spec_of(dataset_of(written, action=columns)))
-    assert "within [0:2]" in caught.value.remedy
-
-
 def test_more_columns_than_any_robot_has_are_refused(tmp_path: Path) -> None:
     written = build(tmp_path)
     shape = {"dimensions": [str(10**12), str(10**12)]}

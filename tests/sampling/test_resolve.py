@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import PLAIN, TEXT, episode, image, numbers, write_dataset
+from rlds_files import episode, write_dataset
 from streams import dataset_of, mixture_of, spec_of
 
 from autoloader.errors import SourceError, SpecError
@@ -69,23 +69,6 @@ def test_seeds_come_from_names_and_never_from_the_place_in_the_list(tmp_path: Pa
     assert keys["one"] == dataset_key(4, "one")
 
 
-def test_a_mixed_language_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    features = {**PLAIN, "codes": numbers(4, dtype="int32")}
-    written = write_dataset(
-        tmp_path, [[episode(0, 3, codes=[104, 105, 0, 0] * 3)]], features=features
-    )
-    with pytest.raises(SpecError, match="mixes"):
-        mixture_of(dataset_of(written, language={"any_of": ["codes", "language_instruction"]}))
-
-
-def test_depth_and_float_images_are_refused_as_cameras(tmp_path: Path) -> None:
-    features = {**PLAIN, "depth": image(dtype="float32", channels=1), "words": TEXT}
-    written = write_dataset(tmp_path, [[episode(0, 3, depth=[b"x"] * 3)]], features=features)
-    for path in ("depth", "words"):
-        with pytest.raises(SpecError, match=path):
-            mixture_of(dataset_of(written, images={"primary": path}))
-
-
 # --- counts -------------------------------------------------------------------------------------
 
 
@@ -125,14 +108,6 @@ def test_damage_that_the_headers_show_is_counted_and_told(tmp_path: Path) -> Non
     assert (count.episodes, count.samples, len(count.damaged)) == (3, 9, 2)
     assert "record 1" in count.damaged[0]
     assert "truncated" in count.damaged[0]
-
-
-def test_a_dataset_of_which_nothing_can_be_read_is_a_source_error(tmp_path: Path) -> None:
-    written = write_dataset(tmp_path, shards([3, 3]))
-    written.truncate(0, 0)
-    with pytest.raises(SourceError, match="no episode can be read") as caught:
-        count_mixture(mixture_of(written))
-    assert caught.value.dataset == "robot"
 
 
 # --- shares and epochs --------------------------------------------------------------------------

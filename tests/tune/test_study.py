@@ -312,26 +312,6 @@ def test_a_study_gives_no_warnings_of_optunas(tmp_path: Path) -> None:
         study(Machine(), tmp_path, trials=3)
 
 
-def test_a_storage_that_cannot_be_opened_is_a_usage_error_without_its_password(
-    tmp_path: Path,
-) -> None:
-    for url in (
-        f"sqlite:///{tmp_path}/no/such/folder/s.db",
-        "postgresql://someone:secret@127.0.0.1:9/none",
-        "nosuch://x",
-    ):
-        with pytest.raises(UsageError) as caught:
-            run_study(
-                SearchSpace.around(START, LIMITS),
-                lambda _: (),
-                Machine(),
-                StudyOptions(url, "s"),
-                clock=ManualClock(),
-                watcher=Recorder(),
-            )
-        assert "secret" not in str(caught.value)
-
-
 def test_postgresql_goes_through_psycopg() -> None:
     assert storage_url("postgresql://u:p@h/n") == "postgresql+psycopg://u:p@h/n"
     assert storage_url("postgres://h/n") == "postgresql+psycopg://h/n"

@@ -156,15 +156,6 @@ def test_nothing_is_saved_where_nothing_beat_the_start(spec_path: Path, tmp_path
     assert not (tmp_path / "config").exists()
 
 
-def test_a_shipped_profiles_name_is_refused_before_anything_is_measured(spec_path: Path) -> None:
-    def never(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        raise AssertionError("measured")
-
-    for name in ("local_dev", "../up"):
-        with pytest.raises(ProfileError, match="--name"):
-            run(spec_path, never, name=name)
-
-
 def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
     document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
     assert set(document) == {
