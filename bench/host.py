@@ -12,18 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from autoloader.host.machine import VERSIONS, cpu_model, memory_bytes
 from autoloader.host.processors import usable_processors
 from bench.peers import ENVIRONMENT
 
-PACKAGES = (
-    "autoloader-rlds",
-    "numpy",
-    "opencv-python-headless",
-    "simplejpeg",
-    "tensorflow",
-    "tensorflow-datasets",
-    "torch",
-)
+PACKAGES = (*VERSIONS, "tensorflow-datasets")
 
 PEERS_PACKAGES = ("array_record", "datasets", "grain", "pyarrow")
 """Where peers have an environment of their own, the versions are those they find there."""
@@ -35,9 +28,9 @@ def fingerprint() -> dict[str, Any]:
     own = [str(place) for place in ENVIRONMENT.glob("lib/python*/site-packages")]
     versions |= {name: _version(name, own) for name in PEERS_PACKAGES}
     return {
-        "processor": _after("/proc/cpuinfo", "model name"),
+        "processor": cpu_model(),
         "cpus": usable_processors(),
-        "memory_kib": _after("/proc/meminfo", "MemTotal").split()[0],
+        "memory_kib": str(memory_bytes() // 1024),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "versions": versions,
@@ -65,13 +58,3 @@ def load() -> dict[str, Any]:
         "busy_cpu_s": busy / os.sysconf("SC_CLK_TCK"),
         "monotonic_s": time.monotonic(),
     }
-
-
-def _after(path: str, key: str) -> str:
-    try:
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(key):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return "unknown"

@@ -48,7 +48,7 @@ class FakeHeadroom:
     def read(self) -> Headroom:
         self.reads += 1
         free = max(0, self.headroom_bytes)
-        return Headroom(free, "fake", host_available_bytes=free, limit_bytes=None)
+        return Headroom(free, "fake")
 
     def total_bytes(self) -> int:
         return self._total_bytes

@@ -15,9 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
-
 from autoloader.decode.quarantine import BadRecord
+from autoloader.host.machine import memory_bytes
 from autoloader.host.processors import usable_processors
 from autoloader.process.setup import PipelineSetup
 from autoloader.telemetry.run_log import RunLog, end_logs
@@ -79,7 +78,7 @@ def facts_of(setup: PipelineSetup) -> dict[str, Any]:
     """What the record says of the start; plain values."""
     spec = setup.mixture.spec
     written = json.dumps(spec.model_dump(mode="json"), sort_keys=True)
-    memory = format_bytes(psutil.virtual_memory().total)
+    memory = format_bytes(memory_bytes())
     return {
         "autoloader": sys.modules["autoloader"].__version__,  # the front door is above this
         "python": platform.python_version(),

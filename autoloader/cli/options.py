@@ -113,10 +113,9 @@ def refuse_clamps(profile: str | None) -> None:
     Raises:
         ProfileError: the profile that a loader would take must be clamped here, and how.
     """
-    from autoloader.probes.headroom import HeadroomProbe
-    from autoloader.profile import host_facts, load_profile
+    from autoloader.profile import load_profile
 
-    load_profile(profile, strict=True, host=host_facts(HeadroomProbe().cgroup_limit_bytes()))
+    load_profile(profile, strict=True)
 
 
 def parse_sets(words: Sequence[str] | None) -> dict[str, str]:

@@ -31,9 +31,9 @@ Which = Annotated[str, typer.Argument(metavar="PROFILE", help="A name, or a path
 @profile_app.command("list")
 def list_profiles(as_json: JsonFlag = False) -> None:
     """Every profile that has a name here; * marks the one taken when none is named."""
-    from autoloader.profile import load_profile, profile_paths
+    from autoloader.profile import host_facts, load_profile, profile_paths
 
-    host = _this_host()
+    host = host_facts()
     default = load_profile(host=host)
     rows = [_row(name, path, default) for name, path in profile_paths().items()]
     if as_json:
@@ -59,10 +59,10 @@ def list_profiles(as_json: JsonFlag = False) -> None:
 @profile_app.command("show")
 def show(which: Which, as_json: JsonFlag = False) -> None:
     """Print a profile in full; what would be clamped on this host goes to stderr."""
-    from autoloader.profile import find_profile
+    from autoloader.profile import find_profile, host_facts
 
     found = find_profile(which)
-    _, clamps = found.profile.fit(_this_host())
+    _, clamps = found.profile.fit(host_facts())
     if as_json:
         emit_json(
             {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
@@ -107,9 +107,9 @@ def check(
     as_json: JsonFlag = False,
 ) -> None:
     """Read profiles as a loader would on this host; exit 2 when one is broken."""
-    from autoloader.profile import profile_paths
+    from autoloader.profile import host_facts, profile_paths
 
-    host = _this_host()
+    host = host_facts()
     reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
     broken = [report for report in reports if not report["ok"]]
     if as_json:
@@ -177,13 +177,13 @@ def accept(
     as_json: JsonFlag = False,
 ) -> None:
     """Take over a profile, or what a run's controller found to last, once a person agrees."""
-    from autoloader.profile import check_name, keep_entry, keep_whole
+    from autoloader.profile import check_name, host_facts, keep_entry, keep_whole
 
     if name is not None:
         check_name(name)
     whole = source.endswith((".yaml", ".yml"))
     if whole:
-        offered, before, said = teammates(Path(source), name, _this_host(), strict=strict)
+        offered, before, said = teammates(Path(source), name, host_facts(), strict=strict)
     else:
         offered, before, said = from_run(source, base, name)
     changes = _changes(before, offered)
@@ -236,13 +236,6 @@ def _show_proposal(changes: list[tuple[str, Any, Any]], said: list[str]) -> None
         emit_table(("field", "now", "then"), rows)
     for line in said:
         note(line)
-
-
-def _this_host() -> HostFacts:
-    from autoloader.probes.headroom import HeadroomProbe
-    from autoloader.profile import host_facts
-
-    return host_facts(HeadroomProbe().cgroup_limit_bytes())
 
 
 def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def from_run(
     from datetime import date
 
     from autoloader.actuation.lasting import proposed
-    from autoloader.probes.headroom import HeadroomProbe
     from autoloader.profile import (
         Provenance,
         described_host,
@@ -59,7 +58,7 @@ def from_run(
     )
 
     found = _found_in(source)
-    host = described_host(HeadroomProbe().cgroup_limit_bytes())
+    host = described_host()
     _check_run(found, source, host)
     start = load_profile(base, host=host, mixture=found.mixture)
     before = start.profile

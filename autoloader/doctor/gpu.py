@@ -5,11 +5,11 @@ Not here: load while a run goes on (``probes.gpu``).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 from autoloader.doctor.findings import Fact, Finding, Machine, Seen
+from autoloader.host.machine import gpu_name, nvml
 from autoloader.units import GIB, format_bytes
 
 _LIBRARY_MISSING = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "ImportError")
@@ -19,27 +19,11 @@ _LIBRARY_MISSING = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded", "I
 def gpus(machine: Machine) -> Iterator[Seen]:
     """Each device's health, and who holds its memory."""
     try:
-        nvml = _module(machine)
-        nvml.nvmlInit()
+        with nvml(machine.nvml) as module:
+            for number in range(module.nvmlDeviceGetCount()):
+                yield from _device(machine, module, number)
     except Exception as error:  # noqa: BLE001  (drivers fail in many ways)
         yield _no_answer(error)
-        return
-    try:
-        for number in range(nvml.nvmlDeviceGetCount()):
-            yield from _device(machine, nvml, number)
-    except Exception as error:  # noqa: BLE001  (drivers fail in many ways)
-        yield _no_answer(error)
-    finally:
-        with contextlib.suppress(Exception):
-            nvml.nvmlShutdown()
-
-
-def _module(machine: Machine) -> Any:
-    if machine.nvml is not None:
-        return machine.nvml
-    import pynvml
-
-    return pynvml
 
 
 def _no_answer(error: Exception) -> Seen:
@@ -54,15 +38,14 @@ def _no_answer(error: Exception) -> Seen:
     )
 
 
-def _device(machine: Machine, nvml: Any, number: int) -> Iterator[Seen]:
-    device = nvml.nvmlDeviceGetHandleByIndex(number)
-    name = nvml.nvmlDeviceGetName(device)
-    called = f"GPU {number} ({name.decode() if isinstance(name, bytes) else name})"
-    memory = nvml.nvmlDeviceGetMemoryInfo(device)
+def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
+    device = module.nvmlDeviceGetHandleByIndex(number)
+    called = f"GPU {number} ({gpu_name(module, device)})"
+    memory = module.nvmlDeviceGetMemoryInfo(device)
     yield Fact(
         "gpu", f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use"
     )
-    errors = _uncorrected(nvml, device)
+    errors = _uncorrected(module, device)
     if errors:
         yield Finding(
             "gpu",
@@ -71,7 +54,7 @@ def _device(machine: Machine, nvml: Any, number: int) -> Iterator[Seen]:
             "take another GPU, and have this one reset or replaced",
         )
     held = 0
-    for process in nvml.nvmlDeviceGetComputeRunningProcesses(device):
+    for process in module.nvmlDeviceGetComputeRunningProcesses(device):
         taken = process.usedGpuMemory or 0
         held += taken
         if not (machine.proc / str(process.pid)).exists():
@@ -93,12 +76,12 @@ def _device(machine: Machine, nvml: Any, number: int) -> Iterator[Seen]:
         )
 
 
-def _uncorrected(nvml: Any, device: Any) -> int:
+def _uncorrected(module: Any, device: Any) -> int:
     """Memory errors since the driver was loaded that ECC could not correct; 0 without ECC."""
     try:
         return int(
-            nvml.nvmlDeviceGetTotalEccErrors(
-                device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+            module.nvmlDeviceGetTotalEccErrors(
+                device, module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC
             )
         )
     except Exception:  # noqa: BLE001  (not every device has ECC)

@@ -70,7 +70,7 @@ def _threads(machine: Machine) -> int:
 def processors(machine: Machine) -> Iterator[Seen]:
     """Affinity and quota against the processors there are."""
     found = CgroupProcessors(machine.proc, machine.cgroup_root).read()
-    there = os.cpu_count() or found.allowed
+    there = found.there
     quota = "" if found.quota is None else f", a quota of {found.quota:g} ({found.source})"
     yield Fact("processors", f"{found.allowed} of {there} by affinity{quota}")
     if found.count <= _FEW_PROCESSORS and there >= _MANY_TIMES * found.count:

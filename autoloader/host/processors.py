@@ -44,6 +44,11 @@ class Processors:
     used_s: float | None = None
 
     @property
+    def there(self) -> int:
+        """Processors of the whole machine."""
+        return os.cpu_count() or self.allowed
+
+    @property
     def count(self) -> int:
         """Whole processors worth a thread each; at least one."""
         if self.quota is None:
@@ -56,7 +61,7 @@ class Processors:
         A launcher may have bound each to its own, so that its affinity is its share already; a
         quota is all of theirs together.
         """
-        whole = os.cpu_count() or self.allowed
+        whole = self.there
         if self.quota is not None:
             whole = min(whole, math.ceil(self.quota))
         return max(1, min(self.allowed, whole // max(1, processes)))

@@ -260,8 +260,7 @@ def plan_loader(
     check_call(spec.batch)
     mixture = resolve(spec, split, once_found=once_found)
     disk_floor_bytes = admit_disk_floor(disk_floor, mixture)
-    limit = probe.cgroup_limit_bytes() if isinstance(probe, HeadroomProbe) else None
-    found = load_profile(profile, host=host_facts(limit), mixture=kind_of(mixture))
+    found = load_profile(profile, host=host_facts(), mixture=kind_of(mixture))
     changes = [*found.notes, *_same_data_notes(mixture)]
     floor = found.profile.limits.ram_floor
     if ram_floor is not None:

@@ -52,14 +52,10 @@ class Headroom:
     Attributes:
         headroom_bytes: memory that can still be taken before something must give; never negative.
         source: which limit binds: "host", or the cgroup, such as "cgroup v2 /job_7".
-        host_available_bytes: the host's ``MemAvailable``; ``None`` when unknown.
-        limit_bytes: the least cgroup limit in force; ``None`` when there is none.
     """
 
     headroom_bytes: int
     source: str
-    host_available_bytes: int | None
-    limit_bytes: int | None
 
 
 class HeadroomSource(Protocol):
@@ -121,11 +117,8 @@ class HeadroomProbe:
 
     def read(self) -> Headroom:
         with self._lock:
-            available = self._host_bytes(b"MemAvailable")
-            best, source = available, "host"
-            least_limit: int | None = None
+            best, source = self._host_bytes(b"MemAvailable"), "host"
             for level, limit in self._current_limits():
-                least_limit = limit if least_limit is None else min(least_limit, limit)
                 room = self._room(level, limit, best)
                 if room is not None and (best is None or room < best):
                     best, source = room, level.label
@@ -135,7 +128,7 @@ class HeadroomProbe:
                 remedy="mount /proc, or run on Linux",
                 stage="headroom",
             )
-        return Headroom(max(0, best), source, available, least_limit)
+        return Headroom(max(0, best), source)
 
     def limits(self) -> list[tuple[str, int]]:
         """Label and bytes of each cgroup's limit, the process's own group first."""

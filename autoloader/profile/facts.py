@@ -12,37 +12,24 @@ Not here: which profile suits a machine (``lookup``), reading memory while a loa
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from autoloader.clock import Clock, SystemClock
+from autoloader.host.machine import cpu_model, gpu_names, memory_bytes, versions
 from autoloader.host.processors import CgroupProcessors, usable_processors
+from autoloader.probes.headroom import HeadroomProbe
 from autoloader.probes.storage import by_file_system, probe_reads
 from autoloader.units import GIB, format_bytes, parse_bytes, size_of
 
-logger = logging.getLogger(__name__)
-
 _MEMORY_TOLERANCE_RATIO = 0.1
 """How far usable memory may differ for a saved profile to count as made for this host."""
-
-_VERSIONS = (
-    "autoloader-rlds",
-    "numpy",
-    "opencv-python-headless",
-    "simplejpeg",
-    "tensorflow",
-    "torch",
-)
-"""Packages whose version may change a rate."""
 
 Size = Annotated[
     int,
@@ -136,28 +123,23 @@ class HostFacts(ProfilePart):
         return f"{self.cpus} cpus, {format_bytes(self.usable_bytes)}, {gpus or 'no GPU'}"
 
 
-def host_facts(cgroup_limit_bytes: int | None = None) -> HostFacts:
-    """The machine this process runs on; memory rounded to 0.01 GiB so that diffs stay quiet.
-
-    Args:
-        cgroup_limit_bytes: memory limit of the job, as ``probes.headroom`` reads it;
-            ``None`` when there is none.
-    """
+def host_facts() -> HostFacts:
+    """The machine this process runs on; memory rounded to 0.01 GiB so that diffs stay quiet."""
     environment = os.environ
+    limit = HeadroomProbe().cgroup_limit_bytes()
     ranks = environment.get("SLURM_NTASKS_PER_NODE") or environment.get("LOCAL_WORLD_SIZE") or "1"
     leading = re.match(r"[1-9]\d*", ranks)
     return HostFacts(
         cpus=usable_processors(),
-        memory_bytes=_rounded(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
-        cgroup_limit_bytes=None if cgroup_limit_bytes is None else _rounded(cgroup_limit_bytes),
-        gpus=_gpu_names(),
+        memory_bytes=_rounded(memory_bytes()),
+        cgroup_limit_bytes=None if limit is None else _rounded(limit),
+        gpus=gpu_names(),
         scheduler="slurm" if "SLURM_JOB_ID" in environment else "none",
         ranks_per_node=int(leading[0]) if leading else 1,
     )
 
 
 def described_host(
-    cgroup_limit_bytes: int | None = None,
     *,
     files: Sequence[str] = (),
     clock: Clock | None = None,
@@ -166,7 +148,6 @@ def described_host(
     """This machine in full, as it belongs beside a measurement.
 
     Args:
-        cgroup_limit_bytes: memory limit of the job; ``None`` when there is none.
         files: local files of the data; the file system that holds most of them is named, and read
             for twice ``probe_s``.
         clock: for the reads.
@@ -174,12 +155,12 @@ def described_host(
     """
     seen = CgroupProcessors().read()
     found: dict[str, object] = {
-        "processors": os.cpu_count(),
+        "processors": seen.there,
         "affinity": seen.allowed,
         "cpu_quota": seen.quota and round(seen.quota, 2),
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "kernel": os.uname().release,
-        "versions": package_versions(),
+        "versions": versions(),
     }
     systems = by_file_system(files)
     if systems:
@@ -193,42 +174,7 @@ def described_host(
         if rates is not None:
             found["storage_read_bytes_per_s"] = round(rates.in_order / 1e6) * 10**6
             found["storage_random_read_s"] = round(rates.random_s, 6)
-    return host_facts(cgroup_limit_bytes).model_copy(update=found)
-
-
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that read, decode and deliver, as far as they are installed."""
-    found = {}
-    for name in _VERSIONS:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
-
-
-def _cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor as the kernel names it; its architecture where it names none."""
-    with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return os.uname().machine
-
-
-def _gpu_names() -> tuple[str, ...]:
-    """GPU names by NVML; none where it does not load or fails, for that must never stop a run."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-            names = [pynvml.nvmlDeviceGetName(handle) for handle in handles]
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception as error:  # noqa: BLE001  (drivers fail in many ways, and none matters here)
-        logger.info("NVML does not answer, going on without GPU names: %s", error)
-        return ()
-    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    return host_facts().model_copy(update=found)
 
 
 def _rounded(count: int) -> int:

@@ -131,8 +131,7 @@ def tune(
     place = _place(options, measure, headroom, clock)
     plan, space, batch_size = place.plan, place.space, place.batch_size
     base, floor_bytes = plan.profile.profile, plan.ram_floor_bytes
-    limit = headroom.read().limit_bytes
-    kin = described_host(limit, files=_local_files(plan), probe_s=0).fingerprint
+    kin = described_host(files=_local_files(plan), probe_s=0).fingerprint
     study_options = StudyOptions(
         storage=options.storage or _default_storage(options.out),
         name=_study_name(options, base.name),
@@ -158,7 +157,7 @@ def tune(
     )
     analysis = analyst.bound(held_by=result.verdict.winner.knobs.decode_processes)
     bound = None if analysis is None else analysis.samples_per_s
-    host = described_host(limit, files=_local_files(plan))
+    host = described_host(files=_local_files(plan))
     keep = partial(
         keep_winner,
         plan.profile,

@@ -166,20 +166,19 @@ def test_what_binds_is(what: str, machine: Machine) -> None:
         group(machine)
     reading = machine.probe().read()
     assert (reading.headroom_bytes, reading.source) == (headroom, source)
-    assert reading.host_available_bytes == 10 * GIB
 
 
 def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> None:
-    assert machine.probe().read().limit_bytes is None
+    assert machine.probe().cgroup_limit_bytes() is None
     machine.mounts(V2)
     machine.member("0::/a/b\n")
     machine.v2("a", 9 * GIB, 8 * GIB)
     machine.v2("a/b", 3 * GIB, 1 * GIB)
-    assert machine.probe().read().limit_bytes == 3 * GIB
+    assert machine.probe().cgroup_limit_bytes() == 3 * GIB
     machine.mounts(DOCKER)
     machine.member("4:memory:/docker/abc\n")
     machine.v1("", NO_LIMIT_V1, 1 * GIB, inherited=3 * GIB)
-    assert machine.probe().read().limit_bytes == 3 * GIB
+    assert machine.probe().cgroup_limit_bytes() == 3 * GIB
 
 
 def test_each_reading_is_fresh(machine: Machine) -> None:
@@ -282,8 +281,7 @@ def test_a_cgroup_binds_where_the_host_is_unknown(machine: Machine) -> None:
     machine.v2("job", 4 * GIB, 1 * GIB)
     (machine.proc / "meminfo").write_text("MemTotal: 1 kB\n")
     reading = machine.probe().read()
-    assert reading.headroom_bytes == 3 * GIB
-    assert reading.host_available_bytes is None
+    assert (reading.headroom_bytes, reading.source) == (3 * GIB, "cgroup v2 /job")
 
 
 def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
@@ -348,8 +346,7 @@ def source(request: pytest.FixtureRequest, machine: Machine) -> HeadroomSource:
 
 def test_every_source_answers_alike(source: HeadroomSource) -> None:
     reading = source.read()
-    assert reading.headroom_bytes == 10 * GIB == reading.host_available_bytes
-    assert reading.limit_bytes is None
+    assert reading.headroom_bytes == 10 * GIB
     assert source.total_bytes() == 16 * GIB
 
 
@@ -406,7 +403,7 @@ probe = HeadroomProbe()
 readings = {}
 def note(name):
     reading = probe.read()
-    readings[name] = [reading.headroom_bytes, reading.source, reading.limit_bytes]
+    readings[name] = [reading.headroom_bytes, reading.source, probe.cgroup_limit_bytes()]
 note("start")
 held = bytearray(b"x") * (96 << 20)
 note("held")
@@ -424,6 +421,9 @@ note("read_twice")
 (place / "memory.limit_in_bytes").write_text(str(192 << 20))
 note("shrunk")
 readings["total"] = probe.total_bytes()
+from autoloader.profile import host_facts, load_profile
+readings["facts"] = host_facts().usable_bytes
+readings["notes"] = load_profile("local_dev").notes
 print(json.dumps(readings))
 """
 
@@ -451,3 +451,5 @@ def test_a_real_cgroup_binds_and_its_page_cache_counts_as_free(
     assert abs(start - told["read_twice"][0]) < slack + 8 * MIB
     assert abs(told["read_twice"][0] - told["shrunk"][0] - 64 * MIB) < slack
     assert told["total"] == 192 * MIB
+    assert abs(told["facts"] - 192 * MIB) < 6 * MIB
+    assert any("ram_floor: " in note for note in told["notes"])

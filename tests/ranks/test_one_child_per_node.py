@@ -271,7 +271,7 @@ class _Headroom:
         self._bytes = bytes_
 
     def read(self) -> Headroom:
-        return Headroom(self._bytes, "host", None, None)
+        return Headroom(self._bytes, "host")
 
 
 def test_memory_for_all_ranks_of_the_node_is_asked_for_before_any_starts(mix: Path) -> None:
