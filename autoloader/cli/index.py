@@ -169,6 +169,6 @@ def _put(found: Sequence[Any], out: str | None, *, beside: bool) -> int | None:
     if not away:
         return None
     from autoloader.catalog.files import normal
-    from autoloader.index.remote.beside import put_beside  # local data goes without
+    from autoloader.index.remote import put_beside  # local data goes without
 
     return sum(put_beside(one, normal(out) if out else "") for one in away)

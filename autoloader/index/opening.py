@@ -312,7 +312,7 @@ class _ShardFile:
 
     def _fetched(self, identity: SourceIdentity) -> ShardIndex | None:
         """The index that lies beside a remote shard, from now on in the cache too."""
-        from autoloader.index.remote.beside import fetch_beside  # local data goes without
+        from autoloader.index.remote import fetch_beside  # local data goes without
 
         try:
             content = fetch_beside(self.path, self.schema.fingerprint, identity)

@@ -62,7 +62,7 @@ def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
 def format_of(dataset: ResolvedDataset) -> ShardFormat:
     """The format of a dataset's files."""
     if dataset.remote:
-        from autoloader.index.remote.shards import RemoteShards  # others start without it
+        from autoloader.index.remote import RemoteShards  # others start without it
 
         return RemoteShards()
     if dataset.directory.file_format == LEROBOT:

@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from autoloader.remote.clients.connections import Answer
-from autoloader.remote.clients.meaning import meant
-from autoloader.remote.clients.web import WebClient
+from autoloader.remote.clients.web import WebClient, finding_credentials
 from autoloader.remote.identity import RemoteIdentity, of_entry
 from autoloader.remote.limits import Meter
 
@@ -85,7 +84,7 @@ class CloudStorageClient(WebClient):
 
     def _authorised(self, path: str) -> dict[str, str]:
         headers: dict[str, str] = {}
-        with meant(path):
+        with finding_credentials(path):
             self._fs.credentials.apply(headers)
         return headers
 

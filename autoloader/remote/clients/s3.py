@@ -17,8 +17,7 @@ from xml.etree import ElementTree
 
 from autoloader.remote import faults
 from autoloader.remote.clients.connections import Answer
-from autoloader.remote.clients.meaning import meant
-from autoloader.remote.clients.web import WebClient, pin_header
+from autoloader.remote.clients.web import WebClient, finding_credentials, pin_header
 from autoloader.remote.identity import RemoteIdentity, of_entry
 from autoloader.remote.limits import Meter
 
@@ -158,7 +157,7 @@ class S3Client(WebClient):
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        with meant(path):
+        with finding_credentials(path):
             asked = AWSRequest(method, address, headers=headers, data=content or b"")
             S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(asked)
         return {name: str(value) for name, value in asked.headers.items()}

@@ -5,10 +5,11 @@ Not here: the connections (``remote.clients.connections``).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import netrc
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from email.message import Message
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -17,6 +18,8 @@ from autoloader.remote import faults
 from autoloader.remote.clients.connections import Answer, Connections, basic
 from autoloader.remote.identity import RemoteIdentity, of_entry
 from autoloader.remote.limits import Meter
+
+_REFUSALS = {"GoogleAuthError", "BotoCoreError", "FileNotFoundError", "PermissionError"}
 
 
 class WebClient:
@@ -123,6 +126,20 @@ class WebClient:
             return False
         found = of_entry({**marks, "size": of.size})
         return (found.number, found.tag) != (of.number, of.tag)
+
+
+@contextlib.contextmanager
+def finding_credentials(path: str) -> Iterator[None]:
+    """Within it a package looks for credentials; nothing of the text of its errors is kept."""
+    try:
+        yield
+    except Exception as error:
+        name, kinds = type(error).__name__, {kind.__name__ for kind in type(error).__mro__}
+        if kinds & _REFUSALS and "Transport" not in name:
+            raise faults.refused(path) from None
+        if kinds & {"ClientError", "OSError", "TransportError"}:
+            raise faults.PassingError(f"the connection failed ({name})", path) from None
+        raise
 
 
 def pin_header(of: RemoteIdentity | None) -> dict[str, str]:

@@ -1,32 +1,53 @@
-"""Index files beside remote data: found, fetched into the cache of indexes, and put there.
+"""Remote TFRecord files: indexed through the cache of shards, or by index files beside them.
 
 Theory of operation. An index file names the version of the shard that it was made of: size and
 generation, or whatever number the store tells versions apart by. One of another version is not
 used. A server of plain files tells times in whole seconds: there an index file that was made of the
 local copy of the same time and size is one of this version.
 
-Not here: what is in an index file (``index.format``), where it lies (``index.index_paths``).
+Not here: what is in an index file (``index.format``), where it lies (``index.index_paths``),
+fetching (``remote``).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 
 import google_crc32c
 
 from autoloader.catalog import files
 from autoloader.errors import SourceError
 from autoloader.index import index_paths
+from autoloader.index.build import index_shard
 from autoloader.index.dataset import DatasetIndex
-from autoloader.index.format import SourceIdentity, source_of, with_source
+from autoloader.index.format import ShardTables, SourceIdentity, source_of, with_source
 from autoloader.remote.identity import RemoteIdentity
+from autoloader.remote.shards import shard_cache
 from autoloader.remote.store import store
+from autoloader.samples.schema import RecordSchema
 
 _SECOND_NS = 10**9
 _PIECE_BYTES = 2**20
 
 logger = logging.getLogger(__name__)
+
+
+class RemoteShards:
+    """TFRecord files far away: indexed when all of one has arrived in the cache of shards."""
+
+    def identity(self, path: str, schema: RecordSchema) -> SourceIdentity:
+        """See ``ShardFormat``."""
+        del schema
+        identity = shard_cache().current(path).identity
+        return SourceIdentity(identity.size, identity.number)
+
+    def tables(self, path: str, schema: RecordSchema) -> ShardTables:
+        """See ``ShardFormat``."""
+        shard = shard_cache().shard(path)
+        tables = index_shard(str(shard.fetch_whole()), schema)
+        return replace(tables, source=SourceIdentity(shard.identity.size, shard.identity.number))
 
 
 def fetch_beside(shard: str, fingerprint: bytes, identity: SourceIdentity) -> bytes | None:
