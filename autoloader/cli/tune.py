@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from autoloader.cli import options
-from autoloader.cli.output import emit, emit_json, emit_rendered, note, progress_bar
+from autoloader.cli.output import emit, emit_json, emit_table, note, progress_bar
 from autoloader.errors import UsageError
 from autoloader.extras import needs
 from autoloader.units import parse_seconds
@@ -126,7 +126,9 @@ def tune(
     elif plain:
         emit(report.plain_text())
     else:
-        emit_rendered(report.show)
+        emit(f"study {report.result.name}")
+        emit_table(("", "start", "best"), report.rows())
+        emit("\n".join(report.lines()))
 
 
 def _step_s(step_time: str | None, trace: str | None) -> float | None:

@@ -6,14 +6,13 @@ Not here: deciding anything (``study``, ``finals``), the profile (``keep``).
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.status import Status
-from rich.table import Table
 
 from autoloader.bound.model import NO_BOUND, Bound
 from autoloader.clock import Clock
@@ -67,41 +66,35 @@ class TuneReport:
             "storage": self.result.storage,
         }
 
-    def show(self, console: Console) -> None:
-        """Print the table for people."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """What the start and the best have, for people: the knobs that differ, then figures."""
         verdict = self.result.verdict
-        table = Table(title=f"study {escape(self.result.name)}", title_justify="left")
-        table.add_column("knob")
-        table.add_column("start", justify="right")
-        table.add_column("best", justify="right")
-        for knob, (before, after) in changed_knobs(
-            verdict.start.knobs, verdict.winner.knobs
-        ).items():
-            table.add_row(escape(knob), str(before), str(after))
-        table.add_section()
-        for label, rows in (
-            ("samples/s", [_rate(c.samples_per_s) for c in (verdict.start, verdict.winner)]),
-            ("least headroom", [_size(c.min_headroom_bytes) for c in _both(self.result)]),
-            ("loader's peak", [_size(c.peak_rss_bytes) for c in _both(self.result)]),
-        ):
-            table.add_row(label, *rows)
-        console.print(table)
-        console.print(self.verdict_line, markup=False, highlight=False)
+        both = (verdict.start, verdict.winner)
+        changed = changed_knobs(verdict.start.knobs, verdict.winner.knobs)
+        return [
+            *((knob, str(before), str(after)) for knob, (before, after) in changed.items()),
+            ("samples/s", *(_rate(one.samples_per_s) for one in both)),
+            ("least headroom", *(_size(one.min_headroom_bytes) for one in both)),
+            ("loader's peak", *(_size(one.peak_rss_bytes) for one in both)),
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """What is said below the table."""
+        verdict = self.result.verdict
+        yield self.verdict_line
         if verdict.busy_rounds:
-            console.print(
+            yield (
                 f"In {verdict.busy_rounds} of {verdict.rounds} rounds other processes used the "
                 "processors."
             )
-        for line in self.bound_lines:
-            console.print(line, highlight=False, markup=False)
+        yield from self.bound_lines
         counts = ", ".join(f"{count} {name}" for name, count in self.result.trials.items())
-        console.print(f"trials: {counts}", highlight=False)
+        yield f"trials: {counts}"
         if self.kept.path is not None:
-            console.print(f"profile: {self.kept.path}", soft_wrap=True, highlight=False)
-        for note in self.kept.notes:
-            console.print(note, soft_wrap=True, highlight=False, markup=False)
+            yield f"profile: {self.kept.path}"
+        yield from self.kept.notes
         if self.page_path is not None:
-            console.print(f"report: {self.page_path}", soft_wrap=True, highlight=False)
+            yield f"report: {self.page_path}"
 
     def plain_text(self) -> str:
         """The whole report as plain text."""
@@ -261,10 +254,6 @@ def _outcome(result: TrialResult) -> str:
         return str(result.outcome.value)
     short = textwrap.shorten(reason[0], _REASON_LENGTH, placeholder=" …")
     return f"{result.outcome.value}: {short}"
-
-
-def _both(result: StudyResult) -> tuple[Contender, Contender]:
-    return result.verdict.start, result.verdict.winner
 
 
 def _contender(contender: Contender) -> dict[str, Any]:
