@@ -44,7 +44,6 @@ from autoloader.spec.block import is_number, wrong
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
 _TERM_KEYS = ("path", "ops", "zeros", "ones")
 _MOST_CONSTANTS = 10_000
-_LANGUAGE_KEYS = ("path", "any_of", "names", "several")
 _MOST_NAMES = 10_000
 _FLIPS: tuple[Any, ...] = ("flip_channels", {"flip_channels": "public"})
 
@@ -125,13 +124,8 @@ class AnyOf:
 
     def plain(self) -> Any:
         """The choice as a spec file writes it."""
-        one = len(self.paths) == 1
-        if not self.flip and not self.present:
-            return self.paths[0] if one else {"any_of": list(self.paths)}
         op = "flip_channels" if self.flip == "always" else {"flip_channels": self.flip}
-        key, value = ("path", self.paths[0]) if one else ("any_of", list(self.paths))
-        said: dict[str, Any] = {"ops": [op]} if self.flip else {}
-        return {key: value, **said, **({"present": self.present} if self.present else {})}
+        return _plain_choice(self.paths, ops=self.flip and [op], present=self.present)
 
 
 def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | None]:
@@ -212,26 +206,35 @@ def parse_expression(raw: Any) -> FieldExpression:
     return expression
 
 
-def _parse_any_of(raw: Any) -> AnyOf:
-    if isinstance(raw, AnyOf):
-        return raw
+def _plain_choice(paths: tuple[str, ...], **said: Any) -> Any:
+    """A choice of features as a spec file writes it, with what is said beside it."""
+    more = {key: value for key, value in said.items() if value}
+    if len(paths) > 1:
+        return {"any_of": list(paths), **more}
+    return {"path": paths[0], **more} if more else paths[0]
+
+
+def _parse_choice(raw: Any, *words: str) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """(the features, the mapping) of a path, {path: …} or {any_of: […]} with ``words`` beside."""
     if isinstance(raw, str):
-        return AnyOf((raw.strip().strip("/"),))
-    if isinstance(raw, Mapping):
-        _refuse_unknown(raw, ("any_of",))
-        paths = raw.get("any_of")
-        if isinstance(paths, (list, tuple)) and paths and all(isinstance(p, str) for p in paths):
-            return AnyOf(tuple(path.strip().strip("/") for path in paths))
-    raise wrong(f"{shown(raw)} names no feature", "write a path, or {any_of: [path, path]}")
+        raw = {"path": raw}
+    remedy = f"write a path, or {{any_of: [path, path]}}; beside it may stand {', '.join(words)}"
+    if not isinstance(raw, Mapping):
+        raise wrong(f"{shown(raw)} names no feature", remedy)
+    _refuse_unknown(raw, ("path", "any_of", *words))
+    if "any_of" in raw and "path" in raw:
+        raise wrong(f"{shown(dict(raw))} names features twice", "give one: path, or any_of")
+    paths = raw.get("any_of", [raw.get("path")])
+    named = isinstance(paths, (list, tuple)) and paths
+    if not named or not all(isinstance(path, str) and path.strip("/ ") for path in paths):
+        raise wrong(f"{shown(dict(raw))} names no feature", remedy)
+    return tuple(path.strip().strip("/") for path in paths), raw
 
 
 def _parse_camera(raw: Any) -> AnyOf:
-    if not isinstance(raw, Mapping) or not {"ops", "present"} & raw.keys():
-        return _parse_any_of(raw["path"] if _is_path_alone(raw) else raw)
-    _refuse_unknown(raw, ("path", "any_of", "ops", "present"))
-    if ("path" in raw) == ("any_of" in raw):
-        raise wrong(f"{shown(dict(raw))} names no feature", "give one: path, or any_of")
-    choice = _parse_any_of(raw["path"] if "path" in raw else {"any_of": raw["any_of"]})
+    if isinstance(raw, AnyOf):
+        return raw
+    paths, raw = _parse_choice(raw, "ops", "present")
     present = raw.get("present", "")
     if "present" in raw and not (isinstance(present, str) and present.strip("/ ")):
         raise wrong(
@@ -240,7 +243,7 @@ def _parse_camera(raw: Any) -> AnyOf:
         )
     present = present.strip().strip("/")
     if "ops" not in raw:
-        return AnyOf(choice.paths, present=present)
+        return AnyOf(paths, present=present)
     ops = raw["ops"] if isinstance(raw["ops"], (list, tuple)) else [raw["ops"]]
     if len(ops) != 1 or ops[0] not in _FLIPS:
         raise wrong(
@@ -249,11 +252,13 @@ def _parse_camera(raw: Any) -> AnyOf:
             "hold blue before red",
         )
     flip: Literal["always", "public"] = "always" if ops[0] == "flip_channels" else "public"
-    return AnyOf(choice.paths, flip, present)
+    return AnyOf(paths, flip, present)
 
 
-def _is_path_alone(raw: Any) -> bool:
-    return isinstance(raw, Mapping) and list(raw) == ["path"]
+def _choice_schema(**words: Any) -> WithJsonSchema:
+    paths = {"path": {"type": "string"}, "any_of": {"type": "array", "items": {"type": "string"}}}
+    mapping = {"type": "object", "properties": {**paths, **words}, "additionalProperties": False}
+    return WithJsonSchema({"anyOf": [{"type": "string"}, mapping]})
 
 
 _TERM_SCHEMA: dict[str, Any] = {
@@ -296,23 +301,7 @@ Camera = Annotated[
     AnyOf,
     BeforeValidator(_parse_camera),
     PlainSerializer(lambda value: value.plain()),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {
-                        "path": {"type": "string"},
-                        "any_of": {"type": "array", "items": {"type": "string"}},
-                        "ops": _FLIP_SCHEMA,
-                        "present": {"type": "string"},
-                    },
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
+    _choice_schema(ops=_FLIP_SCHEMA, present={"type": "string"}),
 ]
 """The pydantic field type of a camera."""
 
@@ -334,38 +323,17 @@ class LanguageChoice:
 
     def plain(self) -> Any:
         """The choice as a spec file writes it."""
-        one = len(self.paths) == 1
-        if not self.names and not self.several:
-            return self.paths[0] if one else {"any_of": list(self.paths)}
-        said: dict[str, Any] = {"path": self.paths[0]} if one else {"any_of": list(self.paths)}
-        if self.names:
-            said["names"] = dict(self.names)
-        if self.several:
-            said["several"] = self.several
-        return said
+        return _plain_choice(self.paths, names=dict(self.names), several=self.several)
 
 
 def _parse_language(raw: Any) -> LanguageChoice:
     if isinstance(raw, LanguageChoice):
         return raw
-    if isinstance(raw, str):
-        return LanguageChoice((raw.strip().strip("/"),))
-    if not isinstance(raw, Mapping):
-        raise _nothing_named(raw)
-    _refuse_unknown(raw, _LANGUAGE_KEYS)
-    paths = raw.get("any_of", [raw["path"]] if "path" in raw else None)
-    if "any_of" in raw and "path" in raw:
-        raise wrong(f"{shown(dict(raw))} names features twice", "give one: path, or any_of")
-    if not isinstance(paths, (list, tuple)) or not paths:
-        raise _nothing_named(raw)
-    if not all(isinstance(path, str) and path.strip("/ ") for path in paths):
-        raise _nothing_named(raw)
+    paths, raw = _parse_choice(raw, "names", "several")
     several = raw.get("several", "")
     if "several" in raw and several not in ("first", "draw"):
         raise wrong(f"several: {shown(several)}", "allowed: first, draw")
-    return LanguageChoice(
-        tuple(path.strip().strip("/") for path in paths), _parse_names(raw), several
-    )
+    return LanguageChoice(paths, _parse_names(raw), several)
 
 
 def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
@@ -390,35 +358,11 @@ def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
     return tuple(found.items())
 
 
-def _nothing_named(raw: Any) -> Exception:
-    return wrong(
-        f"{shown(raw)} names no feature",
-        "write a path, {any_of: [path, path]}, {path: ..., names: {0: ...}} or {path: ..., "
-        "several: draw}",
-    )
-
-
 Language = Annotated[
     LanguageChoice,
     BeforeValidator(_parse_language),
     PlainSerializer(lambda value: value.plain()),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string"},
-                {
-                    "type": "object",
-                    "properties": {
-                        "path": {"type": "string"},
-                        "any_of": {"type": "array", "items": {"type": "string"}},
-                        "names": {"type": ["object", "array"]},
-                        "several": {"enum": ["first", "draw"]},
-                    },
-                    "additionalProperties": False,
-                },
-            ]
-        }
-    ),
+    _choice_schema(names={"type": ["object", "array"]}, several={"enum": ["first", "draw"]}),
 ]
 """The pydantic field type of ``language``."""
 
